@@ -1,7 +1,7 @@
 """A cluster of one node, whole: control plane with controllers, kubelet, containerd, a network, and our image in it.
 
-The node lives in a mount namespace of its own, in which kubelet's folders, CDI's and NRI's are those of the test; the
-driver runs as the DaemonSet of deploy/ makes it, from the image, with its account's rights and the policies in force.
+The control plane runs here; the node is this machine or an emulated one (`tests.interop.cluster_node`). The driver runs
+as the DaemonSet of deploy/ makes it, from the image, with its account's rights and the policies in force.
 """
 
 from __future__ import annotations
@@ -21,88 +21,48 @@ import yaml
 
 from dranode.driver.process.locks import FileLock
 from tests.interop.api import Api, Document, RefusedError
-from tests.interop.containerd import CACHE, Containerd
+from tests.interop.cluster_node import MARK, PLACES, ClusterNode, network_plugins
 from tests.interop.control_plane import TOKEN, free_ports, kubeconfig, programs, start
 from tests.interop.image import IMAGE, write_image
 
 ROOT = Path(__file__).parents[2]
 NODE = "interop"
 DRIVER_IMAGE = "dranode.test/dranode:0.1.0"
-_GATEWAY = "10.89.7.1"
-_BRIDGE = "dranode-test0"
-_LOCK = Path("/tmp/dranode-interop-cluster.lock")
 _KUBELET_TOKEN = "interop-node"  # noqa: S105 - as TOKEN
 _PATIENCE = 600.0
-# By this a pod's own shell is told from its sandbox.
-_MARK = "marked"
-_V1 = Path("/sys/fs/cgroup/cpuset")
-_HIERARCHY = _V1 if _V1.exists() else Path("/sys/fs/cgroup")
-_PLUGINS = "github.com/containernetworking/plugins/plugins"
-_PLUGINS_VERSION = "v1.9.1"
-_PLUGIN_PACKAGES = ("main/bridge", "main/loopback", "ipam/host-local")
 # Before 1.36 the grouped modes need it.
 GATES = {"1.34": "DRAConsumableCapacity=true", "1.35": "DRAConsumableCapacity=true"}
-
-_NETWORK = {
-    "cniVersion": "1.0.0",
-    "name": "interop",
-    "plugins": [
-        {
-            "type": "bridge",
-            "bridge": _BRIDGE,
-            "isGateway": True,
-            "ipam": {
-                "type": "host-local",
-                "ranges": [[{"subnet": "10.89.7.0/24", "gateway": _GATEWAY}]],
-                "routes": [{"dst": "0.0.0.0/0"}],
-            },
-        }
-    ],
-}
-
-
-def network_plugins() -> Path:
-    """The folder with CNI's own plug-ins, built once from their module."""
-    folder = CACHE / "cni" / _PLUGINS_VERSION
-    packages = [f"{_PLUGINS}/{name}" for name in _PLUGIN_PACKAGES]
-    if all((folder / "bin" / Path(name).name).exists() for name in _PLUGIN_PACKAGES):
-        return folder / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "go.mod").exists():
-        subprocess.run(["go", "mod", "init", "dranode.test/cni"], cwd=folder, check=True, capture_output=True)
-    subprocess.run(["go", "get", *(f"{each}@{_PLUGINS_VERSION}" for each in packages)], cwd=folder, check=True)
-    subprocess.run(["go", "build", "-o", "bin/", *packages], cwd=folder, check=True)
-    return folder / "bin"
 
 
 class Cluster:
     """One running cluster; `close` ends everything and removes what it left on the machine."""
 
-    def __init__(self, release: str, containerd: Path, folder: Path, busybox: Path) -> None:
+    def __init__(self, release: str, node: ClusterNode, folder: Path, busybox: Path, gates: str = "") -> None:
         """Start it and wait until its node is Ready.
 
         Args:
             release: of Kubernetes, such as `1.37`.
-            containerd: the folder with the runtime's programs.
-            folder: short, since sockets lie in it.
+            node: its node.
+            folder: with the driver's image, `driver.tar`; everything else is written there.
             busybox: a static one, for pods.
+            gates: feature gates beside those that the grouped modes need, such as `DRAListTypeAttributes=true`.
         """
-        self.release = release
         self.folder = folder
+        self.node = node
+        self._gates = ",".join(each for each in (GATES.get(release), gates) if each)
         self._running: list[subprocess.Popen[bytes]] = []
         self._programs = programs(release)
         self._ports = free_ports(6)
         self.api = Api(self._ports[2], TOKEN)
-        self.runtime = Containerd(containerd, folder)
-        self._namespace: subprocess.Popen[bytes] | None = None
-        # A kubelet ends pods that it does not know, those of another kubelet on the machine too.
-        self._alone = FileLock(_LOCK)
+        # A kubelet ends pods that it does not know, those of another kubelet on the node too.
+        self._alone = FileLock(Path(f"/tmp/{node.network.bridge}.lock"))
         self._alone.acquire()
         try:
-            self._write()
-            _link_up()
+            self._write(busybox)
+            node.up(folder)
             self._start_control_plane()
-            self._start_node(busybox)
+            node.start([folder / "busybox.tar", folder / "driver.tar"])
+            self._start_kubelet()
             self.wait(self._ready, "the node is Ready")
         except BaseException:
             self.close()
@@ -110,13 +70,13 @@ class Cluster:
 
     # --- setting up ---
 
-    def _write(self) -> None:
-        folder = self.folder
+    def _write(self, busybox: Path) -> None:
+        folder, gateway = self.folder, self.node.network.gateway
         (folder / "tokens.csv").write_text(
             f'{TOKEN},admin,admin,system:masters\n{_KUBELET_TOKEN},system:node:{NODE},kubelet,"system:nodes"\n'
         )
-        for name, token in (("kubeconfig", TOKEN), ("kubelet.kubeconfig", _KUBELET_TOKEN)):
-            (folder / name).write_text(kubeconfig(self._ports[2], token))
+        (folder / "kubeconfig").write_text(kubeconfig(self._ports[2], TOKEN))
+        (folder / "kubelet.kubeconfig").write_text(kubeconfig(self._ports[2], _KUBELET_TOKEN, gateway))
         (folder / "scheduler.yaml").write_text(
             "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
             f"leaderElection: {{leaderElect: false}}\nclientConnection: {{kubeconfig: {folder}/kubeconfig}}\n"
@@ -124,38 +84,39 @@ class Cluster:
         _openssl("genrsa", "-out", str(folder / "accounts.key"), "2048")
         _openssl(
             "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kubernetes",
-            "-addext", f"subjectAltName=IP:{_GATEWAY},IP:127.0.0.1",
+            "-addext", f"subjectAltName=IP:{gateway},IP:127.0.0.1",
             "-keyout", str(folder / "server.key"), "-out", str(folder / "server.crt"),
         )  # fmt: skip
-        for name in ("kubelet", "log"):
+        for name in (*PLACES, "cni"):
             (folder / name).mkdir(exist_ok=True)
         for plugin in network_plugins().iterdir():
             shutil.copy(plugin, folder / "cni" / plugin.name)
-        (folder / "cni" / "10-interop.conflist").write_text(json.dumps(_NETWORK))
+        (folder / "cni" / "10-interop.conflist").write_text(json.dumps(self.node.network.configuration()))
         configuration = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
-            "containerRuntimeEndpoint": f"unix://{folder}/c.sock",
+            "containerRuntimeEndpoint": f"unix://{self.node.place}/c.sock",
             "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%", "memory.available": "1Mi"},
-            "failCgroupV1": False,
             "failSwapOn": False,
-            "featureGates": dict.fromkeys(self._gates(), True),
+            "featureGates": {name: value == "true" for name, value in self._gate_list()},
             "healthzPort": 0,
             "localStorageCapacityIsolation": False,
             "port": self._ports[5],
             "resolvConf": "",
+            **self.node.kubelet,
         }
         (folder / "kubelet.yaml").write_text(yaml.safe_dump(configuration))
+        write_image(folder / "busybox.tar", busybox)
 
-    def _gates(self) -> list[str]:
-        return [each.partition("=")[0] for each in GATES.get(self.release, "").split(",") if each]
+    def _gate_list(self) -> list[tuple[str, str]]:
+        words = (each.partition("=") for each in self._gates.split(",") if each)
+        return [(name, value) for name, _, value in words]
 
     def _start_control_plane(self) -> None:
         folder, ports, commands = self.folder, self._ports, self._programs
-        gates = [f"--feature-gates={GATES[self.release]}"] if self.release in GATES else []
+        gates = [f"--feature-gates={self._gates}"] if self._gates else []
         client = f"http://127.0.0.1:{ports[0]}"
         peer = f"http://127.0.0.1:{ports[1]}"
         self._start(
@@ -169,7 +130,7 @@ class Cluster:
         self._start(
             "kube-apiserver",
             *commands.apiserver,
-            *(f"--etcd-servers={client}", "--bind-address=0.0.0.0", f"--advertise-address={_GATEWAY}"),
+            *(f"--etcd-servers={client}", "--bind-address=0.0.0.0", f"--advertise-address={self.node.network.gateway}"),
             *(f"--secure-port={ports[2]}", f"--token-auth-file={folder}/tokens.csv"),
             *(f"--tls-cert-file={folder}/server.crt", f"--tls-private-key-file={folder}/server.key"),
             *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
@@ -185,6 +146,8 @@ class Cluster:
             "kube-controller-manager",
             *commands.controllers,
             *(f"--kubeconfig={folder}/kubeconfig", "--leader-elect=false", "--bind-address=127.0.0.1"),
+            # An emulated kubelet is late.
+            f"--node-monitor-grace-period={int(_PATIENCE)}s",
             *(f"--secure-port={ports[3]}", f"--cert-dir={folder}/controllers-certs"),
             *(f"--root-ca-file={folder}/server.crt", f"--service-account-private-key-file={folder}/accounts.key"),
             *gates,
@@ -197,47 +160,11 @@ class Cluster:
             *gates,
         )
 
-    def _start_node(self, busybox: Path) -> None:
-        folder = self.folder
-        places = {"kubelet": "/var/lib/kubelet", "cdi": "/run/cdi", "nri": "/run/nri", "log": "/var/log/pods"}
-        mounts = [f"mkdir -p {place} && mount --bind {folder / name} {place}" for name, place in places.items()]
-        private = ("mount --make-rprivate /", "mount --make-rshared /")
-        script = "\n".join(("set -e", *private, *mounts, "exec sleep infinity"))
-        self._namespace = subprocess.Popen(["unshare", "--mount", "sh", "-c", script])
-        self.wait(self._mounted, "the node's folders")
-        self.runtime.start(self._enter())
-        archive = folder / "busybox.tar"
-        write_image(archive, busybox)
-        for image in (archive, folder / "driver.tar"):
-            self.runtime.load(image)
-        self.start_kubelet()
-
-    def _mounted(self) -> bool:
-        assert self._namespace is not None
-        mounts = Path(f"/proc/{self._namespace.pid}/mountinfo").read_text()
-        return " /var/log/pods " in mounts
-
-    def _enter(self) -> tuple[str, ...]:
-        assert self._namespace is not None
-        return ("nsenter", f"--mount=/proc/{self._namespace.pid}/ns/mnt", "--")
-
-    def start_kubelet(self) -> None:
-        """Start kubelet; its state and its pods are those that it left."""
-        folder = self.folder
-        self.kubelet = self._start(
-            "kubelet",
-            *self._enter(),
-            *self._programs.kubelet,
-            *(f"--config={folder}/kubelet.yaml", f"--kubeconfig={folder}/kubelet.kubeconfig"),
-            *(f"--hostname-override={NODE}", f"--node-ip={_GATEWAY}", f"--cert-dir={folder}/kubelet-certs"),
-        )
-
-    def restart_kubelet(self) -> None:
-        """Kill kubelet and start it anew."""
-        self.kubelet.kill()
-        self.kubelet.wait()
-        self._running.remove(self.kubelet)
-        self.start_kubelet()
+    def _start_kubelet(self) -> None:
+        place = self.node.place
+        address = (f"--hostname-override={NODE}", f"--node-ip={self.node.address}")
+        files = (f"--config={place}/kubelet.yaml", f"--kubeconfig={place}/kubelet.kubeconfig")
+        self.node.start_kubelet([*self._programs.kubelet, *files, *address, f"--cert-dir={place}/kubelet-certs"])
 
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         process = start(self.folder, name, list(command))
@@ -254,16 +181,15 @@ class Cluster:
         """
         until = time.monotonic() + _PATIENCE
         while not true():
-            ended = [process for process in self._running if process.poll() is not None]
+            ended = self.node.ended() or any(process.poll() is not None for process in self._running)
             if ended or time.monotonic() > until:
                 raise RuntimeError(f"waited for: {what}\n{self.logs()}")
             time.sleep(0.3)
 
     def logs(self) -> str:
         """The end of every log."""
-        return "\n".join(
-            f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in sorted(self.folder.glob("*.log"))
-        )
+        logs = [(log.name, log.read_text(errors="replace")[-1500:]) for log in sorted(self.folder.glob("*.log"))]
+        return "\n".join(f"--- {name}\n{text}" for name, text in (*logs, ("the node", self.node.log())))
 
     def _ready(self) -> bool:
         with contextlib.suppress(RefusedError):
@@ -303,7 +229,7 @@ class Cluster:
 
     def server(self) -> dict[str, str]:
         """Where pods find the API server, as variables of their environment."""
-        return {"KUBERNETES_SERVICE_HOST": _GATEWAY, "KUBERNETES_SERVICE_PORT": str(self._ports[2])}
+        return {"KUBERNETES_SERVICE_HOST": self.node.network.gateway, "KUBERNETES_SERVICE_PORT": str(self._ports[2])}
 
     def driver_is_ready(self) -> bool:
         """Whether the DaemonSet has rolled out."""
@@ -314,7 +240,7 @@ class Cluster:
 
     def _serves(self) -> bool:
         """Whether kubelet answers on its port, through which commands run in pods."""
-        with contextlib.suppress(OSError), socket.create_connection((_GATEWAY, self._ports[5]), 1):
+        with contextlib.suppress(OSError), socket.create_connection((self.node.address, self._ports[5]), 1):
             return True
         return False
 
@@ -352,19 +278,9 @@ class Cluster:
     def allowed(self, name: str) -> str:
         """The CPUs on which the pod's process may run, as the kernel says."""
         uid = self.pods()[name]["metadata"]["uid"]
-        found: list[str] = []
-
-        def look() -> bool:
-            pids = (
-                pid for procs in _HIERARCHY.glob(f"**/pod{uid}/*/cgroup.procs") for pid in procs.read_text().split()
-            )
-            with contextlib.suppress(OSError):
-                found.extend(_allowed(pid) for pid in pids if _MARK in Path(f"/proc/{pid}/cmdline").read_text())
-            return bool(found)
-
         # A pod runs, for kubelet, a moment before its container is the program that it was made for.
-        self.wait(look, f"pod {name} has a process")
-        return found[0]
+        self.wait(lambda: self.node.allowed(uid), f"pod {name} has a process")
+        return self.node.allowed(uid)
 
     # --- taking it down ---
 
@@ -374,6 +290,7 @@ class Cluster:
             self.kubectl("delete", "pods", "--all", "--all-namespaces", "--grace-period=0", "--force", "--wait=false")
             time.sleep(2)
         self.api.close()
+        self.node.close()
         for process in reversed(self._running):
             process.send_signal(signal.SIGTERM)
         for process in reversed(self._running):
@@ -382,28 +299,11 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self.runtime.close()
-        if self._namespace is not None and self._namespace.poll() is None:
-            self._namespace.kill()
-            self._namespace.wait()
-        subprocess.run(["ip", "link", "delete", _BRIDGE], check=False, capture_output=True)
         self._alone.release()
-
-
-def _allowed(pid: str) -> str:
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return fields["Cpus_allowed_list"].strip()
 
 
 def _openssl(*words: str) -> None:
     subprocess.run(["openssl", *words], check=True, capture_output=True)
-
-
-def _link_up() -> None:
-    """Make the bridge before the first pod does, so that the API server's address is there."""
-    subprocess.run(["ip", "link", "add", _BRIDGE, "type", "bridge"], check=False, capture_output=True)
-    subprocess.run(["ip", "address", "replace", f"{_GATEWAY}/24", "dev", _BRIDGE], check=True)
-    subprocess.run(["ip", "link", "set", _BRIDGE, "up"], check=True)
 
 
 def manifests(name: str, cpus: int) -> Iterator[Document]:
@@ -416,7 +316,7 @@ def manifests(name: str, cpus: int) -> Iterator[Document]:
                 "name": "main",
                 "image": IMAGE,
                 "imagePullPolicy": "Never",
-                "command": ["/busybox", "sh", "-c", f"trap exit TERM; : {_MARK}; while :; do /busybox sleep 1; done"],
+                "command": ["/busybox", "sh", "-c", f"trap exit TERM; : {MARK}; while :; do /busybox sleep 1; done"],
             }
         ],
     }

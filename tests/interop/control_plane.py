@@ -41,7 +41,7 @@ clientConnection:
 _KUBECONFIG = """
 apiVersion: v1
 kind: Config
-clusters: [{{name: c, cluster: {{server: "https://127.0.0.1:{port}", insecure-skip-tls-verify: true}}}}]
+clusters: [{{name: c, cluster: {{server: "https://{host}:{port}", insecure-skip-tls-verify: true}}}}]
 users: [{{name: u, user: {{token: {token}}}}}]
 contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
 current-context: c
@@ -143,9 +143,9 @@ def control_plane(release: str, folder: Path, gates: str = "") -> Iterator[Api]:
                 process.wait()
 
 
-def kubeconfig(port: int, token: str) -> str:
-    """A kubeconfig for a server on this machine."""
-    return _KUBECONFIG.format(port=port, token=token)
+def kubeconfig(port: int, token: str, host: str = "127.0.0.1") -> str:
+    """A kubeconfig for a server on this machine; `host` is an address of it."""
+    return _KUBECONFIG.format(host=host, port=port, token=token)
 
 
 def _write(folder: Path, ports: list[int]) -> None:

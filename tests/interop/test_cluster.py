@@ -1,6 +1,7 @@
 """The driver under real kubelets: the image as deploy/ runs it, pods with claims, and what the kernel holds them to.
 
-`make interop-cluster` says which releases of Kubernetes to build and run, each beside which containerd.
+`make interop-cluster` says which releases of Kubernetes to build and run, each beside which containerd; `make
+interop-vm` has the node in an emulated machine with cgroup v2, systemd and two NUMA nodes.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ import yaml
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.interop.api import RefusedError
 from tests.interop.cluster import DRIVER_IMAGE, Cluster
+from tests.interop.cluster_node import LocalNode
 from tests.interop.containerd import build as build_containerd
 from tests.interop.containerd import why_not
 from tests.interop.control_plane import why_no_control_plane
 from tests.interop.engine import ROOT, base_image, build, buildah, why_no_image
 from tests.interop.helm import CHART
 from tests.interop.helm import build as build_helm
-from tests.interop.node import ONLINE
 from tests.interop.runtime import busybox
+from tests.interop.vm.machine import why_no_machine
+from tests.interop.vm.node import EmulatedNode
 
-# Such as `1.37/v2.3.4 1.34/v1.7.29`.
+# Such as `1.37/v2.3.4 1.34/v1.7.29`; `1.37/v2.3.4/emulated` has an emulated node.
 ROWS = os.environ.get("INTEROP_CLUSTER", "").split()
+_EMULATED = "/emulated"
 
 
 def _why_not() -> str:
@@ -36,8 +40,9 @@ def _why_not() -> str:
         return "make interop-cluster builds Kubernetes and runs it"
     if shutil.which("kubectl") is None or shutil.which("openssl") is None:
         return "there is no kubectl or no openssl"
-    few = "" if len(ONLINE) > 1 else "one CPU cannot be both held and shared"
-    return why_not() or why_no_control_plane() or why_no_image() or few
+    few = "" if len(LocalNode.online()) > 1 else "one CPU cannot be both held and shared"
+    node = why_no_machine() if any(row.endswith(_EMULATED) for row in ROWS) else few
+    return why_not() or why_no_control_plane() or why_no_image() or node
 
 
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")]
@@ -55,13 +60,16 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=ROWS or ["none/none"])
 def cluster(request: pytest.FixtureRequest, archive: Path) -> Iterator[Cluster]:
-    release, _, containerd = request.param.partition("/")
+    release, version, *emulated = request.param.split("/")
+    containerd = build_containerd(version)
     program = busybox()
     assert program is not None
     # Sockets lie in it, whose paths are short.
     with tempfile.TemporaryDirectory(prefix="c", dir="/tmp", ignore_cleanup_errors=True) as name:
         shutil.copy(archive, Path(name) / "driver.tar")
-        made = Cluster(release, build_containerd(containerd), Path(name), program)
+        folder = Path(name)
+        node = EmulatedNode(containerd) if emulated else LocalNode(containerd, folder)
+        made = Cluster(release, node, folder, program)
         try:
             yield made
         finally:
@@ -121,25 +129,26 @@ def cpus(cluster: Cluster, pod: str) -> CPUSet:
 
 def test_pods_run_where_their_claims_say_through_restarts_and_an_update(cluster: Cluster) -> None:
     """One story, since a cluster takes a minute to start."""
+    online = cluster.node.online()
     cluster.install()
     cluster.run("shared")
-    assert cpus(cluster, "shared") == ONLINE
+    assert cpus(cluster, "shared") == online
     cluster.run("first", cpus=1)
     first = cpus(cluster, "first")
     assert len(first) == 1
-    cluster.wait(lambda: cpus(cluster, "shared") == ONLINE - first, "the shared pod leaves the claim's CPU")
+    cluster.wait(lambda: cpus(cluster, "shared") == online - first, "the shared pod leaves the claim's CPU")
 
-    cluster.restart_kubelet()
+    cluster.node.restart_kubelet()
     cluster.kubectl("rollout", "restart", "-n", "dranode", "daemonset/dranode")
     cluster.wait(cluster.driver_is_ready, "the new driver is Ready")
     assert cpus(cluster, "first") == first
-    assert cpus(cluster, "shared") == ONLINE - first
+    assert cpus(cluster, "shared") == online - first
 
     doctor = cluster.dranode("doctor")
     assert "nothing stops it" in doctor
 
     cluster.delete("first")
-    cluster.wait(lambda: cpus(cluster, "shared") == ONLINE, "the shared pod has all CPUs again")
+    cluster.wait(lambda: cpus(cluster, "shared") == online, "the shared pod has all CPUs again")
     cluster.kubectl("delete", "resourceclaim", "first")
     records = cluster.dranode("claims", "-o", "json")
     assert records.strip() == "[]"

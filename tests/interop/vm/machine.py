@@ -175,6 +175,10 @@ class Machine:
         path = self._folder / "console"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def ended(self) -> bool:
+        """Whether it has switched itself off."""
+        return self._process.poll() is not None
+
     def close(self) -> None:
         """Switch it off."""
         self._line.close()

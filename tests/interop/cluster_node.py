@@ -1,0 +1,227 @@
+"""The node of a cluster: its network, its runtime and its kubelet.
+
+`LocalNode` is this machine; `tests.interop.vm.node` has an emulated one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from dranode.driver.core.api.cpuset import CPUSet
+from tests.interop.containerd import CACHE, Containerd
+from tests.interop.control_plane import start
+from tests.interop.cri import wait_until
+from tests.interop.node import ONLINE
+
+# By this a pod's own shell is told from its sandbox.
+MARK = "marked"
+# Where kubelet, runtimes and the driver look, and which folder of the cluster's stands there.
+PLACES = {"kubelet": "/var/lib/kubelet", "cdi": "/run/cdi", "nri": "/run/nri", "log": "/var/log/pods"}
+_V1 = Path("/sys/fs/cgroup/cpuset")
+_HIERARCHY = _V1 if _V1.exists() else Path("/sys/fs/cgroup")
+_PLUGINS = "github.com/containernetworking/plugins/plugins"
+_PLUGINS_VERSION = "v1.9.1"
+_PLUGIN_PACKAGES = ("main/bridge", "main/loopback", "ipam/host-local")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A bridge on which this machine, the node and its pods are.
+
+    Attributes:
+        bridge: its name.
+        prefix: of all addresses; 1 is this machine's, where the API server is, and 16 the first of a pod.
+    """
+
+    bridge: str
+    prefix: str
+
+    @property
+    def gateway(self) -> str:
+        return f"{self.prefix}.1"
+
+    def up(self) -> None:
+        """Make the bridge before the first pod does, so that the API server's address is there."""
+        ip("link", "add", self.bridge, "type", "bridge", check=False)
+        ip("address", "replace", f"{self.gateway}/24", "dev", self.bridge)
+        ip("link", "set", self.bridge, "up")
+
+    def down(self) -> None:
+        """Remove the bridge."""
+        ip("link", "delete", self.bridge, check=False)
+
+    def configuration(self) -> dict[str, Any]:
+        """For the runtime: pods are on the bridge, which is there."""
+        pods = {
+            "subnet": f"{self.prefix}.0/24",
+            "rangeStart": f"{self.prefix}.16",
+            "rangeEnd": f"{self.prefix}.254",
+            "gateway": self.gateway,
+        }
+        ipam = {"type": "host-local", "ranges": [[pods]], "routes": [{"dst": "0.0.0.0/0"}]}
+        plugin = {"type": "bridge", "bridge": self.bridge, "ipam": ipam}
+        return {"cniVersion": "1.0.0", "name": "interop", "plugins": [plugin]}
+
+
+class ClusterNode(Protocol):
+    """What a cluster asks of its node.
+
+    Attributes:
+        network: of node and pods.
+        address: the node's.
+        place: where the cluster's files are on the node.
+        kubelet: parts of kubelet's configuration that are the node's own.
+    """
+
+    network: Network
+    address: str
+    place: Path
+    kubelet: Mapping[str, Any]
+
+    def up(self, folder: Path) -> None:
+        """Make the network; `folder` is the cluster's, on this machine."""
+
+    def start(self, images: Sequence[Path]) -> None:
+        """Start the runtime, with these images; the cluster's files are written."""
+
+    def start_kubelet(self, command: Sequence[str]) -> None:
+        """Start kubelet."""
+
+    def restart_kubelet(self) -> None:
+        """Kill kubelet, and have it start again with the state and the pods that it left."""
+
+    def online(self) -> CPUSet:
+        """The node's CPUs."""
+
+    def ended(self) -> bool:
+        """Whether what should run has ended for good."""
+
+    def log(self) -> str:
+        """The end of what runtime and kubelet say, where no log of the cluster's folder has it."""
+
+    def allowed(self, pod_uid: str) -> str:
+        """The CPUs on which the marked process of a pod may run, as the kernel says; empty if there is none yet."""
+
+    def close(self) -> None:
+        """End everything and remove what is left of it."""
+
+
+class LocalNode:
+    """This machine as a node. It lives in a mount namespace of its own, in which kubelet's folders, CDI's and NRI's are
+    those of the test."""
+
+    network = Network("dranode-test0", "10.89.7")
+    address = network.gateway
+    kubelet: Mapping[str, Any] = MappingProxyType({"cgroupDriver": "cgroupfs", "failCgroupV1": False})
+
+    def __init__(self, containerd: Path, folder: Path) -> None:
+        """Take the folder with the runtime's programs, and one for everything else; sockets lie in it: it is short."""
+        self.place = folder
+        self.runtime = Containerd(containerd, folder)
+        self._namespace: subprocess.Popen[bytes] | None = None
+        self._kubelet: subprocess.Popen[bytes] | None = None
+        self._command: list[str] = []
+
+    def up(self, folder: Path) -> None:
+        """Make the network."""
+        assert folder == self.place
+        self.network.up()
+
+    def start(self, images: Sequence[Path]) -> None:
+        """Start the runtime, with these images."""
+        mounts = [f"mkdir -p {place} && mount --bind {self.place / name} {place}" for name, place in PLACES.items()]
+        private = ("mount --make-rprivate /", "mount --make-rshared /")
+        script = "\n".join(("set -e", *private, *mounts, "exec sleep infinity"))
+        self._namespace = subprocess.Popen(["unshare", "--mount", "sh", "-c", script])
+        wait_until(self._mounted, "the node's folders")
+        self.runtime.start(self._enter())
+        for image in images:
+            self.runtime.load(image)
+
+    def _mounted(self) -> bool:
+        assert self._namespace is not None
+        mounts = Path(f"/proc/{self._namespace.pid}/mountinfo").read_text()
+        return f" {PLACES['log']} " in mounts
+
+    def _enter(self) -> tuple[str, ...]:
+        assert self._namespace is not None
+        return ("nsenter", f"--mount=/proc/{self._namespace.pid}/ns/mnt", "--")
+
+    def start_kubelet(self, command: Sequence[str]) -> None:
+        """Start kubelet."""
+        self._command = [*self._enter(), *command]
+        self._kubelet = start(self.place, "kubelet", self._command)
+
+    def restart_kubelet(self) -> None:
+        """Kill kubelet and start it anew."""
+        self._kill_kubelet()
+        self._kubelet = start(self.place, "kubelet", self._command)
+
+    def _kill_kubelet(self) -> None:
+        if self._kubelet is not None:
+            self._kubelet.kill()
+            self._kubelet.wait()
+
+    @staticmethod
+    def online() -> CPUSet:
+        """This machine's CPUs."""
+        return ONLINE
+
+    def ended(self) -> bool:
+        """Whether kubelet has ended by itself."""
+        return self._kubelet is not None and self._kubelet.poll() is not None
+
+    def log(self) -> str:
+        """Nothing: the logs are in the cluster's folder."""
+        return ""
+
+    def allowed(self, pod_uid: str) -> str:
+        """The CPUs on which the marked process of a pod may run; empty if there is none yet."""
+        for procs in _HIERARCHY.glob(f"**/pod{pod_uid}/*/cgroup.procs"):
+            for pid in procs.read_text().split():
+                with contextlib.suppress(OSError):
+                    if MARK in Path(f"/proc/{pid}/cmdline").read_text():
+                        return _allowed(pid)
+        return ""
+
+    def close(self) -> None:
+        """End everything."""
+        self._kill_kubelet()
+        self.runtime.close()
+        if self._namespace is not None and self._namespace.poll() is None:
+            self._namespace.kill()
+            self._namespace.wait()
+        self.network.down()
+
+
+def _allowed(pid: str) -> str:
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return fields["Cpus_allowed_list"].strip()
+
+
+def ip(*words: str, check: bool = True) -> None:
+    """Change this machine's network."""
+    subprocess.run(["ip", *words], check=check, capture_output=True)
+
+
+def network_plugins() -> Path:
+    """The folder with CNI's own plug-ins, built once from their module."""
+    folder = CACHE / "cni" / _PLUGINS_VERSION
+    packages = [f"{_PLUGINS}/{name}" for name in _PLUGIN_PACKAGES]
+    if all((folder / "bin" / Path(name).name).exists() for name in _PLUGIN_PACKAGES):
+        return folder / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "go.mod").exists():
+        subprocess.run(["go", "mod", "init", "dranode.test/cni"], cwd=folder, check=True, capture_output=True)
+    subprocess.run(["go", "get", *(f"{each}@{_PLUGINS_VERSION}" for each in packages)], cwd=folder, check=True)
+    # Without libraries of the system's, so that they run on another one as well.
+    static = {**os.environ, "CGO_ENABLED": "0"}
+    subprocess.run(["go", "build", "-o", "bin/", *packages], cwd=folder, check=True, env=static)
+    return folder / "bin"
