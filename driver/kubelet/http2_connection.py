@@ -1,6 +1,6 @@
 """One HTTP/2 connection (RFC 9113), as far as gRPC on a unix socket needs it: bytes in, events out. No I/O, no threads.
 
-Frames are hyperframe's, and header compression hpack's. What violates the protocol ends the connection: its peer is on
+Header compression is hpack's, and what makes up no call's own frames hyperframe's (`http2_frames`). What violates the protocol ends the connection: its peer is on
 this machine and connects again.
 """
 
@@ -12,10 +12,8 @@ from typing import Final, NamedTuple
 from hpack import Decoder, HPACKError
 from hyperframe.frame import (
     ContinuationFrame,
-    DataFrame,
     Frame,
     GoAwayFrame,
-    HeadersFrame,
     PingFrame,
     PushPromiseFrame,
     RstStreamFrame,
@@ -23,7 +21,20 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from dranode.driver.kubelet.http2_frames import MAX_SIZE, PREFACE, ErrorCode, FrameReader, HTTP2Error
+from dranode.driver.kubelet.http2_frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    MAX_SIZE,
+    PREFACE,
+    DataPart,
+    ErrorCode,
+    FrameReader,
+    HeadersPart,
+    HTTP2Error,
+    framed,
+)
 from dranode.driver.kubelet.http2_windows import Windows
 
 MAX_STREAMS: Final = 100
@@ -32,8 +43,10 @@ MAX_STREAMS: Final = 100
 _MAX_ANY_SIZE: Final = (1 << 24) - 1
 # Of packed headers, in however many frames; unpacked they may have as much.
 _MAX_BLOCK: Final = 1 << 16
-_END_STREAM: Final = "END_STREAM"
-_END_HEADERS: Final = "END_HEADERS"
+# Headers that are looked up and not unpacked: those of any call, and too few to make much of a few bytes.
+_MAX_LOOKED_UP: Final = 32
+_INDEXED: Final = 0x80
+_TABLE_SIZE: Final = 0x20
 
 
 class HeadersCame(NamedTuple):
@@ -83,7 +96,7 @@ class HTTP2Connection:
         self._frames = FrameReader(b"" if client else PREFACE)
         self._decoder = Decoder()
         # Headers that go on in the next frame: the frame that began them, and what has come of them.
-        self._block: tuple[HeadersFrame, bytearray] | None = None
+        self._block: tuple[HeadersPart, bytearray] | None = None
         self._windows = Windows()
         self._max_size = MAX_SIZE
         self._out = bytearray(PREFACE if client else b"")
@@ -111,12 +124,12 @@ class HTTP2Connection:
             raise
         return events
 
-    def _happened(self, frame: Frame, size: int) -> HTTP2Event | None:
+    def _happened(self, frame: Frame | DataPart | HeadersPart, size: int) -> HTTP2Event | None:
         self._check_unbroken(frame)
         match frame:
-            case DataFrame():
+            case DataPart():
                 return self._data(frame, size)
-            case HeadersFrame():
+            case HeadersPart():
                 return self._headers_begun(frame)
             case ContinuationFrame():
                 return self._headers_continued(frame)
@@ -136,15 +149,15 @@ class HTTP2Connection:
                 pass  # a priority, or a frame of a later version
         return None
 
-    def _check_unbroken(self, frame: Frame) -> None:
+    def _check_unbroken(self, frame: Frame | DataPart | HeadersPart) -> None:
         if self._block is None:
             return
         stream = self._block[0].stream_id
         if not isinstance(frame, ContinuationFrame) or frame.stream_id != stream:
             raise HTTP2Error(ErrorCode.PROTOCOL_ERROR, f"the headers of stream {stream} break off")
 
-    def _headers_begun(self, came: HeadersFrame) -> HTTP2Event | None:
-        if _END_HEADERS in came.flags:
+    def _headers_begun(self, came: HeadersPart) -> HTTP2Event | None:
+        if came.whole:
             return self._headers(came, came.data)
         self._block = came, bytearray(came.data)
         return None
@@ -156,15 +169,15 @@ class HTTP2Connection:
         block += came.data
         if len(block) > _MAX_BLOCK:
             raise HTTP2Error(ErrorCode.ENHANCE_YOUR_CALM, f"headers have more than {_MAX_BLOCK} bytes")
-        if _END_HEADERS not in came.flags:
+        if "END_HEADERS" not in came.flags:
             return None
         self._block = None
         return self._headers(begun, bytes(block))
 
-    def _headers(self, begun: HeadersFrame, block: bytes) -> HTTP2Event | None:
+    def _headers(self, begun: HeadersPart, block: bytes) -> HTTP2Event | None:
         # Unpacked in any case: what the table of headers has depends on all that came.
         try:
-            headers = {bytes(name): bytes(value) for name, value in self._decoder.decode(block, raw=True)}
+            headers = self._unpacked(block)
         except (HPACKError, IndexError, TypeError, UnicodeDecodeError) as error:
             raise HTTP2Error(ErrorCode.COMPRESSION_ERROR, f"{type(error).__name__}: {error}") from error
         stream = begun.stream_id
@@ -174,10 +187,24 @@ class HTTP2Connection:
         self._check_begun(stream)
         if not self._windows.receives(stream):
             return None  # it was given up meanwhile
-        ended = _END_STREAM in begun.flags
-        if ended:
+        if begun.ended:
             self._windows.end_receiving(stream)
-        return HeadersCame(stream, headers, first, ended)
+        return HeadersCame(stream, headers, first, begun.ended)
+
+    def _unpacked(self, block: bytes) -> dict[bytes, bytes]:
+        """Return the headers of a block; a call after the first begins with headers that both ends remember."""
+        known: list[tuple[bytes, bytes]] = []
+        table = self._decoder.header_table
+        for byte in block[:_MAX_LOOKED_UP]:
+            if byte <= _INDEXED or byte == 0xFF:  # noqa: PLR2004 - a longer number follows
+                break
+            known.append(table.get_by_index(byte - _INDEXED))
+        rest = block[len(known) :]
+        if rest and rest[0] & 0xE0 == _TABLE_SIZE:
+            known, rest = [], block  # which only the beginning of a block may have
+        if rest:
+            known += self._decoder.decode(rest, raw=True)
+        return {bytes(name): bytes(value) for name, value in known}
 
     def _accepted(self, stream: int) -> bool:
         """Return whether a stream that a client begins is taken."""
@@ -194,7 +221,7 @@ class HTTP2Connection:
         if stream > self.highest or not stream % 2:
             raise HTTP2Error(ErrorCode.PROTOCOL_ERROR, f"stream {stream} was never begun")
 
-    def _data(self, came: DataFrame, size: int) -> HTTP2Event | None:
+    def _data(self, came: DataPart, size: int) -> HTTP2Event | None:
         stream = came.stream_id
         self._check_begun(stream)
         # Padding counts too (section 6.9.1).
@@ -204,10 +231,9 @@ class HTTP2Connection:
                 raise HTTP2Error(ErrorCode.STREAM_CLOSED, f"stream {stream} goes on after its end")
             return None  # it was given up meanwhile
         self._spend(stream, size)
-        ended = _END_STREAM in came.flags
-        if ended:
+        if came.ended:
             self._windows.end_receiving(stream)
-        return DataCame(stream, came.data, ended)
+        return DataCame(*came)
 
     def _spend(self, stream: int, size: int) -> None:
         more = self._windows.spend(stream, size)
@@ -246,7 +272,7 @@ class HTTP2Connection:
 
     def send_headers(self, stream: int, block: bytes, *, end: bool = False) -> None:
         """Send headers that are packed already and fit into a frame; `end`: nothing follows on the stream."""
-        self._say(HeadersFrame(stream, block, flags=(_END_HEADERS, _END_STREAM) if end else (_END_HEADERS,)))
+        self._out += framed(HEADERS, END_HEADERS | END_STREAM if end else END_HEADERS, stream, block)
         if end:
             self._windows.end_sending(stream)
 
@@ -254,7 +280,7 @@ class HTTP2Connection:
         """Send as much of the data as the peer takes now, and take it out; `end`: nothing follows on the stream."""
         while data and (size := min(len(data), self._windows.room(stream), self._max_size)) > 0:
             last = end and size == len(data)
-            self._say(DataFrame(stream, bytes(data[:size]), flags=(_END_STREAM,) if last else ()))
+            self._out += framed(DATA, END_STREAM if last else 0, stream, bytes(data[:size]))
             del data[:size]
             self._windows.sent(stream, size)
             if last:

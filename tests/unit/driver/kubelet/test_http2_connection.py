@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hyperframe.frame import Frame
 from hpack import Decoder
 
 from dranode.driver.kubelet.http2_connection import (
@@ -13,7 +14,7 @@ from dranode.driver.kubelet.http2_connection import (
     HTTP2Event,
     StreamCut,
 )
-from dranode.driver.kubelet.http2_frames import PREFACE, ErrorCode, FrameReader, HTTP2Error, literal
+from dranode.driver.kubelet.http2_frames import PREFACE, ErrorCode, HTTP2Error, literal
 
 # Types of frames (RFC 9113, section 6).
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -37,12 +38,12 @@ def setting(number: int, value: int) -> bytes:
 
 def said(connection: HTTP2Connection) -> list[tuple[int | None, int, bytes]]:
     """Type, stream and payload of the frames that it has to say."""
-    reader = FrameReader(b"")
-    reader.feed(frame(SETTINGS, 0, 0, b"") + connection.outgoing())
-    reader.next()
-    frames = []
-    while (came := reader.next()) is not None:
-        frames.append((came[0].type, came[0].stream_id, came[0].serialize_body()))
+    data, frames = memoryview(connection.outgoing()), []
+    while data:
+        each, size = Frame.parse_frame_header(data[:9])
+        each.parse_body(data[9 : 9 + size])
+        frames.append((each.type, each.stream_id, each.serialize_body()))
+        data = data[9 + size :]
     return frames
 
 
