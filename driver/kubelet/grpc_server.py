@@ -1,4 +1,7 @@
-"""A gRPC server on unix sockets, for what kubelet asks: one thread reads, a few answer.
+"""A gRPC server on unix sockets, for what kubelet asks: a few threads that each read and answer.
+
+The thread to which the kernel gives a call answers it: to hand it over would take two more switches and some hundred
+microseconds. One more thread than may answer reads on meanwhile, so that whoever gives up or hangs up is noticed.
 
 grpcio's server takes 17 wake-ups a second to do nothing, three times the CPU for an exchange, and a third of the
 driver's memory and of its start (ARCHITECTURE.md has the figures).
@@ -13,9 +16,9 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -29,13 +32,19 @@ from dranode.driver.process.threads import Fatal, OwnedThread
 log = logging.getLogger(__name__)
 
 # Decisions are made one at a time, so a few threads carry all calls.
-_THREADS: Final = 4
+_ANSWERING: Final = 4
+# For threads whose calls outlast a stop's grace.
+_JOIN_SECONDS: Final = 0.1
+_LOOK_SECONDS: Final = 0.01
 _READ: Final = 1 << 16
 _BACKLOG: Final = 128
 # A peer that takes nothing of what it is sent is none.
 _MAX_UNSENT: Final = 8 << 20
 # Where the process has no descriptor left, none comes back sooner for being asked for all the time.
 _NO_DESCRIPTOR_SECONDS: Final = 0.1
+
+
+_ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT
 
 
 class _Stream:
@@ -60,7 +69,7 @@ class _Stream:
 
 
 class _Connection:
-    """One peer. The reading thread alone opens and closes it; any thread may say something."""
+    """One peer. Any thread may read and say something; the kernel names it to one thread at a time (EPOLLONESHOT)."""
 
     def __init__(self, sock: socket.socket, poll: select.epoll) -> None:
         self.sock = sock
@@ -68,22 +77,38 @@ class _Connection:
         self._poll = poll
         self._http2 = ServerConnection()
         self._lock = threading.Lock()
+        # What is read first is taken in first.
+        self._reading = threading.Lock()
         self._unsent = bytearray()
-        self._polls = select.EPOLLIN
         self._closed = False
+
+    def begin(self) -> None:
+        """Have the first bytes sent, and what comes read."""
+        self._poll.register(self.sock, _ONCE)
         self.say(lambda _: None)
 
-    def receive(self, data: bytes) -> list[Request | Ended]:
+    def read(self) -> list[Request | Ended]:
         """Take in what has come.
 
         Raises:
             HungUpError: the connection is over.
+            OSError: the same, or nothing has come.
         """
+        with self._reading:
+            data = self.sock.recv(_READ)
+            if not data:
+                raise HungUpError("its peer has hung up")
+            with self._lock:
+                try:
+                    return self._http2.receive(data)
+                finally:
+                    self._send()
+
+    def wait_again(self) -> None:
+        """Let the next thread be given what comes."""
         with self._lock:
-            try:
-                return self._http2.receive(data)
-            finally:
-                self._send()
+            if not self._closed:
+                self._poll.modify(self.sock, _ONCE | select.EPOLLOUT if self._unsent else _ONCE)
 
     def say(self, what: Callable[[ServerConnection], None]) -> None:
         """Have something said, and send it as far as the peer takes it."""
@@ -125,17 +150,19 @@ class _Connection:
         if len(self._unsent) > _MAX_UNSENT:
             self._unsent.clear()
             self.sock.shutdown(socket.SHUT_RDWR)
-        polls = select.EPOLLIN | (select.EPOLLOUT if self._unsent else 0)
-        if polls != self._polls:
-            self._poll.modify(self.sock, polls)
-            self._polls = polls
+        if self._unsent:
+            self._poll.modify(self.sock, _ONCE | select.EPOLLOUT)
 
-    def close(self) -> None:
-        """Hang up; what is said from now on goes nowhere."""
+    def close(self) -> bool:
+        """Hang up; what is said from now on goes nowhere. False if it was hung up already."""
         with self._lock:
+            if self._closed:
+                return False
             self._closed = True
             self._unsent.clear()
+            self._poll.unregister(self.sock)
             self.sock.close()
+            return True
 
 
 class GrpcServer:
@@ -155,10 +182,14 @@ class GrpcServer:
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
-        self._requests: SimpleQueue[tuple[_Connection, Request, float] | None] = SimpleQueue()
-        self._ends: float | None = None
-        self._reader = OwnedThread(f"{name}-rpc", self._read, fatal)
-        self._workers = [OwnedThread(f"{name}-rpc-{n}", self._work, fatal) for n in range(_THREADS)]
+        # Calls that wait for a thread, of which `_busy` are answering; as many as are written here come to take them.
+        self._requests: deque[tuple[_Connection, Request, float]] = deque()
+        self._more = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+        self._poll.register(self._more, select.EPOLLIN)
+        self._turns = threading.Lock()
+        self._busy = 0
+        self._over = False
+        self._threads = [OwnedThread(f"{name}-rpc-{n}", self._work, fatal) for n in range(_ANSWERING + 1)]
 
     def listen(self, path: Path) -> None:
         """Make a socket of mode 0600 and listen on it.
@@ -176,7 +207,7 @@ class GrpcServer:
                 os.umask(mask)
             listener.listen(_BACKLOG)
             listener.setblocking(False)  # noqa: FBT003 - socket's signature
-            self._poll.register(listener, select.EPOLLIN)
+            self._poll.register(listener, _ONCE)
         except OSError:
             listener.close()
             raise
@@ -184,106 +215,124 @@ class GrpcServer:
 
     def start(self) -> None:
         """Start the threads that read and answer; what arrived on the sockets before is answered too."""
-        self._reader.start()
-        for worker in self._workers:
-            worker.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, grace: float) -> None:
         """Take no more calls, answer those that came, for `grace` seconds at most, and hang up.
 
         Callers that are connected are sent a GOAWAY frame (RFC 9113, section 6.8). The files of the sockets stay.
         """
-        self._ends = time.monotonic() + grace
+        ends = time.monotonic() + grace
+        for listener in self._listeners.values():
+            self._poll.unregister(listener)
+        if self._threads[0].ident is not None:
+            for connection in tuple(self._connections.values()):
+                connection.say(ServerConnection.go_away)
+            while any(each.busy for each in tuple(self._connections.values())) and time.monotonic() < ends:
+                time.sleep(_LOOK_SECONDS)
+            for connection in tuple(self._connections.values()):
+                self._hang_up(connection)
+        self._over = True
         os.eventfd_write(self._wake, 1)
-        if self._reader.ident is not None:
-            self._reader.join()
-        for _ in self._workers:
-            self._requests.put(None)
         for listener in self._listeners.values():
             listener.close()
         self._listeners.clear()
-        self._poll.close()
-        os.close(self._wake)
+        self._close()
 
-    # --- the reading thread ---
+    def _close(self) -> None:
+        """Close what the threads wait at, unless one of them still answers somebody who was hung up on."""
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_JOIN_SECONDS)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._poll.close()
+            os.close(self._wake)
+            os.close(self._more)
 
-    def _read(self) -> None:
-        while self._ends is None:
-            self._turn(None)
-        for listener in self._listeners.values():
-            self._poll.unregister(listener)
-        for connection in self._connections.values():
-            connection.say(ServerConnection.go_away)
-        while any(each.busy for each in self._connections.values()) and time.monotonic() < self._ends:
-            self._turn(0.01)
-        for number in tuple(self._connections):
-            self._hang_up(number)
+    # --- what each thread does ---
 
-    def _turn(self, patience: float | None) -> None:
-        for number, happened in self._poll.poll(patience):
-            if number in self._listeners:
-                self._accept(self._listeners[number])
-            elif number in self._connections:
-                self._go_on(number, happened)
-            else:
-                os.eventfd_read(self._wake)
+    def _work(self) -> None:
+        while not self._over:
+            for number, happened in self._poll.poll(None, 1):
+                if number in self._listeners:
+                    self._accept(self._listeners[number])
+                elif connection := self._connections.get(number):
+                    self._go_on(connection, happened)
+                elif number == self._more:
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(self._more)
+                self._answer_some()
 
     def _accept(self, listener: socket.socket) -> None:
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, ConnectionError):
-            return  # the client hung up before it was accepted
+            pass  # the client hung up before it was accepted
         except OSError as error:
             log.warning("socket=%s: no connection can be accepted: %s", listener.getsockname(), error.strerror)
             time.sleep(_NO_DESCRIPTOR_SECONDS)
-            return
-        sock.setblocking(False)  # noqa: FBT003 - socket's signature
-        self._poll.register(sock, select.EPOLLIN)
-        self._connections[sock.fileno()] = _Connection(sock, self._poll)
+        else:
+            sock.setblocking(False)  # noqa: FBT003 - socket's signature
+            self._connections[sock.fileno()] = connection = _Connection(sock, self._poll)
+            connection.begin()
+        with contextlib.suppress(OSError):
+            self._poll.modify(listener, _ONCE)  # unless no more are accepted
 
-    def _go_on(self, number: int, happened: int) -> None:
-        connection = self._connections[number]
-        if happened & select.EPOLLOUT:
-            connection.go_on()
-        if not happened & ~select.EPOLLOUT:
-            return
+    def _go_on(self, connection: _Connection, happened: int) -> None:
         try:
-            data = connection.sock.recv(_READ)
-            if not data:
-                raise HungUpError("its peer has hung up")  # noqa: TRY301 - as what the connection raises
-            for event in connection.receive(data):
-                self._take(connection, event)
+            if happened & select.EPOLLOUT:
+                connection.go_on()
+            if happened & ~select.EPOLLOUT:
+                for event in connection.read():
+                    self._take(connection, event)
         except BlockingIOError:
-            return
+            pass
         except (HungUpError, OSError) as error:
-            log.debug("connection=%d: %s", number, error)
-            self._hang_up(number)
+            log.debug("connection: %s", error)
+            self._hang_up(connection)
         except Exception:
             # Whatever a peer sends costs it its own connection alone.
-            log.exception("connection=%d: hung up on", number)
-            self._hang_up(number)
+            log.exception("connection: hung up on")
+            self._hang_up(connection)
+        connection.wait_again()
 
     def _take(self, connection: _Connection, event: Request | Ended) -> None:
         if isinstance(event, Request):
-            self._requests.put((connection, event, time.monotonic()))
+            self._requests.append((connection, event, time.monotonic()))
         elif stream := connection.streams.pop(event.stream, None):
             stream.gone()
 
-    def _hang_up(self, number: int) -> None:
-        connection = self._connections.pop(number)
-        self._poll.unregister(connection.sock)
-        connection.close()
-        for stream in connection.streams.values():
-            stream.gone()
+    def _hang_up(self, connection: _Connection) -> None:
+        number = connection.sock.fileno()
+        # Its number is another one's as soon as it is closed.
+        if self._connections.get(number) is connection:
+            del self._connections[number]
+        if connection.close():
+            for stream in connection.streams.values():
+                stream.gone()
 
-    # --- the threads that answer ---
-
-    def _work(self) -> None:
-        while (asked := self._requests.get()) is not None:
+    def _answer_some(self) -> None:
+        """Answer calls until none waits, or until as many threads do so as may."""
+        while asked := self._next():
             connection, request, came = asked
-            # A caller whose request waits behind others may hang up meanwhile.
-            if connection.open(request.stream):
-                self._answer(connection, request, came)
+            try:
+                # A caller whose request waits behind others may hang up meanwhile.
+                if connection.open(request.stream):
+                    self._answer(connection, request, came)
+            finally:
+                with self._turns:
+                    self._busy -= 1
+
+    def _next(self) -> tuple[_Connection, Request, float] | None:
+        with self._turns:
+            if not self._requests or self._busy == _ANSWERING:
+                return None
+            self._busy += 1
+            asked = self._requests.popleft()
+            if self._requests and self._busy < _ANSWERING:
+                os.eventfd_write(self._more, 1)
+            return asked
 
     def _answer(self, connection: _Connection, request: Request, came: float) -> None:
         try:

@@ -159,10 +159,10 @@ def test_a_call_that_is_taken_back_while_it_waits_is_not_begun(call: Callable[..
     busy = [call.future("slow") for _ in range(4)]  # type: ignore[attr-defined]
     eventually(lambda: world.asked == ["slow"] * 4)
     waiting = call.future("never")  # type: ignore[attr-defined]
-    eventually(lambda: world.server._requests.qsize() == 1)
+    eventually(lambda: len(world.server._requests) == 1)
     waiting.cancel()
     last = call.future("last")  # type: ignore[attr-defined]
-    eventually(lambda: world.server._requests.qsize() == 2)
+    eventually(lambda: len(world.server._requests) == 2)
     world.slow.release(4)
     assert [len(each.result(PATIENCE).claims) for each in (*busy, last)] == [1] * 5
     assert "never" not in world.asked
@@ -201,7 +201,7 @@ def test_connections_that_come_and_go_leave_nothing_behind(world: World) -> None
 
 def test_calls_that_have_come_are_answered_before_the_end_and_no_others(call: Callable[..., Any], world: World) -> None:
     running = [call.future("slow") for _ in range(6)]  # type: ignore[attr-defined]
-    eventually(lambda: world.asked == ["slow"] * 4 and world.server._requests.qsize() == 2)
+    eventually(lambda: world.asked == ["slow"] * 4 and len(world.server._requests) == 2)
     ending = threading.Thread(target=world.stop)
     ending.start()
     world.slow.release(6)
