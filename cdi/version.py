@@ -21,48 +21,52 @@ EARLIEST: Final = VERSIONS[0]
 TOO_OLD: Final = ("0.1.0", "0.2.0")
 
 
-def _edits(spec: Spec) -> tuple[ContainerEdits, ...]:
+# The edits of a spec and of its devices.
+_Edits = tuple[ContainerEdits, ...]
+
+
+def _edits(spec: Spec) -> _Edits:
     return (spec.container_edits, *(device.container_edits for device in spec.devices))
 
 
-def _mount_type(spec: Spec) -> bool:
-    return any(mount.type for edits in _edits(spec) for mount in edits.mounts)
+def _mount_type(_: Spec, edits: _Edits) -> bool:
+    return any(mount.type for each in edits for mount in each.mounts)
 
 
-def _host_path(spec: Spec) -> bool:
-    return any(node.host_path for edits in _edits(spec) for node in edits.device_nodes)
+def _host_path(_: Spec, edits: _Edits) -> bool:
+    return any(node.host_path for each in edits for node in each.device_nodes)
 
 
-def _name_starts_with_a_digit(spec: Spec) -> bool:
+def _name_starts_with_a_digit(spec: Spec, _: _Edits) -> bool:
     return any("0" <= device.name[:1] <= "9" for device in spec.devices)
 
 
-def _annotations(spec: Spec) -> bool:
+def _annotations(spec: Spec, _: _Edits) -> bool:
     return bool(spec.annotations) or any(device.annotations for device in spec.devices)
 
 
-def _dot_in_class(spec: Spec) -> bool:
+def _dot_in_class(spec: Spec, _: _Edits) -> bool:
     return "." in split_kind(spec.kind)[1]
 
 
-def _intel_rdt(spec: Spec) -> bool:
-    return any(edits.intel_rdt is not None for edits in _edits(spec))
+def _intel_rdt(_: Spec, edits: _Edits) -> bool:
+    return any(each.intel_rdt is not None for each in edits)
 
 
-def _additional_gids(spec: Spec) -> bool:
-    return any(edits.additional_gids for edits in _edits(spec))
+def _additional_gids(_: Spec, edits: _Edits) -> bool:
+    return any(each.additional_gids for each in edits)
 
 
-def _net_devices(spec: Spec) -> bool:
-    return any(edits.net_devices for edits in _edits(spec))
+def _net_devices(_: Spec, edits: _Edits) -> bool:
+    return any(each.net_devices for each in edits)
 
 
-def _rdt_schemata(spec: Spec) -> bool:
-    return any(edits.intel_rdt is not None and edits.intel_rdt.schemata is not None for edits in _edits(spec))
+def _rdt_schemata(_: Spec, edits: _Edits) -> bool:
+    return any(each.intel_rdt is not None and each.intel_rdt.schemata is not None for each in edits)
 
 
-def _rdt_monitoring(spec: Spec) -> bool:
-    return any(edits.intel_rdt is not None and edits.intel_rdt.enable_monitoring for edits in _edits(spec))
+def _rdt_monitoring(_: Spec, edits: _Edits) -> bool:
+    return any(each.intel_rdt is not None and each.intel_rdt.enable_monitoring for each in edits)
 
 
 class Feature(msgspec.Struct, frozen=True):
@@ -71,14 +75,14 @@ class Feature(msgspec.Struct, frozen=True):
     Attributes:
         version: the first version that has it.
         name: what messages call it.
-        is_used: returns whether a spec uses it.
+        is_used: returns whether a spec, with these edits, uses it.
         last_device_only: the library looks for it in the edits of the spec and of its last device alone. (It keeps
             pointers to a Go loop variable, and the module's declared Go version gives all loops one variable.)
     """
 
     version: str
     name: str
-    is_used: Callable[[Spec], bool]
+    is_used: Callable[[Spec, _Edits], bool]
     last_device_only: bool = False
 
 
@@ -99,7 +103,8 @@ FEATURES: Final = (
 
 def minimum_version(spec: Spec) -> str:
     """Return the lowest version that has everything that a spec uses."""
-    return next((feature.version for feature in FEATURES if feature.is_used(spec)), EARLIEST)
+    edits = _edits(spec)
+    return next((feature.version for feature in FEATURES if feature.is_used(spec, edits)), EARLIEST)
 
 
 def with_minimum_version(spec: Spec) -> Spec:
@@ -109,8 +114,11 @@ def with_minimum_version(spec: Spec) -> Spec:
 
 def _enforced(spec: Spec) -> Feature | None:
     """Return the feature that decides the library's minimum version, or None if the earliest version suffices."""
-    last = msgspec.structs.replace(spec, devices=spec.devices[-1:])
-    return next((feature for feature in FEATURES if feature.is_used(last if feature.last_device_only else spec)), None)
+    edits = _edits(spec)
+    last = (*edits[:1], *edits[1:][-1:])
+    return next(
+        (feature for feature in FEATURES if feature.is_used(spec, last if feature.last_device_only else edits)), None
+    )
 
 
 def version_problem(spec: Spec) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 
 class PickPolicy(StrEnum):
@@ -50,4 +51,7 @@ class Isolation(StrEnum):
     @property
     def level(self) -> int:
         """Return how much it keeps off, in the order of the values."""
-        return list(Isolation).index(self)
+        return _LEVELS[self]
+
+
+_LEVELS: Final = {isolation: level for level, isolation in enumerate(Isolation)}

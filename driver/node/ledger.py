@@ -59,6 +59,8 @@ class Ledger:
         self.path = path
         # The claims that the file has as of the last reading; None while that is not known.
         self._uids: set[str] | None = None
+        # The number of the last commit, which is known when they are.
+        self._commits = 0
         with errors_in(path):
             refuse_damage(path, damage_of(path))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
@@ -143,7 +145,7 @@ class Ledger:
             refuse_damage(self.path, index_damage(self._db, rows))
             contents = contents_of(rows, read_meta(self._db), self._number("commits"))
         self._seen = version
-        self._uids = {row.uid for row in rows}
+        self._uids, self._commits = {row.uid for row in rows}, contents.commits
         return contents
 
     def commit(self, put: Iterable[Record] = (), drop: Iterable[str] = ()) -> int:
@@ -166,14 +168,17 @@ class Ledger:
                 dropped = self._db.execute("DELETE FROM claims WHERE uid = ?", (uid,))
                 self._expect(dropped.rowcount, int(uid in on_file), uid)
                 on_file.discard(uid)
-            commits = self._number("commits") + 1
-            self.set_meta("commits", str(commits))
-        return commits
+            self._set_commits(self._commits + 1)
+        return self._commits
+
+    def _set_commits(self, number: int) -> None:
+        self._commits = number
+        self.set_meta("commits", str(number))
 
     def restore(self, records: Iterable[Record], commits: int, doubt: str, notes: str) -> None:
         """Fill a new ledger, inside a `transaction`: what an earlier one is known to have had, up to that commit."""
         self.commit(put=records)
-        self.set_meta("commits", str(commits))
+        self._set_commits(commits)
         self.set_notes(notes)
         self.doubt(doubt)
 

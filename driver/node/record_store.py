@@ -58,6 +58,8 @@ class RecordStore:
         self._ledger: Ledger | None = None
         self._inodes: tuple[int, ...] = ()
         self._stale = True
+        # Whether nothing was done since the last `refresh`, so that a transaction needs none of its own.
+        self._fresh = False
         # Whether the rows of the ledger were ever read, so that what is known of them was on record at some time.
         self._rows_read = False
         # Damage that only writing meets, as in an index: the file opens and reads well again.
@@ -89,6 +91,7 @@ class RecordStore:
             LedgerError: the ledger cannot be used; a corrupt one is moved aside and rebuilt instead.
         """
         corrupt, self._corrupt = self._corrupt, None
+        self._fresh = False
         try:
             # Another instance may have moved it aside already.
             if corrupt is not None and _inodes(self._path)[:1] == self._inodes[:1]:
@@ -103,6 +106,7 @@ class RecordStore:
         except CorruptLedgerError as error:
             self._shut()
             ledger = self._rebuild(error)
+        self._fresh = True
         return ledger
 
     def _opened(self) -> Ledger:
@@ -203,10 +207,14 @@ class RecordStore:
     def transaction(self) -> Iterator[None]:
         """One durable commit. If it fails, nothing of it is on disk and the index is read again.
 
+        The first one under the lock on decisions finds the ledger as it was when the lock was taken: who else commits
+        holds that too.
+
         Raises:
             LedgerError: it cannot be committed.
         """
-        ledger = self.refresh()
+        ledger = self._ledger if self._fresh and self._ledger is not None else self.refresh()
+        self._fresh = False
         try:
             self.recovery.begin()
             with ledger.transaction():

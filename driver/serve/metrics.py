@@ -103,11 +103,14 @@ class DriverMetrics:
         """Count under the driver's name."""
         prefix = prefix_of(driver)
         self._driver = driver
-        self._all_calls, self._nri = calls, nri
+        self._all_calls = calls
+        self._nri = nri
         self._results = {
             call: Counter(f"{prefix}_{call}_claims", f"Claims that were {call}d.", ("result",), registry=registry)
             for call in ("prepare", "unprepare")
         }
+        # To look the child of some labels up takes a few microseconds, which every call would pay.
+        self._counted: dict[tuple[str, bool], tuple[Counter, Histogram]] = {}
         for counter in self._results.values():
             for result in _RESULTS:
                 counter.labels(result)
@@ -120,9 +123,14 @@ class DriverMetrics:
 
     def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
         """One claim of a call, `prepare` or `unprepare`, was answered for."""
-        outcome = "success" if succeeded else "error"
-        self._results[call].labels(outcome).inc()
-        self._all_calls.labels(self._driver, call, outcome).observe(seconds)
+        known = self._counted.get((call, succeeded))
+        if known is None:
+            outcome = "success" if succeeded else "error"
+            known = self._results[call].labels(outcome), self._all_calls.labels(self._driver, call, outcome)
+            self._counted[call, succeeded] = known
+        counter, histogram = known
+        counter.inc()
+        histogram.observe(seconds)
         if call == "prepare":
             self._seconds.observe(seconds)
 
