@@ -2,7 +2,7 @@
 
 python -m tests.bench.peer                     this driver alone, beside the floor
 python -m tests.bench.peer --peer PROGRAM      both, in turn
-python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor
+python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor, growth, memory
 python -m tests.bench.peer --python PYTHON     this driver as another environment has it, such as the image's
 
 Both run as their DaemonSets run them: connected by TLS to an API server in another process, pinning for a container
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from rich.table import Table
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
 from tests.bench.peer.drivers import Command, Driver, dranode, peer, serving
+from tests.bench.peer.growth import churn, many_claims, seed
 from tests.bench.peer.parts import get, twice
 from tests.bench.peer.surroundings import Api, Runtime, api_server, claim, runtime
 from tests.bench.peer.usage import resident
@@ -39,6 +41,8 @@ _LARGE_CPUS = 1280
 _CONTAINERS = 500
 # Of a round, so that a pod's claims all fit on the machine.
 _CLAIMS = 8
+_GROWN = (1000, 10_000)
+_MANY = 100_000
 # dra-driver-cpu asks the API server 5 times a second, after 10 that it asks at once: a round waits until it may again.
 _REFILL = 1.7
 
@@ -196,7 +200,49 @@ class Bench:
                     self.note(f"{what}: us", "dranode", (time.perf_counter() - began) * 1e6)
                 driver.unprepare((0,))
 
+    def growth(self) -> None:
+        """Restart and calls with 1,000 and 10,000 claims on record, beside an empty ledger, pinning 500 containers."""
+        machine = _machine(self.folder / "large", _LARGE)
+        cpus = range(2, _LARGE_CPUS - _CLAIMS)
+        free = range(_LARGE_CPUS - _CLAIMS, _LARGE_CPUS)
+        command = self.drivers["dranode"]
+        with api_server([claim(n, "cpudevmachine", 1, str(cpu)) for n, cpu in enumerate(free)]) as api:
+            for count in _GROWN:
+                folders = {name: self.folder / f"{name}-{count}" for name in ("grown", "empty")}
+                seed(folders["grown"] / "kubelet" / "plugins" / "dra.cpu", count, cpus)
+                for name, folder in folders.items():
+                    # The first start of all writes the specs of claims that never had any, however long that takes.
+                    with self._serving(command, folder, machine, api, group_by="machine") as (driver, _):
+                        driver.until_ready(0)
+                for _ in range(max(3, self.rounds // 2)):
+                    for name, folder in folders.items():
+                        with self._serving(command, folder, machine, api, first=(0,), group_by="machine") as (driver, _):
+                            started = driver.started
+                            self.note(f"{count} on record: exec to GetInfo, ms", name, started.info)
+                            self.note(f"{count} on record: exec to first Prepare, ms", name, started.prepared)
+                            self.note(f"{count} on record: exec to first Prepare, CPU ms", name, started.prepared_cpu)
+                            driver.unprepare((0,))
+                with contextlib.ExitStack() as stack:
+                    drivers = {
+                        name: stack.enter_context(
+                            self._serving(command, folder, machine, api, containers=_CONTAINERS, group_by="machine")
+                        )
+                        for name, folder in folders.items()
+                    }
+                    self._rounds(drivers, f"{count} on record", range(_CLAIMS))
+
+    def memory(self) -> None:
+        """Resident memory while 100,000 claims come and go, connected and pinning 500 containers."""
+        machine = _machine(self.folder / "large", _LARGE)
+        with api_server(many_claims(_MANY, range(2, _LARGE_CPUS))) as api, contextlib.ExitStack() as stack:
+            drivers = self._all(stack, "memory", machine, api, containers=_CONTAINERS, group_by="machine")
+            for name, (driver, _) in drivers.items():
+                churn(driver, _MANY, partial(self._note_of, name))
+
     # --- what they share ---
+
+    def _note_of(self, name: str, what: str, value: float) -> None:
+        self.note(what, name, value)
 
     def _rounds(self, drivers: Mapping[str, tuple[Driver, Runtime]], case: str, numbers: Sequence[int]) -> None:
         for number in range(self.rounds + 2):
@@ -253,7 +299,7 @@ class Bench:
         held: Mapping[int, str] | None = None,
         group_by: str = "numanode",
     ) -> Iterator[tuple[Driver, Runtime]]:
-        (folder / "nri").mkdir(parents=True)
+        (folder / "nri").mkdir(parents=True, exist_ok=True)
         held = held or {}
         with contextlib.ExitStack() as stack:
             peers = stack.enter_context(runtime(folder / "nri" / "nri.sock", containers, dict(held)))
@@ -289,25 +335,32 @@ def draw(figures: Figures, names: Sequence[str]) -> None:
 
 def main() -> None:
     """Run what was asked for."""
-    parts = ("start", "calls", "records", "pods", "nri", "rest", "floor")
+    parts = ("start", "calls", "records", "pods", "nri", "rest", "floor", "growth", "memory")
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peer")
     parser.add_argument("--peer", type=Path, help="the program dracpu of dra-driver-cpu, built for this machine")
     parser.add_argument(
         "--python", type=Path, default=Path(sys.executable), help="whose dranode is measured; without it this one's"
     )
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(
+        "--folder", type=Path, default=Path("/tmp"), help="where kubelet's folders are made, on a disk as a node has it"
+    )
     parser.add_argument("--only", action="append", choices=parts)
     asked = parser.parse_args()
     drivers: dict[str, Command] = {"dranode": dranode(asked.python.absolute())}
     if asked.peer is not None:
         drivers["dra-driver-cpu"] = peer(asked.peer.absolute())
     for part in asked.only or parts:
-        with tempfile.TemporaryDirectory(dir="/tmp", prefix="dra-") as name:
-            these = {"dranode": drivers["dranode"]} if part == "floor" else drivers
+        with (
+            tempfile.TemporaryDirectory(dir=asked.folder, prefix="dra-") as name,
+            tempfile.TemporaryDirectory(dir="/dev/shm", prefix="dra-") as memory,  # noqa: S108 - a tmpfs
+        ):
+            (Path(name) / "memory").symlink_to(memory)
+            these = {"dranode": drivers["dranode"]} if part in ("floor", "growth") else drivers
             bench = Bench(these, asked.rounds, Path(name))
             run: Callable[[], None] = getattr(bench, part)
             run()
-            draw(bench.figures, tuple(these))
+            draw(bench.figures, ("grown", "empty") if part == "growth" else tuple(these))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The two drivers as their DaemonSets run them, and kubelet's calls to either.
 
 Each runs in a mount namespace of its own, in which `/run` is empty but for the folders of CDI and NRI and the service
-account, which are found at fixed places.
+account, which are found at fixed places. CDI specs lie in memory, as on a host.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from tests.bench.peer.surroundings import Api, uid
 from tests.bench.peer.usage import Usage, usage
 
 _SECONDS = 60
+# A driver that starts lets a call wait half a minute.
+_PATIENT_CALLS = 10
 # That of the image, as the Dockerfile sets it.
 _ENVIRONMENT = ("MALLOC_ARENA_MAX=1", "MALLOC_TRIM_THRESHOLD_=131072")
 # Short, so that the sockets in the folders of this benchmark have names that a socket may have.
@@ -94,6 +97,15 @@ class Driver:
         """Milliseconds of a call that takes them back."""
         return _timed(self._unprepare, dra.NodeUnprepareResourcesRequest(claims=_claims(numbers)))
 
+    def until_ready(self, number: int) -> None:
+        """Wait until a claim is prepared, however often that is refused, and take it back."""
+        request = dra.NodePrepareResourcesRequest(claims=_claims((number,)))
+        for _ in range(_PATIENT_CALLS):
+            with contextlib.suppress(RuntimeError):
+                _timed(self._prepare, request)
+                break
+        self.unprepare((number,))
+
     def usage(self) -> Usage:
         """What it has used so far."""
         return usage(self.pid)
@@ -128,10 +140,12 @@ def serving(
 ) -> Iterator[Driver]:
     """A driver that has been registered as by kubelet, and has prepared the claims `first` in its first call."""
     (folder / "kubelet" / "plugins_registry").mkdir(parents=True, exist_ok=True)
-    for name in ("cdi", "nri"):
-        (folder / name).mkdir(exist_ok=True)
+    (folder / "nri").mkdir(exist_ok=True)
+    if not (folder / "cdi").exists():
+        (folder / "cdi").symlink_to(tempfile.mkdtemp(dir=folder.parent / "memory"))
     api.kubeconfig(folder / "kubeconfig")
     api.account(folder / "account")
+    (folder / "machine").unlink(missing_ok=True)
     (folder / "machine").symlink_to(machine)
     within = ["unshare", "-m", "--propagation", "private", "sh", "-c", _NAMESPACE, "sh", str(folder)]
     with (folder / "log").open("ab") as log:

@@ -74,7 +74,7 @@ class Api:
 
     def account(self, folder: Path) -> None:
         """Lay out a pod's service account for it."""
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / "token").write_text("token")
         (folder / "ca.crt").write_bytes((CERTIFICATES / "ca.crt").read_bytes())
 
@@ -164,6 +164,8 @@ class Runtime:
 @contextlib.contextmanager
 def runtime(path: Path, containers: int, claimed: dict[int, str]) -> Iterator[Runtime]:
     """A runtime with shared containers, and one for each claim of `claimed` with its CPUs."""
+    # Of a runtime that was killed.
+    path.unlink(missing_ok=True)
     here, there = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_run, args=(str(path), containers, claimed, there), daemon=True)
     process.start()

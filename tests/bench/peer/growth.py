@@ -1,0 +1,74 @@
+"""Claims on record, many of them, and what should not grow with them: cost of a call, start, memory.
+
+Records come into the ledger by the driver's own code, since the API servers' clients of both drivers would take hours.
+Above the CPUs of the machine they are of claims with admin access, which hold nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.record import Record
+from dranode.driver.node.ledger import Ledger
+from tests.bench.peer.drivers import Driver
+from tests.bench.peer.surroundings import claim, uid
+from tests.bench.peer.usage import resident
+
+# Numbers of the claims on record, out of the way of those that are asked for.
+FIRST = 100_000
+_AT_ONCE = 50
+
+
+def _record(number: int, cpu: int | None) -> Record:
+    own = CPUSet() if cpu is None else CPUSet((cpu,))
+    grant = Grant(
+        request="r",
+        pool="node",
+        device="cpudevmachine",
+        share_id=f"00000000-0000-4000-8000-{number:012d}",
+        admin=cpu is None,
+    )
+    pod = ResourceClaimConsumerReference(resource="pods", name=f"pod-{number}", uid=f"pod-{number}")
+    return Record(
+        uid=uid(number),
+        namespace="default",
+        name=f"claim-{number}",
+        grants=(grant,),
+        cpus=own,
+        held=own,
+        pods=(pod,),
+        fingerprint="0011223344556677",
+    )
+
+
+def seed(data: Path, count: int, cpus: Sequence[int]) -> None:
+    """Put so many claims on record in a driver's folder; the first of them hold these CPUs, one each."""
+    data.mkdir(parents=True)
+    ledger = Ledger(data / "ledger.db")
+    with ledger.transaction():
+        ledger.commit(put=[_record(FIRST + n, cpus[n] if n < len(cpus) else None) for n in range(count)])
+    ledger.close()
+
+
+def churn(driver: Driver, count: int, note: Callable[[str, float], None]) -> None:
+    """Prepare and unprepare so many claims, and note the memory that the driver has before, half-way and afterwards."""
+    for begin in range(0, count, _AT_ONCE):
+        if begin in (_AT_ONCE * 20, count // 2):
+            time.sleep(2)
+            note(f"resident after {begin} claims, MiB", resident(driver.pid))
+        numbers = range(begin, begin + _AT_ONCE)
+        driver.prepare(numbers)
+        driver.unprepare(numbers)
+    time.sleep(5)
+    note(f"resident after {count} claims, MiB", resident(driver.pid))
+
+
+def many_claims(count: int, cpus: Sequence[int]) -> list[dict[str, Any]]:
+    """Return claims of one CPU each, of which any fifty that follow each other may be prepared at a time."""
+    return [claim(number, "cpudevmachine", 1, str(cpus[number % _AT_ONCE])) for number in range(count)]
