@@ -1,7 +1,7 @@
 """One HTTP/2 connection (RFC 9113), as far as gRPC on a unix socket needs it: bytes in, events out. No I/O, no threads.
 
-Header compression is hpack's, and what makes up no call's own frames hyperframe's (`http2_frames`). What violates the protocol ends the connection: its peer is on
-this machine and connects again.
+Header compression is hpack's, and rare frames are hyperframe's (`http2_frames`). What violates the protocol ends the
+connection: its peer is on this machine and connects again.
 """
 
 from __future__ import annotations

@@ -149,9 +149,7 @@ def _parsed(data: bytes) -> Frame | DataPart | HeadersPart:
         case DataFrame():
             return DataPart(frame.stream_id, frame.data, "END_STREAM" in frame.flags)
         case HeadersFrame():
-            return HeadersPart(
-                frame.stream_id, frame.data, "END_STREAM" in frame.flags, "END_HEADERS" in frame.flags
-            )
+            return HeadersPart(frame.stream_id, frame.data, "END_STREAM" in frame.flags, "END_HEADERS" in frame.flags)
         case _:
             return frame
 

@@ -210,13 +210,16 @@ class Bench:
             for count in _GROWN:
                 folders = {name: self.folder / f"{name}-{count}" for name in ("grown", "empty")}
                 seed(folders["grown"] / "kubelet" / "plugins" / "dra.cpu", count, cpus)
-                for name, folder in folders.items():
+                for folder in folders.values():
                     # The first start of all writes the specs of claims that never had any, however long that takes.
                     with self._serving(command, folder, machine, api, group_by="machine") as (driver, _):
                         driver.until_ready(0)
                 for _ in range(max(3, self.rounds // 2)):
                     for name, folder in folders.items():
-                        with self._serving(command, folder, machine, api, first=(0,), group_by="machine") as (driver, _):
+                        with self._serving(command, folder, machine, api, first=(0,), group_by="machine") as (
+                            driver,
+                            _,
+                        ):
                             started = driver.started
                             self.note(f"{count} on record: exec to GetInfo, ms", name, started.info)
                             self.note(f"{count} on record: exec to first Prepare, ms", name, started.prepared)
@@ -353,7 +356,7 @@ def main() -> None:
     for part in asked.only or parts:
         with (
             tempfile.TemporaryDirectory(dir=asked.folder, prefix="dra-") as name,
-            tempfile.TemporaryDirectory(dir="/dev/shm", prefix="dra-") as memory,  # noqa: S108 - a tmpfs
+            tempfile.TemporaryDirectory(dir="/dev/shm", prefix="dra-") as memory,
         ):
             (Path(name) / "memory").symlink_to(memory)
             these = {"dranode": drivers["dranode"]} if part in ("floor", "growth") else drivers

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hyperframe.frame import Frame
 from hpack import Decoder
+from hyperframe.frame import Frame
 
 from dranode.driver.kubelet.http2_connection import (
     MAX_STREAMS,
