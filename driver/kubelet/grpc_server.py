@@ -289,11 +289,11 @@ class GrpcServer:
         except BlockingIOError:
             pass
         except (HungUpError, OSError) as error:
-            log.debug("connection: %s", error)
+            log.debug("connection=%d: %s", connection.sock.fileno(), error)
             self._hang_up(connection)
         except Exception:
             # Whatever a peer sends costs it its own connection alone.
-            log.exception("connection: hung up on")
+            log.exception("connection=%d: hung up on", connection.sock.fileno())
             self._hang_up(connection)
         connection.wait_again()
 

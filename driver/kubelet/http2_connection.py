@@ -33,7 +33,7 @@ from dranode.driver.kubelet.http2_frames import (
     FrameReader,
     HeadersPart,
     HTTP2Error,
-    framed,
+    frame_bytes,
 )
 from dranode.driver.kubelet.http2_windows import Windows
 
@@ -272,7 +272,7 @@ class HTTP2Connection:
 
     def send_headers(self, stream: int, block: bytes, *, end: bool = False) -> None:
         """Send headers that are packed already and fit into a frame; `end`: nothing follows on the stream."""
-        self._out += framed(HEADERS, END_HEADERS | END_STREAM if end else END_HEADERS, stream, block)
+        self._out += frame_bytes(HEADERS, END_HEADERS | END_STREAM if end else END_HEADERS, stream, block)
         if end:
             self._windows.end_sending(stream)
 
@@ -280,7 +280,7 @@ class HTTP2Connection:
         """Send as much of the data as the peer takes now, and take it out; `end`: nothing follows on the stream."""
         while data and (size := min(len(data), self._windows.room(stream), self._max_size)) > 0:
             last = end and size == len(data)
-            self._out += framed(DATA, END_STREAM if last else 0, stream, bytes(data[:size]))
+            self._out += frame_bytes(DATA, END_STREAM if last else 0, stream, bytes(data[:size]))
             del data[:size]
             self._windows.sent(stream, size)
             if last:

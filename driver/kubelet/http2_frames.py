@@ -75,7 +75,7 @@ class HeadersPart(NamedTuple):
     whole: bool
 
 
-def framed(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def frame_bytes(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     """Return a frame as it travels."""
     size = len(payload)
     return _HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dranode.driver.kubelet.http2_connection import HeadersCame, HTTP2Connection
-from dranode.driver.kubelet.http2_frames import END_HEADERS, HEADERS, PREFACE, HTTP2Error, framed
+from dranode.driver.kubelet.http2_frames import END_HEADERS, HEADERS, PREFACE, HTTP2Error, frame_bytes
 
 SETTINGS = 4
 names = st.sampled_from([":path", ":method", "te", "grpc-timeout", "user-agent", "x"])
@@ -23,10 +23,10 @@ blocks = st.one_of(
 def test_headers_are_those_of_hpack(came: list[list[tuple[str, str]] | bytes]) -> None:
     encoder, decoder = Encoder(), Decoder()
     connection = HTTP2Connection()
-    connection.receive(PREFACE + framed(SETTINGS, 0, 0, b""))
+    connection.receive(PREFACE + frame_bytes(SETTINGS, 0, 0, b""))
     for number, each in enumerate(came):
         block = each if isinstance(each, bytes) else encoder.encode(each)
-        sent = framed(HEADERS, END_HEADERS, 2 * number + 1, block)
+        sent = frame_bytes(HEADERS, END_HEADERS, 2 * number + 1, block)
         try:
             expected = {bytes(name): bytes(value) for name, value in decoder.decode(block, raw=True)}
         except (HPACKError, IndexError, TypeError, UnicodeDecodeError):
