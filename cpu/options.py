@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dranode.cpu.policies import Isolation, Order, Threads
 from dranode.driver.core.api.cpuset import CPUSet
@@ -33,7 +31,7 @@ class GroupBy(StrEnum):
     MACHINE = "machine"
 
 
-class CPUOptions(msgspec.Struct, frozen=True):
+class CPUOptions(NamedTuple):
     """Options that say how a node's CPUs are published and handed out.
 
     Attributes:
@@ -53,7 +51,7 @@ class CPUOptions(msgspec.Struct, frozen=True):
 
     mode: DeviceMode = DeviceMode.GROUPED
     group_by: GroupBy = GroupBy.NUMANODE
-    reserved: CPUSet = msgspec.field(default_factory=CPUSet)
+    reserved: CPUSet = CPUSet()
     threads: Threads = Threads.ANY
     order: Order = Order.UNTOUCHED_FIRST
     expose_pcie_roots: bool = False

@@ -15,7 +15,6 @@ from dranode.cpu.claim_env import CDI_KIND, env_isolation, spec_cpus
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.cpu.policies import Isolation
 from dranode.driver.core.claims.hooks import Recovers, Tunes
-from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin, Stop
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.machine.folder import HostRoot
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.health import DeviceHealth, Impairment
     from dranode.driver.core.claims.held import Held
     from dranode.driver.core.claims.hooks import Notes
+    from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.layout import Layout
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
@@ -79,6 +79,7 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         from dranode.cpu.devices import cpu_devices, left_out
         from dranode.cpu.pcie import read_pcie_roots
         from dranode.cpu.sysfs import read_topology
+        from dranode.driver.core.claims.inventory import Inventory
 
         topology = read_topology(self._root)
         # Only the first reading checks the option: if CPUs go offline later, the driver publishes those that remain.

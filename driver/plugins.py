@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Final
 
 from dranode.driver.core.api.errors import UsageError, in_words
 from dranode.driver.core.claims.options import Declarations, declarations
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.entry_points import EntryPoint, entry_points
 from dranode.driver.machine.root import Root
 
 log = logging.getLogger(__name__)
@@ -24,10 +24,14 @@ _PACKAGE: Final = "dranode."
 
 
 @cache
-def _entry_points() -> EntryPoints:
+def _entry_points(group: str) -> tuple[EntryPoint, ...]:
+    return tuple(point for point in _all_entry_points() if point.group == group)
+
+
+@cache
+def _all_entry_points() -> tuple[EntryPoint, ...]:
     # Looking through every installed package takes longer than all that is done with what is found: it is done once.
-    groups = entry_points()
-    return EntryPoints(point for group in (GROUP, OPTIONS_GROUP, DEFAULT_GROUP) for point in groups.select(group=group))
+    return entry_points((GROUP, OPTIONS_GROUP, DEFAULT_GROUP))
 
 
 def installed() -> dict[str, EntryPoint]:
@@ -37,7 +41,7 @@ def installed() -> dict[str, EntryPoint]:
 
 def default_drivers() -> tuple[str, ...]:
     """The short names of the drivers that run where no driver is named."""
-    return tuple(point.name for point in _entry_points().select(group=DEFAULT_GROUP) if _is_ours(point))
+    return tuple(point.name for point in _entry_points(DEFAULT_GROUP) if _is_ours(point))
 
 
 @cache
@@ -99,7 +103,7 @@ def _options_of(driver: str, declared_all: Declarations, options: Mapping[str, A
 
 
 def _by_name(group: str) -> dict[str, EntryPoint]:
-    return {point.name: point for point in sorted(_entry_points().select(group=group), key=_is_ours)}
+    return {point.name: point for point in sorted(_entry_points(group), key=_is_ours)}
 
 
 def _loaded(point: EntryPoint) -> object:

@@ -127,7 +127,8 @@ def _skew(connection: Connection | None) -> int | None:
 
 def _variables() -> tuple[str, ...]:
     from dranode.driver.cli.environment import unknown_variables
-    from dranode.driver.cli.options import unknown_prefixes, variables
+    from dranode.driver.cli.options import variables
+    from dranode.driver.cli.settings import unknown_prefixes
 
     return tuple(unknown_variables(os.environ, variables(), unknown_prefixes()))
 

@@ -254,7 +254,7 @@ def run_plugin() -> None:
     """Run the plug-in; the exit status is 0 done, 1 "no" or failed, 2 wrong usage."""
     import gc
 
-    from dranode.driver.cli import run
+    from dranode.driver.cli.commands import run
 
     # The lists of a cluster are many small values that stay; looking through them for cycles is a third of the time.
     gc.set_threshold(1_000_000)

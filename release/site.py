@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from dranode.cpu.config import API_VERSION as CPU_API_VERSION
 from dranode.cpu.config import CPUConfig
-from dranode.driver.cli import cli
+from dranode.driver.cli.commands import cli
 from dranode.driver.core.api.quantity import Quantity
 from dranode.gpu.config import API_VERSION as GPU_API_VERSION
 from dranode.gpu.config import GPUConfig

@@ -6,16 +6,25 @@ file is strict YAML with camel-case keys, dra-driver-cpu's names where it has on
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import click
 
+from dranode.driver.cli.settings import (
+    CONFIG_VARIABLE,
+    SERVE,
+    STORE,
+    Setting,
+    between_commas,
+    declared_settings,
+    driver_settings,
+    drivers_setting,
+    variables_of,
+)
 from dranode.driver.core.api.errors import DocumentError, UsageError
-from dranode.driver.core.claims.options import FRAMEWORK_KEYS, DriverOption
-from dranode.driver.plugins import declared, default_drivers, installed
+from dranode.driver.core.claims.options import FRAMEWORK_KEYS
+from dranode.driver.plugins import declared, installed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -129,24 +138,22 @@ def _checked(path: str, key: str, value: Any, parameter: click.Parameter) -> Any
     return value
 
 
-def _option(*names: str, **attributes: Any) -> Callable[[F], F]:
-    flag = next(name for name in names if name.startswith("--"))
-    return click.option(*names, envvar="DRANODE_" + flag[2:].upper().replace("-", "_"), show_envvar=False, **attributes)
-
-
-def _declared_option(declared: DriverOption) -> Callable[[F], F]:
-    option = declared.option
-    attributes: dict[str, Any] = {"default": option.default, "help": option.help}
-    flags = declared.flags
-    if option.choices:
-        attributes["type"] = click.Choice(option.choices)
-    elif isinstance(option.default, bool):
-        flags = tuple(f"{flag}/--no-{flag.removeprefix('--')}" for flag in flags)
-    elif isinstance(option.default, int):
+def _click_option(setting: Setting) -> Callable[[F], F]:
+    attributes: dict[str, Any] = {"default": setting.default, "help": setting.help, "envvar": list(setting.variables)}
+    flags = setting.flags
+    if setting.choices:
+        attributes["type"] = click.Choice(setting.choices)
+    elif setting.is_switch:
+        flags = tuple(f"{flag}/{setting.off(flag)}" for flag in flags)
+    elif setting.counts:
+        attributes["count"] = True
+    elif isinstance(setting.default, int):
         attributes["type"] = int
-    if option.metavar:
-        attributes["metavar"] = option.metavar
-    return click.option(*flags, declared.parameter, envvar=list(declared.variables), show_envvar=False, **attributes)
+    elif setting.repeats:
+        attributes |= {"multiple": True, "callback": _between_commas}
+    if setting.metavar:
+        attributes["metavar"] = setting.metavar
+    return click.option(*flags, setting.parameter, show_envvar=False, **attributes)
 
 
 def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
@@ -157,42 +164,17 @@ def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
 
 def variables() -> frozenset[str]:
     """The environment variables of all options, those of installed drivers among them."""
-    function = serve_options(driver_options(lambda: None))
-    given = (parameter.envvar or () for parameter in function.__click_params__)  # type: ignore[attr-defined]
-    return frozenset(name for names in given for name in ([names] if isinstance(names, str) else names))
-
-
-def unknown_prefixes() -> tuple[str, ...]:
-    """The prefixes of the variables of drivers whose options cannot be read, so that their names are unknown."""
-    return tuple(DriverOption.variable_prefix(driver) for driver in declared().problems)
-
-
-def default_node_name() -> str:
-    """Return `NODE_NAME` from the downward API, else the host name in lower case."""
-    return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
+    return variables_of((*driver_settings(), *SERVE)) | {CONFIG_VARIABLE}
 
 
 def which_drivers(function: F) -> F:
     """`--drivers`, or `--driver`: the short names of installed drivers, between commas, as often as one likes."""
-    default = default_drivers()
-    known = ", ".join(sorted(installed()))
-    return click.option(
-        "--drivers",
-        "--driver",
-        "drivers",
-        multiple=True,
-        default=default,
-        callback=_between_commas,
-        envvar=["DRANODE_DRIVERS", "DRANODE_DRIVER"],
-        show_envvar=False,
-        metavar="NAME,...",
-        help=f"The drivers: {known}; may be repeated (default {','.join(default)}).",
-    )(function)
+    return _click_option(drivers_setting())(function)
 
 
 def _between_commas(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     del ctx, parameter
-    names = tuple(name.strip() for value in values for name in value.split(","))
+    names = between_commas(values)
     if "" in names:
         raise UsageError(f'--drivers is "{",".join(values)}", which has an empty name; give it as in cpu,memory,gpu')
     return names
@@ -200,77 +182,28 @@ def _between_commas(ctx: click.Context, parameter: click.Parameter, values: tupl
 
 def plugin_options(function: F) -> F:
     """`--drivers`, and the options that drivers declare."""
-    return _apply((which_drivers, *map(_declared_option, declared().options)), function)
+    return _apply((which_drivers, *map(_click_option, declared_settings())), function)
 
 
 def driver_options(function: F) -> F:
     """Add the options that `serve`, `slices` and `local` share: the drivers, the node, and what is published."""
-    return _apply(
-        (
-            click.option(
-                "--config",
-                metavar="FILE",
-                is_eager=True,
-                expose_value=False,
-                callback=_read_config,
-                envvar="DRANODE_CONFIG",
-                help="Read options from a YAML file; environment (DRANODE_*) and flags win over it.",
-            ),
-            which_drivers,
-            _option(
-                "--node-name",
-                default=default_node_name,
-                metavar="NAME",
-                help="The node (default NODE_NAME, else the lower-cased host name).",
-            ),
-            _option("--device-taints/--no-device-taints", default=False, help="Taint unhealthy devices."),
-            *map(_declared_option, declared().options),
-        ),
-        function,
+    config = click.option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_read_config,
+        envvar=CONFIG_VARIABLE,
+        help="Read options from a YAML file; environment (DRANODE_*) and flags win over it.",
     )
+    return _apply((config, *map(_click_option, driver_settings())), function)
 
 
 def serve_options(function: F) -> F:
     """Add the options with which `serve` reaches kubelet, the runtime and the cluster."""
-    return _apply(
-        (
-            _option("--kubeconfig", default="", metavar="FILE", help="Default: in-cluster."),
-            _option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", help="kubelet's --root-dir."),
-            _option("--cdi-dir", default="/var/run/cdi", metavar="DIR", help="Where CDI specs are written."),
-            _option("--nri-socket", default="/var/run/nri/nri.sock", metavar="PATH|none", help="The runtime's NRI."),
-            _option(
-                "--http-address",
-                default="127.0.0.1:8080",
-                metavar="HOST:PORT|none",
-                help="/healthz, /readyz and /metrics.",
-            ),
-            _option(
-                "--metrics-address",
-                default="",
-                metavar="HOST:PORT|none",
-                help="/metrics, here alone. Default: with the others.",
-            ),
-            _option(
-                "--pod-resources-socket",
-                default="",
-                metavar="PATH",
-                help="Default: pod-resources/kubelet.sock under kubelet's root.",
-            ),
-            _option(
-                "--claim-status",
-                type=click.Choice(["on", "off"]),
-                default="on",
-                help="Write status.devices of prepared claims.",
-            ),
-            click.option(
-                "--pod-uid",
-                envvar=["DRANODE_POD_UID", "POD_UID"],
-                default="",
-                metavar="UID",
-                help="This pod's UID; turns on the sockets of a rolling update.",
-            ),
-            _option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How to log."),
-            click.option("-v", "verbosity", count=True, help="Log more; twice for every call's details."),
-        ),
-        function,
-    )
+    return _apply(tuple(map(_click_option, SERVE)), function)
+
+
+def store_option(function: F) -> F:
+    """Add `--store`, of `serve` alone."""
+    return _click_option(STORE)(function)

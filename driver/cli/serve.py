@@ -2,73 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import signal
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import click
 
+from dranode.driver.cli.daemon import serve
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import driver_options, serve_options
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.kube.source import Credentials
-from dranode.driver.kubelet.listener import Listener
-from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.machine.root import Root, read_text
-from dranode.driver.plugins import load_plugins
-from dranode.driver.process.logs import set_up
-from dranode.driver.process.malloc import stay_small
-from dranode.driver.process.threads import Fatal
-from dranode.driver.serve.probes import Probes
-
-if TYPE_CHECKING:
-    from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.serve.cluster import Cluster
-
-_SWITCH_SECONDS: Final = 0.0005
-
-log = logging.getLogger(__name__)
-
-
-class _Stop:
-    """The reason why the process ends: a signal, or an error in one sentence.
-
-    Python runs signal handlers only in the main thread, and does not wake it for a signal that the kernel delivered to
-    another thread. The main thread therefore waits at a pipe, into which Python writes the number of every signal.
-    """
-
-    def __init__(self) -> None:
-        self.reason: str | None = None
-        self._ended, self._end = os.pipe()
-        os.set_blocking(self._end, False)
-        signal.set_wakeup_fd(self._end)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: None)
-
-    def fatal(self, reason: str) -> None:
-        """End the process with an error; if there are several, the first one is reported."""
-        self.reason = self.reason or reason
-        os.write(self._end, b"\0")
-
-    def wait(self) -> None:
-        """Wait for a signal or an error."""
-        (number,) = os.read(self._ended, 1)
-        if number:
-            log.info("stopping signal=%s", signal.Signals(number).name)
+from dranode.driver.cli.options import driver_options, serve_options, store_option
 
 
 @click.command(short_help="The node driver: what the DaemonSet runs.")
 @machine_option
 @driver_options
 @serve_options
-@click.option("--store", metavar="DIR", help="Take claims from a folder of YAML files instead of an API server.")
-def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | None, **options: Any) -> None:
+@store_option
+def command(**options: Any) -> None:
     """Serve kubelet's calls for the claims of this node's pods.
 
     \b
@@ -77,80 +25,4 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, store: str | N
       dranode serve --kubeconfig ~/.kube/config --kubelet-root state/kubelet --cdi-dir state/cdi
       dranode serve --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
-    stay_small()
-    # Kubelet's first question comes while this thread loads modules: with the usual 5 ms every step of an answer waits.
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    set_up(options["log_format"], options["verbosity"])
-    os.umask(0o077)
-    stop = _Stop()
-    kubelet_root = Path(options["kubelet_root"]).absolute()
-    nri_socket = None if options["nri_socket"] == "none" else options["nri_socket"]
-    origin = store or Credentials(options["kubeconfig"])
-    if isinstance(origin, Credentials):
-        origin.check()
-    plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
-    with contextlib.ExitStack() as stack:
-        # The address is bound first, so that nothing starts if another process has it.
-        probes = Probes(options["http_address"], options["metrics_address"], lambda: stop.reason, stop.fatal)
-        stack.callback(probes.stop)
-        listeners = [_listener(plugin, node_name, kubelet_root, options, stop.fatal) for plugin in plugins]
-        for listener in listeners:
-            stack.callback(listener.release)
-            stack.callback(listener.close)
-            listener.start()
-        # A starting node waits for its driver, so the rest is loaded once the sockets listen.
-        from dranode.driver.kubelet.podresources import PodResources
-        from dranode.driver.nri.access import ContainerAccess
-        from dranode.driver.serve.pinning import PinningTogether
-        from dranode.driver.serve.service import DriverService
-
-        asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
-        cluster = _cluster(origin, node_name, options, stop.fatal, stack)
-        containers = None if nri_socket is None else ContainerAccess(nri_socket, root, options["pod_uid"])
-        together = PinningTogether(sum(isinstance(plugin, Pins) for plugin in plugins))
-        for plugin, listener in zip(plugins, listeners, strict=True):
-            service = DriverService(
-                plugin,
-                cluster,
-                listener,
-                cdi=Path(options["cdi_dir"]).absolute(),
-                pod_resources=asked,
-                containers=containers,
-                together=together,
-                taints=options["device_taints"],
-                counts=probes.counts,
-            )
-            service.start(_boot_id(root))
-            stack.callback(service.stop)
-        probes.start()
-        stop.wait()
-    if stop.reason is not None:
-        raise DranodeError(stop.reason)
-
-
-def _listener(plugin: Plugin, node_name: str, kubelet_root: Path, options: Mapping[str, Any], fatal: Fatal) -> Listener:
-    sockets = socket_paths(kubelet_root, plugin.driver, options["pod_uid"])
-    data = kubelet_root / "plugins" / plugin.driver
-    return Listener(plugin.driver, node_name, sockets, data, fatal, rolling=bool(options["pod_uid"]))
-
-
-def _cluster(
-    origin: str | Credentials, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
-) -> Cluster:
-    if isinstance(origin, Credentials):
-        from dranode.driver.kube.cluster import KubeCluster
-
-        cluster = KubeCluster(origin, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
-        stack.callback(cluster.close)
-        return cluster
-    from dranode.driver.local.cluster import FolderCluster
-    from dranode.driver.local.store import Store
-
-    return FolderCluster(Store(Path(origin)), node_name)
-
-
-def _boot_id(root: Root) -> str:
-    try:
-        return read_text(root, "proc/sys/kernel/random/boot_id")
-    except OSError:
-        return ""
+    serve(**options)

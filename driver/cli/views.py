@@ -71,7 +71,7 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
 
 def machine_picture(title: str, root: Root, views: Views) -> FleetPicture:
     """Return the picture of the machine whose drivers were seen."""
-    from dranode.driver.cli.options import default_node_name
+    from dranode.driver.cli.settings import default_node_name
     from dranode.driver.picture.pictures import views_picture
 
     node = default_node_name() if isinstance(root, HostRoot) else "machine"

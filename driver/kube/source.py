@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 from dranode.driver.core.api.errors import UsageError
 
@@ -14,7 +12,7 @@ from dranode.driver.core.api.errors import UsageError
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class Credentials(msgspec.Struct, frozen=True):
+class Credentials(NamedTuple):
     """The place of the credentials.
 
     Attributes:

@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from dranode.driver.core.api.errors import in_words
 from dranode.driver.kubelet.grpc_values import RPCError, Status
 from dranode.driver.kubelet.http2 import Ended, HungUpError, Request, ServerConnection
@@ -363,7 +361,7 @@ class GrpcServer:
             raise RPCError(Status.DEADLINE_EXCEEDED, "the call waited for others until its caller had given up")
         try:
             message = method.decode(request.message)
-        except DecodeError as error:
+        except _unreadable() as error:
             log.error("method=%s: a gRPC message cannot be read: %s", request.path, error)  # noqa: TRY400 - it says all
             raise RPCError(Status.INTERNAL, f"the message cannot be read: {error}") from error
         if isinstance(method, Unary):
@@ -375,3 +373,10 @@ class GrpcServer:
         if not connection.open(request.stream):
             stream.gone()
         return None
+
+
+def _unreadable() -> type[Exception]:
+    # A first answer needs no protobuf.
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - see above
+
+    return DecodeError

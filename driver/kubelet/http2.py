@@ -7,9 +7,7 @@ answer waits until its peer takes more.
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 from dranode.driver.kubelet.grpc_values import (
     MAX_MESSAGE,
@@ -37,7 +35,7 @@ _UNSUPPORTED: Final = literal(b":status", b"415")
 _OK: Final = literal(b"grpc-status", b"0")
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(NamedTuple):
     """A call that has come whole.
 
     Attributes:
@@ -53,13 +51,13 @@ class Request(msgspec.Struct, frozen=True):
     timeout: float | None
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(NamedTuple):
     """A call that its caller has given up."""
 
     stream: int
 
 
-class _Call(msgspec.Struct):
+class _Call:
     """One stream.
 
     Attributes:
@@ -71,12 +69,13 @@ class _Call(msgspec.Struct):
         status: the headers, packed, with which it ends after that; None while more may follow.
     """
 
-    path: str
-    timeout: float | None
-    received: bytearray = msgspec.field(default_factory=bytearray)
-    begun: bool = False
-    unsent: bytearray = msgspec.field(default_factory=bytearray)
-    status: bytes | None = None
+    __slots__ = ("begun", "path", "received", "status", "timeout", "unsent")
+
+    def __init__(self, path: str, timeout: float | None) -> None:
+        self.path, self.timeout = path, timeout
+        self.received, self.unsent = bytearray(), bytearray()
+        self.begun = False
+        self.status: bytes | None = None
 
 
 class HungUpError(Exception):

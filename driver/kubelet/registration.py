@@ -9,9 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from typing import Any, Final, NamedTuple
 
 from dranode.driver.kubelet.methods import Method, Unary
 
@@ -28,7 +26,7 @@ _BITS: Final = 7
 log = logging.getLogger(__name__)
 
 
-class RegistrationStatus(msgspec.Struct, frozen=True):
+class RegistrationStatus(NamedTuple):
     """kubelet's last word; `reason` is empty when it took the driver."""
 
     ok: bool

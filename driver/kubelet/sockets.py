@@ -6,15 +6,11 @@ the other. With a pod UID both names are unique to the pod, which a rolling upda
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import os
 import socket
 from pathlib import Path
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.kubelet.grpc_server import GrpcServer
@@ -27,7 +23,7 @@ class SocketError(DranodeError):
     """A socket cannot be bound."""
 
 
-class Sockets(msgspec.Struct, frozen=True):
+class Sockets(NamedTuple):
     """The two sockets of a driver.
 
     Attributes:
@@ -50,13 +46,7 @@ def socket_paths(kubelet_root: Path, driver: str, pod_uid: str = "") -> Sockets:
     if not pod_uid:
         sockets = Sockets(data / "dra.sock", registry / f"{driver}-reg.sock")
     else:
-        names = (
-            f"{driver}-{pod_uid}-reg.sock",
-            f"{driver}-{_short(pod_uid, 8)}-reg.sock",
-            f"dra-{_short(chr(0).join((driver, pod_uid)), 16)}-reg.sock",
-        )
-        fitting = [registry / name for name in names if _length(registry / name) <= MAX_SOCKET_PATH]
-        sockets = Sockets(data / f"dra-{pod_uid}.sock", (fitting or [registry / names[-1]])[0])
+        sockets = Sockets(data / f"dra-{pod_uid}.sock", _rolling(registry, driver, pod_uid))
     for path in (sockets.dra, sockets.registration):
         if _length(path) > MAX_SOCKET_PATH:
             raise UsageError(
@@ -66,7 +56,22 @@ def socket_paths(kubelet_root: Path, driver: str, pod_uid: str = "") -> Sockets:
     return sockets
 
 
+def _rolling(registry: Path, driver: str, pod_uid: str) -> Path:
+    """The registration socket of a pod: the first name that fits."""
+    whole = registry / f"{driver}-{pod_uid}-reg.sock"
+    if _length(whole) <= MAX_SOCKET_PATH:
+        return whole
+    shorter = registry / f"{driver}-{_short(pod_uid, 8)}-reg.sock"
+    if _length(shorter) <= MAX_SOCKET_PATH:
+        return shorter
+    return registry / f"dra-{_short(chr(0).join((driver, pod_uid)), 16)}-reg.sock"
+
+
 def _short(text: str, size: int) -> str:
+    # Seldom needed, and a start waits for what is loaded.
+    import base64  # noqa: PLC0415 - see above
+    import hashlib  # noqa: PLC0415 - see above
+
     digest = hashlib.sha256(text.encode()).digest()[:size]
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 

@@ -7,7 +7,6 @@ another thread runs that part in a copy of the context (`contextvars.copy_contex
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -71,6 +70,8 @@ class JSONFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line for a record."""
+        import json  # noqa: PLC0415 - other formats do without
+
         line = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),

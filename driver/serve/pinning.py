@@ -1,4 +1,4 @@
-"""One driver's part in what holds containers to claims; it starts once all drivers that pin are there."""
+"""One driver's part in what holds containers to claims."""
 
 from __future__ import annotations
 
@@ -13,29 +13,8 @@ from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.enforcement import Enforcement, PinningDriver
+from dranode.driver.serve.pinning_together import PinningTogether
 from dranode.driver.serve.usage import UsageWatch
-
-
-class PinningTogether:
-    """The drivers of a process that pin, until they start together.
-
-    A runtime tells of its containers once a connection. What it tells is judged by all of the records, so nothing
-    connects before all of them can be looked up.
-    """
-
-    def __init__(self, count: int) -> None:
-        """Wait for so many drivers."""
-        self._count = count
-        self._joined: list[Pinning] = []
-
-    def join(self, pinning: Pinning) -> None:
-        """Take in one more; with the last one all of them start."""
-        self._joined.append(pinning)
-        if len(self._joined) == self._count:
-            enforcement = pinning.enforcement_of(tuple(each.driver for each in self._joined))
-            for each in self._joined:
-                each.enforcement = enforcement
-            enforcement.start()
 
 
 class Pinning:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from dranode.driver.serve.authority import Authority
     from dranode.driver.serve.counters import ServiceCounters
     from dranode.driver.serve.lifecycle import Lifecycle
-    from dranode.driver.serve.pinning import Pinning, PinningTogether
+    from dranode.driver.serve.pinning import Pinning
+    from dranode.driver.serve.pinning_together import PinningTogether
     from dranode.driver.serve.witnesses import Witnesses
 
 # For the calls that came while hardware and ledger were read.

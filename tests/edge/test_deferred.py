@@ -21,7 +21,7 @@ def printed(code: str, **variables: str) -> str:
 
 def test_serve_leaves_them_alone() -> None:
     code = """
-from dranode.driver.cli import serve
+from dranode.driver.cli import daemon, serve
 import dranode.driver.serve.service, dranode.driver.kube.cluster, dranode.driver.local.store
 import dranode.driver.kubelet.podresources, dranode.driver.kubelet.service, dranode.driver.serve.pinning
 from dranode.driver.plugins import load_plugins
@@ -37,18 +37,28 @@ print(*(name for name in inside if name in sys.modules))
 
 
 def test_a_driver_listens_before_it_loads_what_decides() -> None:
-    """In the order of use: kubelet's first question is answered without what reads archives, protobuf and claims."""
+    """In the order of use: kubelet's first question is answered without click, msgspec, protobuf and what decides."""
     code = """
-from dranode.driver.cli import serve
-from dranode.driver.plugins import load_plugins
-from dranode.driver.process.malloc import stay_small
-load_plugins(["cpu"], None, {})
-stay_small()
-late = ("dranode.driver.core.claims.grant", "dranode.driver.core.claims.health", "dranode.driver.node", "dranode.cdi")
-late = (*late, "google.protobuf.descriptor", "sqlite3", "ssl", "bz2", "lzma", "ctypes", "_hashlib", "email.message")
+from pathlib import Path
+from dranode.driver.cli import daemon
+from dranode.driver.kubelet.listener import Listener
+from dranode.driver.kubelet.sockets import socket_paths
+class Listening(Exception): pass
+def listening(listener): raise Listening
+Listener.start = listening
+arguments = ["--driver=cpu", "--kubelet-root=/k", "--pod-uid=" + 36 * "a", "--http-address=127.0.0.1:0"]
+options = daemon.plain_options(arguments, {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "node"})
+try:
+    daemon.serve(**options)
+except Listening:
+    pass
+late = ("dranode.driver.core.api.resource", "dranode.driver.node", "dranode.cdi", "dranode.driver.serve.service")
+late = (*late, "click", "msgspec", "dataclasses", "inspect", "google", "importlib.metadata", "encodings.idna")
+late = (*late, "sqlite3", "ssl", "bz2", "lzma", "ctypes", "_hashlib", "email.message", "json")
 print(*(name for name in late if name in sys.modules))
 """
-    assert printed(code, MALLOC_ARENA_MAX="1", MALLOC_TRIM_THRESHOLD_="131072") == ""
+    environment = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert printed(code, **environment) == ""
 
 
 def test_the_allocator_is_set_where_the_environment_has_not_done_it() -> None:

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from dranode.cpu.config import CPUConfig, parse_cpu_config
-from dranode.driver.cli import cli
+from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.claims.configs import Config

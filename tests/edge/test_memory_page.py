@@ -9,7 +9,7 @@ import click
 import yaml
 
 from dranode.driver import Config
-from dranode.driver.cli import cli
+from dranode.driver.cli.commands import cli
 from dranode.memory.config import MemoryConfig, parse_memory_config
 from tests.kubernetes_schemas import problems
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dranode.driver.cli import cli
+from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import variables
 from tests.edge.test_docs import FOLDERS, PROGRAM, ROOT, parse
 from tests.fakes.waiting import PATIENCE

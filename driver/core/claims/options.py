@@ -3,17 +3,13 @@
 A driver `lamps` lists them under the entry point group `dranode.options`, by the name that it has in `dranode.plugins`.
 Its option `colour-map` is the flag `--lamps-colour-map`, the variable `DRANODE_LAMPS_COLOUR_MAP`, the key `colourMap`
 in the section `plugins: lamps:` of the configuration file, and `options["colour_map"]` for the driver.
-
-The values are structs because every start of the program makes these classes, and dataclasses take ten times as long.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 # What the framework's own keys in the configuration file set. Where dra-driver-cpu has a key, it is that one.
 FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
@@ -78,7 +74,7 @@ FRAMEWORK_FLAGS: Final = frozenset(
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 
 
-class Option(msgspec.Struct, frozen=True):
+class Option:
     """An option that a driver declares; a value that cannot be meant raises ValueError at once.
 
     Attributes:
@@ -95,32 +91,35 @@ class Option(msgspec.Struct, frozen=True):
         top_key: a second key, at the top level of the file.
     """
 
-    name: str
-    help: str
-    default: str | bool | int = ""
-    choices: tuple[str, ...] = ()
-    metavar: str = ""
-    gate: str = ""
-    reserves: bool = False
-    unshared: str = ""
-    flag: str = ""
-    key: str = ""
-    top_key: str = ""
+    def __init__(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - as click calls it
+        *,
+        default: str | bool | int = "",
+        choices: tuple[str, ...] = (),
+        metavar: str = "",
+        gate: str = "",
+        reserves: bool = False,
+        unshared: str = "",
+        flag: str = "",
+        key: str = "",
+        top_key: str = "",
+    ) -> None:
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f'the option "{name}" is not lower-case words with hyphens, such as colour-map')
+        if not help.strip():
+            raise ValueError(f'the option "{name}" has no help')
+        if choices and default not in choices:
+            raise ValueError(f'the option "{name}" is {" or ".join(choices)}, not "{default}", its default')
+        if flag and _NAME.fullmatch(flag.removeprefix("--")) is None:
+            raise ValueError(f'the flag "{flag}" of the option "{name}" is not one such as --colour-map')
+        self.name, self.help, self.default, self.choices, self.metavar = name, help, default, choices, metavar
+        self.gate, self.reserves, self.unshared = gate, reserves, unshared
+        self.flag, self.key, self.top_key = flag, key, top_key
 
-    def __post_init__(self) -> None:
-        if _NAME.fullmatch(self.name) is None:
-            raise ValueError(f'the option "{self.name}" is not lower-case words with hyphens, such as colour-map')
-        if not self.help.strip():
-            raise ValueError(f'the option "{self.name}" has no help')
-        if self.choices and self.default not in self.choices:
-            raise ValueError(
-                f'the option "{self.name}" is {" or ".join(self.choices)}, not "{self.default}", its default'
-            )
-        if self.flag and _NAME.fullmatch(self.flag.removeprefix("--")) is None:
-            raise ValueError(f'the flag "{self.flag}" of the option "{self.name}" is not one such as --colour-map')
 
-
-class DriverOption(msgspec.Struct, frozen=True):
+class DriverOption(NamedTuple):
     """An option under the name of its driver."""
 
     driver: str
@@ -168,7 +167,7 @@ class DriverOption(msgspec.Struct, frozen=True):
             yield f"{self.option.top_key}:"
 
 
-class Declarations(msgspec.Struct, frozen=True):
+class Declarations(NamedTuple):
     """The declarations of the installed drivers.
 
     Attributes:

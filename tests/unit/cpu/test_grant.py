@@ -324,7 +324,7 @@ def _with_memory(*nodes: int) -> Topology:
 
 
 def test_one_claim_gets_both_threads_of_its_own_core_rather_than_a_thread_of_anothers() -> None:
-    reference, held = replace(NUMA, order=Order.REFERENCE), holding(other="0")
+    reference, held = NUMA._replace(order=Order.REFERENCE), holding(other="0")
     requests = [result("cpudevnuma000", 1, name) for name in ("a", "b")]
     assert str(granted(SMT, claim(requests), reference, held).cpus) == "1,8"
     assert str(granted(SMT, claim(requests), NUMA, held).cpus) == "1,9"

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dranode.driver.cli import cli
+from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.api.errors import UsageError

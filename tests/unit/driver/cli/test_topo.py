@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.cli import cli
+from dranode.driver.cli.commands import cli
 from dranode.driver.core.api.errors import MachineError
 from tests.fakes.doctor import forbid
 from tests.fakes.gpu import INTEL, Machine

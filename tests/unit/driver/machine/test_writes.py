@@ -90,7 +90,7 @@ def test_an_error_is_reported_with_its_file_and_in_one_line(error: Exception, wo
 GUARDED = """
 import os, pathlib, sys
 from click.testing import CliRunner
-from dranode.driver.cli import cli
+from dranode.driver.cli.commands import cli
 def tried(call):
     try:
         call()

@@ -1,0 +1,232 @@
+"""The options of `serve` as values, and its command line where that is plain.
+
+A node waits for its driver, and click with what it loads takes longer than all else until kubelet is answered. So the
+command lines that manifests have are read here: each word an option or its value, nothing to be looked up in a file,
+nothing wrong. What is not that plain click reads, from the same values, and says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from dranode.driver.core.claims.options import DriverOption
+from dranode.driver.plugins import declared, default_drivers, installed
+
+CONFIG_VARIABLE: Final = "DRANODE_CONFIG"
+
+
+class Setting(NamedTuple):
+    """One option.
+
+    Attributes:
+        flags: with their hyphens; the first gives the parameter its name unless `name` does.
+        help: for `--help`.
+        default: a text, a whole number, whether a switch is on, names for one that `repeats`, or a function of it.
+        variables: environment variables; the first counts that is not empty.
+        choices: the texts that are allowed; empty for any.
+        metavar: what stands for the value in `--help`.
+        repeats: whether it is names between commas, and may be given several times.
+        counts: whether its value is how often it is given.
+        name: the parameter.
+    """
+
+    flags: tuple[str, ...]
+    help: str
+    default: str | bool | int | tuple[str, ...] | Callable[[], str] = ""
+    variables: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    repeats: bool = False
+    counts: bool = False
+    name: str = ""
+
+    @property
+    def parameter(self) -> str:
+        """Return what the program calls it."""
+        return self.name or self.flags[0].removeprefix("--").replace("-", "_")
+
+    @property
+    def is_switch(self) -> bool:
+        """Return whether it has no value but is on or off."""
+        return isinstance(self.default, bool)
+
+    @staticmethod
+    def off(flag: str) -> str:
+        """Return the flag that turns a switch off."""
+        return f"--no-{flag.removeprefix('--')}"
+
+    def read(self, text: str) -> Any:
+        """Return the value that a text means.
+
+        Raises:
+            ValueError: it may mean none.
+        """
+        if (self.choices and text not in self.choices) or self.is_switch or self.repeats or self.counts:
+            raise ValueError(text)
+        return int(text) if isinstance(self.default, int) else text
+
+
+def _setting(flag: str, text: str, default: Any = "", **attributes: Any) -> Setting:
+    """An option with its own variable."""
+    variable = "DRANODE_" + flag.removeprefix("--").replace("-", "_").upper()
+    return Setting((flag,), text, default, **{"variables": (variable,)} | attributes)
+
+
+SERVE: Final = (
+    _setting("--kubeconfig", "Default: in-cluster.", metavar="FILE"),
+    _setting("--kubelet-root", "kubelet's --root-dir.", "/var/lib/kubelet", metavar="DIR"),
+    _setting("--cdi-dir", "Where CDI specs are written.", "/var/run/cdi", metavar="DIR"),
+    _setting("--nri-socket", "The runtime's NRI.", "/var/run/nri/nri.sock", metavar="PATH|none"),
+    _setting("--http-address", "/healthz, /readyz and /metrics.", "127.0.0.1:8080", metavar="HOST:PORT|none"),
+    _setting("--metrics-address", "/metrics, here alone. Default: with the others.", metavar="HOST:PORT|none"),
+    _setting("--pod-resources-socket", "Default: pod-resources/kubelet.sock under kubelet's root.", metavar="PATH"),
+    _setting("--claim-status", "Write status.devices of prepared claims.", "on", choices=("on", "off")),
+    _setting(
+        "--pod-uid",
+        "This pod's UID; turns on the sockets of a rolling update.",
+        variables=("DRANODE_POD_UID", "POD_UID"),
+        metavar="UID",
+    ),
+    _setting("--log-format", "How to log.", "text", choices=("text", "json")),
+    Setting(("-v",), "Log more; twice for every call's details.", 0, counts=True, name="verbosity"),
+)
+"""How `serve` reaches kubelet, the runtime and the cluster."""
+
+STORE: Final = Setting(("--store",), "Take claims from a folder of YAML files instead of an API server.", metavar="DIR")
+
+MACHINE: Final = Setting(
+    ("--machine",),
+    "host (default), a folder or .tar archive that holds sys/, a YAML machine, or a description "
+    "such as sockets=2,numa=2,l3=4,cores=4,threads=2 (each number per parent).",
+    "host",
+    metavar="M",
+    name="root",
+)
+
+
+def default_node_name() -> str:
+    """Return `NODE_NAME` from the downward API, else the host name in lower case."""
+    return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
+
+
+def drivers_setting() -> Setting:
+    """`--drivers`, or `--driver`: the short names of installed drivers, between commas, as often as one likes."""
+    default = default_drivers()
+    known = ", ".join(sorted(installed()))
+    return Setting(
+        ("--drivers", "--driver"),
+        f"The drivers: {known}; may be repeated (default {','.join(default)}).",
+        default,
+        ("DRANODE_DRIVERS", "DRANODE_DRIVER"),
+        metavar="NAME,...",
+        repeats=True,
+    )
+
+
+def between_commas(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in values that have them between commas; one may be empty."""
+    return tuple(name.strip() for value in values for name in value.split(","))
+
+
+def declared_settings() -> tuple[Setting, ...]:
+    """The options that drivers declare."""
+    return tuple(map(_of_driver, declared().options))
+
+
+def _of_driver(declared: DriverOption) -> Setting:
+    option = declared.option
+    return Setting(
+        declared.flags,
+        option.help,
+        option.default,
+        declared.variables,
+        option.choices,
+        option.metavar,
+        name=declared.parameter,
+    )
+
+
+def driver_settings() -> tuple[Setting, ...]:
+    """What `serve`, `slices` and `local` share: the drivers, the node, and what is published."""
+    return (
+        drivers_setting(),
+        _setting(
+            "--node-name",
+            "The node (default NODE_NAME, else the lower-cased host name).",
+            default_node_name,
+            metavar="NAME",
+        ),
+        _setting("--device-taints", "Taint unhealthy devices.", default=False),
+        *declared_settings(),
+    )
+
+
+def variables_of(settings: Iterable[Setting]) -> frozenset[str]:
+    """The environment variables of these options."""
+    return frozenset(variable for setting in settings for variable in setting.variables)
+
+
+def unknown_prefixes() -> tuple[str, ...]:
+    """The prefixes of the variables of drivers whose options cannot be read, so that their names are unknown."""
+    return tuple(DriverOption.variable_prefix(driver) for driver in declared().problems)
+
+
+def read_plainly(
+    arguments: Sequence[str], environment: Mapping[str, str], settings: Sequence[Setting]
+) -> dict[str, Any] | None:
+    """Return the parameters that a command line and an environment set, with defaults, where both are plain.
+
+    Args:
+        arguments: what follows the command.
+        environment: its variables.
+        settings: the command's options.
+
+    Returns:
+        None where anything is not as plain: a file with options, a switch in the environment, what may be a mistake.
+    """
+    try:
+        values = _from_environment(environment, settings) | _from_arguments(list(arguments), settings)
+    except ValueError:
+        return None
+    defaults = ((each.parameter, each.default) for each in settings if each.parameter not in values)
+    return values | {parameter: value() if callable(value) else value for parameter, value in defaults}
+
+
+def _from_environment(environment: Mapping[str, str], settings: Sequence[Setting]) -> dict[str, Any]:
+    if environment.get(CONFIG_VARIABLE):
+        raise ValueError("a file with options")
+    given = {each: next(filter(None, map(environment.get, each.variables)), None) for each in settings}
+    return {each.parameter: each.read(text) for each, text in given.items() if text is not None}
+
+
+def _from_arguments(words: list[str], settings: Sequence[Setting]) -> dict[str, Any]:
+    flags = {flag: each for each in settings for flag in each.flags}
+    offs = {each.off(flag): each for flag, each in flags.items() if each.is_switch}
+    values: dict[str, Any] = {}
+    words.reverse()
+    while words:
+        flag, equals, text = words.pop().partition("=")
+        setting = flags.get(flag) or offs.get(flag)
+        if setting is None:
+            raise ValueError(flag)
+        if setting.is_switch or setting.counts:
+            if equals:
+                raise ValueError(text)
+            before = values.get(setting.parameter, 0)
+            values[setting.parameter] = before + 1 if setting.counts else flag in flags
+            continue
+        if not equals:
+            text = words.pop() if words else "-"
+            if text.startswith("-"):
+                raise ValueError(flag)
+        if setting.repeats:
+            names = between_commas((text,))
+            if "" in names:
+                raise ValueError(text)
+            values[setting.parameter] = (*values.get(setting.parameter, ()), *names)
+        else:
+            values[setting.parameter] = setting.read(text)
+    return values
