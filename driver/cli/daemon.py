@@ -1,4 +1,4 @@
-"""What `dranode serve` does, and its way from the command line past click (`dranode.driver.cli.settings`)."""
+"""`dranode serve` at work, and its way from the command line past click (`dranode.driver.cli.settings`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.machine.opened import opened
+from dranode.driver.machine.machine_root import machine_root
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.logs import set_up
@@ -81,7 +81,7 @@ def plain_options(arguments: Sequence[str], environment: Mapping[str, str]) -> d
     if _COMPLETION in environment or any(unknown_variables(environment, known, unknown_prefixes())):
         return None
     options = read_plainly(arguments, environment, settings)
-    return None if options is None else options | {"root": opened(options["root"])}
+    return None if options is None else options | {"root": machine_root(options["root"])}
 
 
 def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **options: Any) -> None:

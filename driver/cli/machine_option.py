@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from dranode.driver.cli.settings import MACHINE
-from dranode.driver.machine.opened import opened
+from dranode.driver.machine.machine_root import machine_root
 from dranode.driver.machine.root import Root
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
     del ctx, parameter
-    return opened(value)
+    return machine_root(value)
 
 
 def machine_option(function: F) -> F:

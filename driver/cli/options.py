@@ -15,7 +15,7 @@ from dranode.driver.cli.settings import (
     CONFIG_VARIABLE,
     SERVE,
     STORE,
-    Setting,
+    CommandOption,
     between_commas,
     declared_settings,
     driver_settings,
@@ -138,7 +138,7 @@ def _checked(path: str, key: str, value: Any, parameter: click.Parameter) -> Any
     return value
 
 
-def _click_option(setting: Setting) -> Callable[[F], F]:
+def _click_option(setting: CommandOption) -> Callable[[F], F]:
     attributes: dict[str, Any] = {"default": setting.default, "help": setting.help, "envvar": list(setting.variables)}
     flags = setting.flags
     if setting.choices:

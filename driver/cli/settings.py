@@ -18,7 +18,7 @@ from dranode.driver.plugins import declared, default_drivers, installed
 CONFIG_VARIABLE: Final = "DRANODE_CONFIG"
 
 
-class Setting(NamedTuple):
+class CommandOption(NamedTuple):
     """One option.
 
     Attributes:
@@ -69,10 +69,10 @@ class Setting(NamedTuple):
         return int(text) if isinstance(self.default, int) else text
 
 
-def _setting(flag: str, text: str, default: Any = "", **attributes: Any) -> Setting:
+def _setting(flag: str, text: str, default: Any = "", **attributes: Any) -> CommandOption:
     """An option with its own variable."""
     variable = "DRANODE_" + flag.removeprefix("--").replace("-", "_").upper()
-    return Setting((flag,), text, default, **{"variables": (variable,)} | attributes)
+    return CommandOption((flag,), text, default, **{"variables": (variable,)} | attributes)
 
 
 SERVE: Final = (
@@ -91,13 +91,15 @@ SERVE: Final = (
         metavar="UID",
     ),
     _setting("--log-format", "How to log.", "text", choices=("text", "json")),
-    Setting(("-v",), "Log more; twice for every call's details.", 0, counts=True, name="verbosity"),
+    CommandOption(("-v",), "Log more; twice for every call's details.", 0, counts=True, name="verbosity"),
 )
 """How `serve` reaches kubelet, the runtime and the cluster."""
 
-STORE: Final = Setting(("--store",), "Take claims from a folder of YAML files instead of an API server.", metavar="DIR")
+STORE: Final = CommandOption(
+    ("--store",), "Take claims from a folder of YAML files instead of an API server.", metavar="DIR"
+)
 
-MACHINE: Final = Setting(
+MACHINE: Final = CommandOption(
     ("--machine",),
     "host (default), a folder or .tar archive that holds sys/, a YAML machine, or a description "
     "such as sockets=2,numa=2,l3=4,cores=4,threads=2 (each number per parent).",
@@ -112,11 +114,11 @@ def default_node_name() -> str:
     return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
 
 
-def drivers_setting() -> Setting:
+def drivers_setting() -> CommandOption:
     """`--drivers`, or `--driver`: the short names of installed drivers, between commas, as often as one likes."""
     default = default_drivers()
     known = ", ".join(sorted(installed()))
-    return Setting(
+    return CommandOption(
         ("--drivers", "--driver"),
         f"The drivers: {known}; may be repeated (default {','.join(default)}).",
         default,
@@ -131,14 +133,14 @@ def between_commas(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(name.strip() for value in values for name in value.split(","))
 
 
-def declared_settings() -> tuple[Setting, ...]:
+def declared_settings() -> tuple[CommandOption, ...]:
     """The options that drivers declare."""
     return tuple(map(_of_driver, declared().options))
 
 
-def _of_driver(declared: DriverOption) -> Setting:
+def _of_driver(declared: DriverOption) -> CommandOption:
     option = declared.option
-    return Setting(
+    return CommandOption(
         declared.flags,
         option.help,
         option.default,
@@ -149,8 +151,8 @@ def _of_driver(declared: DriverOption) -> Setting:
     )
 
 
-def driver_settings() -> tuple[Setting, ...]:
-    """What `serve`, `slices` and `local` share: the drivers, the node, and what is published."""
+def driver_settings() -> tuple[CommandOption, ...]:
+    """The options that `serve`, `slices` and `local` share: the drivers, the node, and what is published."""
     return (
         drivers_setting(),
         _setting(
@@ -164,7 +166,7 @@ def driver_settings() -> tuple[Setting, ...]:
     )
 
 
-def variables_of(settings: Iterable[Setting]) -> frozenset[str]:
+def variables_of(settings: Iterable[CommandOption]) -> frozenset[str]:
     """The environment variables of these options."""
     return frozenset(variable for setting in settings for variable in setting.variables)
 
@@ -175,7 +177,7 @@ def unknown_prefixes() -> tuple[str, ...]:
 
 
 def read_plainly(
-    arguments: Sequence[str], environment: Mapping[str, str], settings: Sequence[Setting]
+    arguments: Sequence[str], environment: Mapping[str, str], settings: Sequence[CommandOption]
 ) -> dict[str, Any] | None:
     """Return the parameters that a command line and an environment set, with defaults, where both are plain.
 
@@ -195,14 +197,14 @@ def read_plainly(
     return values | {parameter: value() if callable(value) else value for parameter, value in defaults}
 
 
-def _from_environment(environment: Mapping[str, str], settings: Sequence[Setting]) -> dict[str, Any]:
+def _from_environment(environment: Mapping[str, str], settings: Sequence[CommandOption]) -> dict[str, Any]:
     if environment.get(CONFIG_VARIABLE):
         raise ValueError("a file with options")
     given = {each: next(filter(None, map(environment.get, each.variables)), None) for each in settings}
     return {each.parameter: each.read(text) for each, text in given.items() if text is not None}
 
 
-def _from_arguments(words: list[str], settings: Sequence[Setting]) -> dict[str, Any]:
+def _from_arguments(words: list[str], settings: Sequence[CommandOption]) -> dict[str, Any]:
     flags = {flag: each for each in settings for flag in each.flags}
     offs = {each.off(flag): each for flag, each in flags.items() if each.is_switch}
     values: dict[str, Any] = {}

@@ -1,11 +1,21 @@
-"""What holds containers to claims starts once all drivers that pin are there."""
+"""Starts what holds containers to claims once all drivers that pin are there."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from dranode.driver.serve.pinning import Pinning
+    from dranode.driver.serve.enforcement import Enforcement, PinningDriver
+
+
+class PinningPart(Protocol):
+    """One driver's part in it: `dranode.driver.serve.pinning.Pinning`."""
+
+    driver: PinningDriver
+    enforcement: Enforcement | None
+
+    def enforcement_of(self, drivers: tuple[PinningDriver, ...]) -> Enforcement:
+        """Return what enforces the records of these drivers."""
 
 
 class PinningTogether:
@@ -18,9 +28,9 @@ class PinningTogether:
     def __init__(self, count: int) -> None:
         """Wait for so many drivers."""
         self._count = count
-        self._joined: list[Pinning] = []
+        self._joined: list[PinningPart] = []
 
-    def join(self, pinning: Pinning) -> None:
+    def join(self, pinning: PinningPart) -> None:
         """Take in one more; with the last one all of them start."""
         self._joined.append(pinning)
         if len(self._joined) == self._count:

@@ -21,7 +21,7 @@ def printed(code: str, **variables: str) -> str:
 
 def test_serve_leaves_them_alone() -> None:
     code = """
-from dranode.driver.cli import daemon, serve
+from dranode.driver.cli import daemon
 import dranode.driver.serve.service, dranode.driver.kube.cluster, dranode.driver.local.store
 import dranode.driver.kubelet.podresources, dranode.driver.kubelet.service, dranode.driver.serve.pinning
 from dranode.driver.plugins import load_plugins
@@ -30,7 +30,8 @@ import logging
 from dranode.driver.process import logs
 logs.set_up("text", 0)
 logging.warning("Python 3.12 and newer ask which task logs")
-inside = ("asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "email.message", "grpc")
+inside = ("click", "dataclasses", "inspect", "typing_extensions", "dranode.driver.kube.slice_loop")
+inside = (*inside, "asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "email.message", "grpc")
 print(*(name for name in inside if name in sys.modules))
 """
     assert printed(code) == ""
@@ -54,11 +55,26 @@ except Listening:
     pass
 late = ("dranode.driver.core.api.resource", "dranode.driver.node", "dranode.cdi", "dranode.driver.serve.service")
 late = (*late, "click", "msgspec", "dataclasses", "inspect", "google", "importlib.metadata", "encodings.idna")
-late = (*late, "sqlite3", "ssl", "bz2", "lzma", "ctypes", "_hashlib", "email.message", "json")
+late = (*late, "typing_extensions", "sqlite3", "ssl", "bz2", "lzma", "ctypes", "_hashlib", "email.message", "json")
 print(*(name for name in late if name in sys.modules))
 """
     environment = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert printed(code, **environment) == ""
+
+
+def test_msgspec_does_without_what_brings_half_of_pythons_own_tools() -> None:
+    code = """
+import msgspec, msgspec.inspect
+from typing import Annotated, NotRequired, TypedDict
+class Lamp(TypedDict):
+    name: str
+    watts: NotRequired[Annotated[int, msgspec.Meta(gt=0)]]
+print(msgspec.json.decode(b'{"name": "a", "watts": 3}', type=Lamp))
+print(*(name for name in ("typing_extensions", "inspect", "dataclasses") if name in sys.modules), sep="")
+import typing_extensions
+print(typing_extensions.TypedDict is not None)
+"""
+    assert printed(code) == "{'name': 'a', 'watts': 3}\n\nTrue"
 
 
 def test_the_allocator_is_set_where_the_environment_has_not_done_it() -> None:

@@ -11,7 +11,7 @@ from dranode.driver.machine.root import Root
 _HOST: Final = "host"
 
 
-def opened(machine: str) -> Root:
+def machine_root(machine: str) -> Root:
     """Return the file tree of the host, or of another machine; then this process touches nothing of the host's.
 
     Raises:
