@@ -28,8 +28,9 @@ from dranode.sim.cel.values import SemverValue, begin, type_name
 
 MAX_EXPRESSION_BYTES: Final = 10 * 1024
 
-# Kubernetes takes 250 levels of everything, for each of which several functions call one another.
-_RECURSION: Final = 20_000
+# Kubernetes takes 250 levels of everything, for each of which several functions call one another, to compile and to
+# evaluate. The limit is that of the process, so it is raised once and not around each device.
+sys.setrecursionlimit(max(sys.getrecursionlimit(), 20_000))
 _DEFAULT: Final = KnownToCEL()
 
 
@@ -122,8 +123,6 @@ def compile_expression(expression: str, declared: KnownToCEL) -> CELProgram:
     """
     if len(expression.encode()) > MAX_EXPRESSION_BYTES:
         raise CELCompileError(f"the expression is longer than {MAX_EXPRESSION_BYTES} bytes")
-    if sys.getrecursionlimit() < _RECURSION:
-        sys.setrecursionlimit(_RECURSION)
     try:
         checked = checked_tree(parse(expression, escapes=declared.cel_go_29), declared)
         check_literals(checked)
