@@ -65,7 +65,7 @@ crash: setup
 	@$(BIN)/python -m tests.crash.setting_points
 	@$(BIN)/python -m tests.crash.unsynced
 
-# 10,000 steps take about three minutes; a million a night.
+# 10,000 steps take about three minutes on a quiet machine; a night takes 250,000 (nightly.yml).
 hostile: setup
 	@$(BIN)/python -m tests.hostile.run --steps $(or $(STEPS),10000) $(if $(SEED),--seed $(SEED))
 
