@@ -1,73 +1,25 @@
 """Estimates the greatest cost of a call and the size of its result, by the sizes of its arguments.
 
-Sources: cel-go (checker/cost.go, ext/lists.go, ext/sets.go), k8s.io/apiserver/pkg/cel/library/cost.go.
+Sources: cel-go (checker/cost.go), k8s.io/apiserver/pkg/cel/library/cost.go.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
-from dranode.sim.cel.costs import LIST, REGEX, TRAVERSAL
+from dranode.sim.cel.costs import REGEX, TRAVERSAL
 from dranode.sim.cel.extent import MOST, NOTHING, ONE, UNKNOWN, Extent, exactly
 from dranode.sim.cel.known import KnownToCEL
-from dranode.sim.cel.types import CIDR, FORMAT, IP, QUANTITY, SEMVER, URL, CELType, TypeKind
+from dranode.sim.cel.list_estimates import LIST_ESTIMATES
+from dranode.sim.cel.operands import Estimate, EstimateRule, Operand
+from dranode.sim.cel.types import CIDR, FORMAT, IP, QUANTITY, SEMVER, URL, TypeKind
 
 _MAX_FORMAT: Final = 64
 _MAX_FORMAT_REGEX: Final = 128
 _MAX_INCLUDES: Final = 48
 _ADDRESS: Final = Extent(4, 16)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """The bounds of a cost, and of the size of the result if that is known."""
-
-    cost: Extent
-    size: Extent | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """An argument.
-
-    Attributes:
-        path: where it is in a device; empty if it is in none.
-        literal: its value if it is written out.
-        size_of_path: the sizes of what is in a device.
-    """
-
-    type: CELType
-    size: Extent | None
-    path: tuple[str, ...]
-    literal: Any
-    size_of_path: Callable[[tuple[str, ...]], Extent | None]
-
-    @property
-    def known_size(self) -> Extent:
-        """Its size, which can be anything if nothing is known."""
-        if self.size is not None:
-            return self.size
-        return (self.size_of_path(self.path) if self.path else None) or UNKNOWN
-
-    @property
-    def element(self) -> Operand | None:
-        """Return what stands for an element of it."""
-        if not self.type.parameters:
-            return None
-        path = (*self.path, "@items") if self.path else ()
-        return Operand(self.type.parameters[0], None, path, None, self.size_of_path)
-
-    def number(self, otherwise: int) -> int:
-        """The literal number, of negative ones 0."""
-        if type(self.literal) is not int:
-            return otherwise
-        return max(self.literal, 0)
-
-
-_Rule: TypeAlias = Callable[[Operand | None, Sequence[Operand]], Estimate | None]
 
 
 def of_call(
@@ -275,95 +227,13 @@ def _added_lists(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
     return Estimate(ONE, _size(arguments[0]) + _size(arguments[1]))
 
 
-# --- cel-go's lists and sets ---
-
-
-def _allocating(factor: float, size: Extent) -> Estimate:
-    return Estimate(size.scaled(factor) + ONE + exactly(LIST), size)
-
-
-def _sliced(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    start, end = arguments[0].number(0), arguments[1].number(target.known_size.most)
-    return _allocating(1, exactly((end - start) % (MOST + 1)))
-
-
-def _ranged(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return _allocating(1, exactly(arguments[0].number(MOST)))
-
-
-def _reversed(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-    return None if target is None else _allocating(1, target.known_size)
-
-
-def _flattened(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    depth = arguments[0].number(MOST) if arguments else 1
-    return _allocating(float(depth), target.known_size)
-
-
-def _distinct(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-    return None if target is None else _allocating(2, target.known_size * target.known_size)
-
-
-def _sorted(factor: float) -> _Rule:
-    def rule(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-        return None if target is None else _allocating(factor, target.known_size * target.known_size)
-
-    return rule
-
-
-def _sorted_by(factor: float) -> _Rule:
-    def rule(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-        return _allocating(factor, arguments[0].known_size * arguments[0].known_size)
-
-    return rule
-
-
-def _sets(factor: float) -> _Rule:
-    def rule(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-        return Estimate((arguments[0].known_size * arguments[1].known_size).scaled(factor) + ONE)
-
-    return rule
-
-
-def _orders() -> dict[str, _Rule]:
-    kinds = (
-        "int",
-        "uint",
-        "double",
-        "bool",
-        "google.protobuf.Duration",
-        "google.protobuf.Timestamp",
-        "string",
-        "bytes",
-    )
-    rules: dict[str, _Rule] = {}
-    for kind in kinds:
-        factor = 2 + TRAVERSAL if kind in ("string", "bytes") else 2.0
-        rules[f"list_{kind}_sort"] = _sorted(factor)
-        rules[f"list_{kind}_sortByAssociatedKeys"] = _sorted_by(factor)
-    return rules
-
-
-_OVERLOADS: Final[dict[str, _Rule]] = {
-    "list_slice": _sliced,
-    "lists_range": _ranged,
-    "list_reverse": _reversed,
-    "list_flatten": _flattened,
-    "list_flatten_int": _flattened,
-    "list_distinct": _distinct,
-    **_orders(),
-    "list_sets_contains_list": _sets(1),
-    "list_sets_intersects_list": _sets(1),
-    "list_sets_equivalent_list": _sets(2),
+_OVERLOADS: Final[dict[str, EstimateRule]] = {
+    **LIST_ESTIMATES,
     "cidr_ip": _fixed,
     "cidr_contains_ip_string": _contains_ip_text,
     "cidr_contains_cidr_string": _contains_cidr_text,
 }
-_FUNCTIONS: Final[dict[str, _Rule]] = {
+_FUNCTIONS: Final[dict[str, EstimateRule]] = {
     "check": _check,
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _traversed),
     "includes": _includes,
@@ -381,7 +251,7 @@ _FUNCTIONS: Final[dict[str, _Rule]] = {
     "validate": _validated,
 }
 _ORDERED: Final = [f"{order}{kind}" for order in ("less", "greater") for kind in ("_string", "_bytes")]
-_STANDARD: Final[dict[str, _Rule]] = {
+_STANDARD: Final[dict[str, EstimateRule]] = {
     "string_format": _format,
     "string_to_bytes": _to_bytes,
     "bytes_to_string": _to_string,

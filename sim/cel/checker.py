@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from dranode.sim.cel.declarations import Overload, functions
-from dranode.sim.cel.errors import CELCompileError, CELUnsupportedError
+from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel.messages import CONSTANTS, MessageKind, messages
 from dranode.sim.cel.syntax import (
     CallExpr,
     Comprehension,
@@ -29,6 +30,7 @@ from dranode.sim.cel.types import (
     DOUBLE,
     DURATION,
     DYN,
+    EMPTY,
     ERROR,
     INT,
     IP,
@@ -62,16 +64,15 @@ _LITERALS: Final[dict[type, CELType]] = {
     str: STRING,
     bytes: BYTES,
 }
+_DEVICE: Final = "device"
 _TYPES: Final = {
     **{kind.name: kind for kind in (BOOL, BYTES, DOUBLE, DURATION, INT, NULL, STRING, TIMESTAMP, UINT)},
     "list": list_of(DYN),
     "map": map_of(DYN, DYN),
     "type": type_of(DYN),
     "optional_type": optional_of(DYN),
-    **{kind.name: kind for kind in (IP, CIDR)},
+    **{kind.name: kind for kind in (IP, CIDR, EMPTY)},
 }
-# Selectors have no use for them.
-_MESSAGES: Final = ("google.protobuf.", "kubernetes.DRADevice")
 
 
 @dataclass(slots=True)
@@ -81,13 +82,15 @@ class Checked:
     Attributes:
         types: of each node.
         overloads: of each call.
-        constants: names that are types.
+        constants: names that are types or constants.
+        messages: what each message literal makes.
     """
 
     tree: Expr
     types: dict[Expr, CELType] = field(default_factory=dict)
     overloads: dict[Expr, tuple[Overload, ...]] = field(default_factory=dict)
-    constants: dict[Expr, TypeValue] = field(default_factory=dict)
+    constants: dict[Expr, Any] = field(default_factory=dict)
+    messages: dict[Expr, MessageKind] = field(default_factory=dict)
 
     @property
     def result(self) -> CELType:
@@ -125,7 +128,9 @@ class _Checker:
         self.checked = Checked(tree)
         self.functions = functions(known)
         self.fields = device_fields(known)
-        self.scopes: list[_Scope] = [{"device": DEVICE}]
+        self.messages = messages(DEVICE, self.fields, known)
+        self.newer = known.cel_go_29
+        self.scopes: list[_Scope] = []
         self.known = Substitutions()
         self.variables = 0
 
@@ -149,13 +154,12 @@ class _Checker:
             case MapLiteral():
                 return self._map(node)
             case MessageLiteral():
-                raise self._undeclared(node.name)
+                return self._message(node)
             case Comprehension():
                 return self._loop(node)
 
-    def _undeclared(self, name: str) -> CELCompileError:
-        if name.removeprefix(".").startswith(_MESSAGES):
-            return CELUnsupportedError(f"the message {name} is not known here, so the expression cannot be judged")
+    @staticmethod
+    def _undeclared(name: str) -> CELCompileError:
         return CELCompileError(f"undeclared reference to '{name}' (in container '')")
 
     # --- names ---
@@ -167,14 +171,26 @@ class _Checker:
         return kind
 
     def _lookup(self, node: Expr, name: str) -> CELType | None:
-        name = name.removeprefix(".")
-        for scope in reversed(self.scopes):
-            if name in scope:
-                return scope[name]
-        if name not in _TYPES:
+        """The type of a name, which variables of loops may hide; since cel-go 0.29 a dot before it leads past them."""
+        plain = name.removeprefix(".")
+        first = plain.partition(".")[0]
+        hides = next((scope for scope in reversed(self.scopes) if first in scope), None)
+        if hides is not None and not (self.newer and name.startswith(".")):
+            if first == plain:
+                return hides[plain]
+            if self.newer:
+                return None
+        if plain == _DEVICE:
+            return DEVICE
+        if plain in CONSTANTS:
+            self.checked.constants[node] = CONSTANTS[plain]
+            return INT
+        if plain not in _TYPES:
             return None
-        self.checked.constants[node] = TypeValue(name)
-        return type_of(_TYPES[name])
+        if hides is not None and self.newer:
+            raise CELCompileError(f"program instantiation failed: reference to undefined type: {name}")
+        self.checked.constants[node] = TypeValue(plain)
+        return type_of(_TYPES[plain])
 
     def _select(self, node: Select) -> CELType:
         name = None if node.test_only else dotted_name(node)
@@ -182,8 +198,6 @@ class _Checker:
             kind = self._lookup(node, name)
             if kind is not None:
                 return kind
-            if name.startswith(_MESSAGES):
-                raise self._undeclared(name)
         kind = self._field(node.operand, node.field, optional=False)
         return BOOL if node.test_only else self.known.applied(kind)
 
@@ -217,7 +231,7 @@ class _Checker:
             operand, name = node.arguments
             self.checked.types[name] = STRING
             self.checked.overloads[node] = self.functions["_?._"]
-            kind = self._field(operand, _text(name), optional=True)
+            kind = self._field(operand, text_of(name), optional=True)
             return self.known.applied(kind)
         for argument in node.arguments:
             self.check(argument)
@@ -284,6 +298,23 @@ class _Checker:
             value = self._joined(value, self._entry(self.check(entry.value), optional=entry.optional))
         return map_of(key or self._variable(), value or self._variable())
 
+    def _message(self, node: MessageLiteral) -> CELType:
+        message = self.messages.get(node.name.removeprefix("."))
+        if message is None:
+            raise self._undeclared(node.name)
+        for entry in node.fields:
+            field_name = text_of(entry.key)
+            kind = self._entry(self.check(entry.value), optional=entry.optional)
+            field_ = message.fields.get(field_name)
+            if field_ is None:
+                raise CELCompileError(f"undefined field '{field_name}'")
+            if not self.known.fits(field_.kind, kind):
+                raise CELCompileError(
+                    f"expected type of field '{field_name}' is '{field_.kind}' but provided type is '{kind}'"
+                )
+        self.checked.messages[node] = message
+        return message.result
+
     def _entry(self, kind: CELType, *, optional: bool) -> CELType:
         if not optional:
             return kind
@@ -347,6 +378,7 @@ def dotted_name(node: Expr) -> str | None:
     return ".".join((node.name, *reversed(names)))
 
 
-def _text(node: Expr) -> str:
+def text_of(node: Expr) -> str:
+    """The text of a literal."""
     value: Any = node.value if isinstance(node, Literal) else None
     return str(value)

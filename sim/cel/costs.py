@@ -26,8 +26,21 @@ from dranode.sim.cel.values import (
 LIMIT: Final = 1_000_000
 LIST: Final = 10
 MAP: Final = 30
+STRUCT: Final = 40
 TRAVERSAL: Final = 0.1
 REGEX: Final = 0.25
+
+ORDERED_KINDS: Final = (
+    "int",
+    "uint",
+    "double",
+    "bool",
+    "google.protobuf.Duration",
+    "google.protobuf.Timestamp",
+    "string",
+    "bytes",
+)
+"""The kinds of elements by which cel-go sorts lists, as the names of its overloads have them."""
 
 Cost: TypeAlias = Callable[[Sequence[Any], Any], int]
 """The cost of a call, from its arguments and its result; what failed stands there as None."""
@@ -200,17 +213,7 @@ def _sets(factor: float) -> Cost:
 
 
 def _of_kinds(name: str, cost: Cost) -> dict[str, Cost]:
-    kinds = (
-        "int",
-        "uint",
-        "double",
-        "bool",
-        "google.protobuf.Duration",
-        "google.protobuf.Timestamp",
-        "string",
-        "bytes",
-    )
-    return {f"list_{kind}_{name}": cost for kind in kinds}
+    return {f"list_{kind}_{name}": cost for kind in ORDERED_KINDS}
 
 
 _OVERLOADS: Final[dict[str, Cost]] = {

@@ -9,10 +9,6 @@ class CELCompileError(DranodeError):
     """An expression that Kubernetes would not accept."""
 
 
-class CELUnsupportedError(CELCompileError):
-    """An expression that Kubernetes may accept and that this program cannot evaluate."""
-
-
 class CELRuntimeError(DranodeError):
     """An expression that fails on a device; kube-scheduler gives the pod up."""
 

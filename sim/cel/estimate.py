@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from dranode.sim.cel.call_estimates import Estimate, Operand, of_call
+from dranode.sim.cel.call_estimates import of_call
 from dranode.sim.cel.checker import Checked
-from dranode.sim.cel.costs import LIST, MAP
+from dranode.sim.cel.costs import LIST, MAP, STRUCT
 from dranode.sim.cel.extent import MOST, NOTHING, ONE, UNKNOWN, Extent, exactly
 from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel.operands import Estimate, Operand
 from dranode.sim.cel.syntax import (
     ACCUMULATOR,
     CallExpr,
@@ -23,6 +24,7 @@ from dranode.sim.cel.syntax import (
     ListLiteral,
     Literal,
     MapLiteral,
+    MessageLiteral,
     Select,
 )
 from dranode.sim.cel.types import BOOL, DOUBLE, DURATION, INT, OPTIONAL, TIMESTAMP, UINT, CELType, TypeKind
@@ -110,6 +112,8 @@ class _Estimator:
                 return self._list(node)
             case MapLiteral():
                 return self._map(node)
+            case MessageLiteral():
+                return sum((self.cost(one.value) for one in node.fields), exactly(STRUCT))
             case Comprehension():
                 return self._bind(node) if node.binds else self._loop(node)
             case _:

@@ -15,7 +15,7 @@ from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.sim.cel.attributes import Frame, Run
 from dranode.sim.cel.checker import checked_tree
 from dranode.sim.cel.costs import LIMIT
-from dranode.sim.cel.errors import CELCancelledError, CELCompileError, CELRuntimeError, CELUnsupportedError
+from dranode.sim.cel.errors import CELCancelledError, CELCompileError, CELRuntimeError
 from dranode.sim.cel.estimate import greatest_cost
 from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cel.kubernetes import quantity_from, semver_from
@@ -84,8 +84,11 @@ class Selector:
         self.expression = expression
         self.declared = declared
         self.program = compile_expression(expression, declared)
-        if self.program.result not in (BOOL, DYN if declared.lists else ANY):
-            raise CELCompileError(f"must evaluate to bool or the unknown type, not {self.program.result}")
+        result = self.program.result
+        # Before 1.37 a wrapper is another type than what it wraps.
+        same = declared.cel_go_29 or not result.nullable
+        if not same or result not in (BOOL, DYN if declared.lists else ANY):
+            raise CELCompileError(f"must evaluate to bool or the unknown type, not {result}")
 
     @property
     def max_cost(self) -> int:
@@ -126,8 +129,6 @@ def compile_expression(expression: str, declared: KnownToCEL) -> CELProgram:
     try:
         checked = checked_tree(parse(expression, escapes=declared.cel_go_29), declared)
         check_literals(checked)
-    except CELUnsupportedError:
-        raise
     except CELCompileError as error:
         raise CELCompileError(f"compilation failed: {error}") from error
     run, variables = planned(checked, declared)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from dranode.sim.cel.bounds import check_length
-from dranode.sim.cel.operations import to_string
+from dranode.sim.cel.conversions import to_string
 from dranode.sim.cel.syntax import Expr, ListLiteral, MapLiteral
 from dranode.sim.cel.types import DYN, CELType, TypeKind
 from dranode.sim.cel.values import Duration, Timestamp, TypeValue, UInt, key_value, type_name

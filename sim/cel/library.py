@@ -7,15 +7,17 @@ from functools import cache
 from typing import Any, Final
 
 from dranode.sim.cel import formats, formatting, kubernetes, lists, network, regex, strings
+from dranode.sim.cel.conversions import CONVERSIONS
 from dranode.sim.cel.declarations import FORMATS
 from dranode.sim.cel.known import KnownToCEL
-from dranode.sim.cel.operations import CONVERSIONS, OPERATORS
+from dranode.sim.cel.operations import OPERATORS
 from dranode.sim.cel.times import GETTERS
 from dranode.sim.cel.values import (
     NONE,
     CIDRValue,
     FormatValue,
     IPValue,
+    MessageValue,
     OptionalValue,
     QuantityValue,
     SemverValue,
@@ -42,7 +44,7 @@ def _of_non_zero(value: Any) -> OptionalValue:
 def _truth(value: Any) -> bool:
     if isinstance(value, OptionalValue):
         return value.present and _of_non_zero(value.value).present
-    return bool(getattr(value, "nanoseconds", value))
+    return not isinstance(value, MessageValue) and bool(getattr(value, "nanoseconds", value))
 
 
 def _value(optional: OptionalValue) -> Any:

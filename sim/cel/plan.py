@@ -20,14 +20,15 @@ from dranode.sim.cel.attributes import (
     no_overload,
     presence_of,
 )
-from dranode.sim.cel.checker import Checked
+from dranode.sim.cel.checker import Checked, text_of
+from dranode.sim.cel.conversions import CONVERSIONS
 from dranode.sim.cel.costs import cost_of
 from dranode.sim.cel.declarations import Overload, functions
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.guards import accepts
 from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cel.library import UNGUARDED, implementations, refused
-from dranode.sim.cel.operations import CONVERSIONS, OPERATORS
+from dranode.sim.cel.operations import OPERATORS
 from dranode.sim.cel.regex import compiled
 from dranode.sim.cel.run import (
     Loop,
@@ -38,6 +39,7 @@ from dranode.sim.cel.run import (
     logic,
     map_literal,
     member_of,
+    message_literal,
     not_strictly_false,
     reader,
 )
@@ -49,6 +51,7 @@ from dranode.sim.cel.syntax import (
     ListLiteral,
     Literal,
     MapLiteral,
+    MessageLiteral,
     Select,
 )
 from dranode.sim.cel.values import MISSING, OptionalValue, UInt
@@ -79,7 +82,7 @@ class _Planner:
             case Literal():
                 return constant(node.value)
             case Ident():
-                return attribute_of(Attribute(self._variable(node.name.removeprefix("."))))
+                return attribute_of(Attribute(self._variable(node.name)))
             case Select():
                 return self._select(node)
             case CallExpr():
@@ -88,6 +91,8 @@ class _Planner:
                 return self._list(node)
             case MapLiteral():
                 return self._map(node)
+            case MessageLiteral():
+                return self._message(node)
             case Comprehension():
                 return self._loop(node)
             case _:
@@ -96,9 +101,10 @@ class _Planner:
     # --- attributes ---
 
     def _variable(self, name: str) -> Run:
-        for scope in reversed(self.scopes):
-            if name in scope:
-                return reader(scope[name])
+        plain = name.removeprefix(".")
+        for scope in [] if name != plain and self.known.cel_go_29 else reversed(self.scopes):
+            if plain in scope:
+                return reader(scope[plain])
         return lambda frame: frame.device
 
     def _select(self, node: Select) -> Planned:
@@ -202,6 +208,10 @@ class _Planner:
             except (ValueError, CELRuntimeError) as error:
                 raise CELCompileError(f"program instantiation failed: {error}") from error
         return Planned(map_literal([(key.run, value.run, one) for key, value, one in entries]))
+
+    def _message(self, node: MessageLiteral) -> Planned:
+        fields = [(text_of(one.key), self.plan(one.value).run, one.optional) for one in node.fields]
+        return Planned(message_literal(fields, self.checked.messages[node].made))
 
     # --- loops ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranode.sim.cel.values import INT64, MISSING, UInt, map_value, type_name
+from dranode.sim.cel.values import INT64, MISSING, MessageValue, UInt, map_value, type_name
 
 
 class AnyDomain(dict[str, Any]):
@@ -36,6 +36,8 @@ def found_part(value: Any, key: Any) -> Any:
     if isinstance(value, list):
         index = _index(key)
         return value[index] if 0 <= index < len(value) else MISSING
+    if isinstance(value, MessageValue):
+        raise ValueError(f"no such field '{_shown(key)}'")  # noqa: TRY004 - an error of CEL
     return MISSING
 
 

@@ -5,12 +5,12 @@ Errors are ValueErrors, which loops keep in their accumulator and `&&` and `||` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dranode.sim.cel.attributes import Frame, Planned, Run, constant, no_overload
-from dranode.sim.cel.costs import LIMIT, LIST, MAP, equality, inequality
+from dranode.sim.cel.costs import LIMIT, LIST, MAP, STRUCT, equality, inequality
 from dranode.sim.cel.errors import CELCancelledError, CELRuntimeError
 from dranode.sim.cel.values import (
     MISSING,
@@ -197,6 +197,24 @@ def list_literal(elements: list[Run], optional: frozenset[int]) -> Run:
                     continue
             values.append(value)
         return values
+
+    return run
+
+
+def message_literal(fields: list[tuple[str, Run, bool]], made: Callable[[Mapping[str, Any]], Any]) -> Run:
+    """A message of fields by name, each with whether it may be missing."""
+
+    def run(frame: Frame) -> Any:
+        frame.cost += STRUCT
+        values: dict[str, Any] = {}
+        for name, field, optional in fields:
+            value = field(frame)
+            if optional:
+                value = _unwrapped(value)
+            values.pop(name, None)
+            if value is not MISSING:
+                values[name] = value
+        return made(values)
 
     return run
 

@@ -29,6 +29,13 @@ _FIRST: Final = -62135596800 * SECOND
 _AFTER_LAST: Final = 253402300800 * SECOND
 _DAY: Final = 86400
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# The calendar of these years Python has in every zone.
+_EARLY: Final = _FIRST // SECOND + 366 * _DAY
+_LATE: Final = _AFTER_LAST // SECOND - 366 * _DAY
+# Go's calendar begins this many seconds before 1970.
+_GO_YEARS: Final = (292277022400 * 3652425 // 10000 + 306) * _DAY - _FIRST // SECOND
+_CYCLE_YEARS: Final = 400
+_CYCLE: Final = 146097 * _DAY
 
 
 def duration(nanoseconds: int) -> Duration:
@@ -117,23 +124,52 @@ def _plain(number: float) -> str:
 
 def timestamp_text(value: Timestamp) -> str:
     """RFC 3339 in the zone that it was written in, with as many digits as it needs."""
-    moment = _local(value, timezone(timedelta(seconds=value.offset)))
+    local, year = _local(value, timezone(timedelta(seconds=value.offset)))
     fraction = f".{value.nanoseconds % SECOND:09d}".rstrip("0").rstrip(".")
     offset = abs(value.offset) // 60
     sign = "-" if value.offset < 0 else "+"
     zone = f"{sign}{offset // 60:02d}:{offset % 60:02d}" if value.offset else "Z"
-    return f"{moment:{_year(moment)}-%m-%dT%H:%M:%S}{fraction}{zone}"
+    written = f"{year:05d}" if year < 0 else f"{year:04d}"
+    return f"{written}{local:-%m-%dT%H:%M:%S}{fraction}{zone}"
 
 
-def _year(moment: datetime) -> str:
-    return f"{moment.year:04d}"
+def any_moment(nanoseconds: int) -> Timestamp:
+    """Any moment, also one that no text can say; Go counts its seconds since the year 1, in 64 bits."""
+    seconds, rest = divmod(nanoseconds, SECOND)
+    first = _FIRST // SECOND
+    return Timestamp((_wrapped(seconds - first) + first) * SECOND + rest)
 
 
-def _local(value: Timestamp, zone: Any) -> datetime:
-    try:
-        return (_EPOCH + timedelta(seconds=value.nanoseconds // SECOND)).astimezone(zone)
-    except OverflowError as error:
-        raise ValueError("timestamp overflow") from error
+def unix_seconds(value: Timestamp) -> int:
+    """The seconds since 1970, in 64 bits."""
+    return _wrapped(value.nanoseconds // SECOND)
+
+
+def _wrapped(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def time_between(left: Timestamp, right: Timestamp) -> Duration:
+    """The time between two moments.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    seconds = unix_seconds(left) - unix_seconds(right)
+    rest = left.nanoseconds % SECOND - right.nanoseconds % SECOND
+    return duration(duration(seconds * SECOND).nanoseconds + rest)
+
+
+def _local(value: Timestamp, zone: Any) -> tuple[datetime, int]:
+    """The moment in that zone, and its year. The calendar comes again every 400 years, so that any year can be had."""
+    seconds = (unix_seconds(value) + _GO_YEARS) % (1 << 64) - _GO_YEARS
+    cycles = 0
+    if seconds < _EARLY:
+        cycles = (seconds - _EARLY) // _CYCLE
+    elif seconds >= _LATE:
+        cycles = (seconds - _LATE) // _CYCLE + 1
+    local = (_EPOCH + timedelta(seconds=seconds - cycles * _CYCLE)).astimezone(zone)
+    return local, local.year + cycles * _CYCLE_YEARS
 
 
 def _zone(text: str) -> Any:
@@ -153,13 +189,13 @@ def _zone(text: str) -> Any:
         raise ValueError(f"unknown time zone {text}") from error
 
 
-def _of_moment(read: Callable[[datetime], int], read_duration: Callable[[int], int] | None = None) -> Any:
+def _of_moment(read: Callable[[datetime, int], int], read_duration: Callable[[int], int] | None = None) -> Any:
     def part(value: Any, zone: str = "UTC") -> int:
         if isinstance(value, Duration):
             if read_duration is None:
                 raise ValueError("no such overload")
             return read_duration(value.nanoseconds)
-        return read(_local(value, _zone(zone)))
+        return read(*_local(value, _zone(zone)))
 
     return part
 
@@ -177,14 +213,14 @@ def _whole(number: int, unit: int) -> int:
 
 
 GETTERS: Final[dict[str, Callable[..., int]]] = {
-    "getFullYear": _of_moment(lambda moment: moment.year),
-    "getMonth": _of_moment(lambda moment: moment.month - 1),
-    "getDayOfYear": _of_moment(lambda moment: moment.timetuple().tm_yday - 1),
-    "getDayOfMonth": _of_moment(lambda moment: moment.day - 1),
-    "getDate": _of_moment(lambda moment: moment.day),
-    "getDayOfWeek": _of_moment(lambda moment: moment.isoweekday() % 7),
-    "getHours": _of_moment(lambda moment: moment.hour, lambda length: _whole(length, 3600 * SECOND)),
-    "getMinutes": _of_moment(lambda moment: moment.minute, lambda length: _whole(length, 60 * SECOND)),
-    "getSeconds": _of_moment(lambda moment: moment.second, lambda length: _whole(length, SECOND)),
+    "getFullYear": _of_moment(lambda _, year: year),
+    "getMonth": _of_moment(lambda moment, _: moment.month - 1),
+    "getDayOfYear": _of_moment(lambda moment, _: moment.timetuple().tm_yday - 1),
+    "getDayOfMonth": _of_moment(lambda moment, _: moment.day - 1),
+    "getDate": _of_moment(lambda moment, _: moment.day),
+    "getDayOfWeek": _of_moment(lambda moment, _: moment.isoweekday() % 7),
+    "getHours": _of_moment(lambda moment, _: moment.hour, lambda length: _whole(length, 3600 * SECOND)),
+    "getMinutes": _of_moment(lambda moment, _: moment.minute, lambda length: _whole(length, 60 * SECOND)),
+    "getSeconds": _of_moment(lambda moment, _: moment.second, lambda length: _whole(length, SECOND)),
     "getMilliseconds": _milliseconds,
 }

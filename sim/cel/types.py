@@ -39,13 +39,13 @@ class CELType:
     Attributes:
         name: as CEL prints it; of a variable, its own.
         parameters: what a list, map, type or optional holds.
-        nullable: a wrapper, such as google.protobuf.Int64Value.
+        nullable: a wrapper, such as google.protobuf.Int64Value; it is the type that it wraps, but for null.
     """
 
     kind: TypeKind
     name: str
     parameters: tuple[CELType, ...] = ()
-    nullable: bool = field(default=False)
+    nullable: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         inner = ", ".join(map(str, self.parameters))
@@ -72,6 +72,7 @@ FORMAT: Final = CELType(TypeKind.STRUCT, "kubernetes.NamedFormat")
 IP: Final = CELType(TypeKind.OPAQUE, "net.IP")
 CIDR: Final = CELType(TypeKind.OPAQUE, "net.CIDR")
 DEVICE: Final = CELType(TypeKind.STRUCT, "kubernetes.DRADevice")
+EMPTY: Final = CELType(TypeKind.STRUCT, "google.protobuf.Empty")
 
 OPTIONAL: Final = "optional_type"
 _AUTHORIZATION: Final = ("Authorizer", "PathCheck", "GroupCheck", "ResourceCheck", "Decision")

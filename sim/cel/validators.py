@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dranode.sim.cel.checker import Checked
+from dranode.sim.cel.conversions import to_duration, to_timestamp
 from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.formatting import check_format
-from dranode.sim.cel.operations import to_duration, to_timestamp
 from dranode.sim.cel.regex import compiled
 from dranode.sim.cel.syntax import CallExpr, Expr, ListLiteral, Literal, MapEntry, MapLiteral, children, walk
 from dranode.sim.cel.types import CELType, unwrapped

@@ -21,9 +21,9 @@ SECOND: Final = 1_000_000_000
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 
-# Two lists that share theirs can be compared for ever; Kubernetes counts only the outermost length.
-_MAX_COMPARED: Final = 1_000_000
-_compared: Final[ContextVar[int]] = ContextVar("compared", default=0)
+# Two lists that share theirs can be compared, or become JSON, for ever; Kubernetes counts only the outermost length.
+_MAX_SEEN: Final = 1_000_000
+_seen: Final[ContextVar[int]] = ContextVar("seen", default=0)
 
 
 class UInt(int):
@@ -124,6 +124,13 @@ class FormatValue:
     regex_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class MessageValue:
+    """A message that stands for no other value."""
+
+    name: str
+
+
 class MutableList(list[Any]):
     """A list that a loop collects: adding to it changes it."""
 
@@ -167,12 +174,12 @@ class _Itself:
 
 def type_name(value: Any) -> str:
     """The name of the value's type."""
-    return _NAMES.get(type(value), "map")
+    return value.name if type(value) is MessageValue else _NAMES.get(type(value), "map")
 
 
 def begin() -> None:
-    """Start an evaluation: what it compares is bounded."""
-    _compared.set(0)
+    """Start an evaluation: what it looks at is bounded."""
+    _seen.set(0)
 
 
 def map_key(value: Any) -> Any:
@@ -259,11 +266,20 @@ def _equal(left: Any, right: Any) -> bool:  # noqa: PLR0911 - one for each kind
     return bool(left == right)
 
 
+def look_at(count: int) -> None:
+    """Count elements that are looked at beyond what Kubernetes counts.
+
+    Raises:
+        CELCancelledError: an evaluation looks at more than it may here.
+    """
+    seen = _seen.get() + count
+    _seen.set(seen)
+    if seen > _MAX_SEEN:
+        raise CELCancelledError(f"operation cancelled: it looks at more than {_MAX_SEEN:,} elements of lists")
+
+
 def _all_equal(left: list[Any], right: list[Any]) -> bool:
-    compared = _compared.get() + len(left)
-    _compared.set(compared)
-    if compared > _MAX_COMPARED:
-        raise CELCancelledError(f"operation cancelled: it compares more than {_MAX_COMPARED:,} elements of lists")
+    look_at(len(left))
     return not any(map(_differ, left, right))
 
 

@@ -73,6 +73,7 @@ class ExpressionMaker:
             "cidr": self._cidr,
             "url": self._url,
             "optional": self._optional,
+            "message": self._message,
         }
 
     def _one(self, depth: int, leaves: list[str], templates: list[str]) -> str:
@@ -119,6 +120,9 @@ class ExpressionMaker:
 
     def _bool(self, depth: int) -> str:
         templates = [
+            "{message} == {message}",
+            "google.protobuf.BoolValue{{value: {bool}}",
+            "google.protobuf.Value{{bool_value: {bool}}",
             "{bool} && {bool}",
             "{bool} || {bool}",
             "!({bool})",
@@ -199,6 +203,9 @@ class ExpressionMaker:
 
     def _int(self, depth: int) -> str:
         templates = [
+            "google.protobuf.Int64Value{{value: {int}}",
+            "google.protobuf.Int32Value{{?value: {optional}}",
+            "int({timestamp})",
             "({int} + {int})",
             "({int} - {int})",
             "({int} * {int})",
@@ -244,11 +251,21 @@ class ExpressionMaker:
 
     def _uint(self, depth: int) -> str:
         return self._one(
-            depth, ["0u", "1u", "5u"], ["({uint} + {uint})", "({uint} - {uint})", "uint({int})", "uint({string})"]
+            depth,
+            ["0u", "1u", "5u"],
+            [
+                "google.protobuf.UInt32Value{{value: {uint}}",
+                "({uint} + {uint})",
+                "({uint} - {uint})",
+                "uint({int})",
+                "uint({string})",
+            ],
         )
 
     def _double(self, depth: int) -> str:
         templates = [
+            "google.protobuf.FloatValue{{value: {double}}",
+            "google.protobuf.Value{{number_value: {double}}",
             "({double} + {double})",
             "({double} / {double})",
             "double({int})",
@@ -259,6 +276,9 @@ class ExpressionMaker:
 
     def _string(self, depth: int) -> str:
         templates = [
+            "google.protobuf.StringValue{{value: {string}}",
+            "google.protobuf.Value{{string_value: {string}}",
+            "google.protobuf.Struct{{fields: {map}}.a",
             "({string} + {string})",
             "{string}.substring({int})",
             "{string}.substring({int}, {int})",
@@ -305,6 +325,8 @@ class ExpressionMaker:
 
     def _list(self, depth: int) -> str:
         templates = [
+            "google.protobuf.ListValue{{values: {list}}",
+            "google.protobuf.Value{{list_value: {list}}",
             "[{int}, {int}]",
             "[{int}]",
             "({list} + {list})",
@@ -326,6 +348,7 @@ class ExpressionMaker:
 
     def _strings(self, depth: int) -> str:
         templates = [
+            "google.protobuf.ListValue{{values: {strings}}",
             "[{string}, {string}]",
             "{string}.split({string})",
             '{string}.split(",")',
@@ -343,6 +366,7 @@ class ExpressionMaker:
 
     def _map(self, depth: int) -> str:
         templates = [
+            "google.protobuf.Struct{{fields: {map}}",
             '{{"a": {string}}',
             '{{"a": {string}, {string}: {string}}',
             "({bool} ? {map} : {map})",
@@ -352,6 +376,7 @@ class ExpressionMaker:
 
     def _duration(self, depth: int) -> str:
         templates = [
+            "google.protobuf.Duration{{seconds: {int}, nanos: {int}}",
             "({duration} + {duration})",
             "({timestamp} - {timestamp})",
             "duration({string})",
@@ -363,6 +388,7 @@ class ExpressionMaker:
 
     def _timestamp(self, depth: int) -> str:
         templates = [
+            "google.protobuf.Timestamp{{seconds: {int}, nanos: {int}}",
             "({timestamp} + {duration})",
             "({timestamp} - {duration})",
             "timestamp({int})",
@@ -429,3 +455,14 @@ class ExpressionMaker:
             ],
             templates,
         )
+
+    def _message(self, depth: int) -> str:
+        name = self.random.choice(("Int64Value", "StringValue", "Value", "ListValue", "Struct", "Duration", "Empty"))
+        templates = [
+            f'google.protobuf.Any{{{{type_url: "x/google.protobuf.{name}", value: {{bytes}}}}',
+            "google.protobuf.Value{{null_value: {int}}",
+            "google.protobuf.ListValue{{values: [{optional}, {duration}, {timestamp}, {bytes}]}",
+            "google.protobuf.Struct{{fields: {{{string}: {list}, {string}: {message}}}",
+            "{list}",
+        ]
+        return self._one(depth, ["google.protobuf.Empty{}", "google.protobuf.Value{}", "null"], templates)

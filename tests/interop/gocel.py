@@ -16,7 +16,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Release
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import Selector, device_variables
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 from tests.interop.expressions import DRIVER
 
 SOURCE: Final = Path(__file__).with_name("cel") / "main.go"
