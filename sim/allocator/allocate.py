@@ -200,5 +200,5 @@ def _check_valid(pools: Sequence[Pool], features: Features) -> None:
     for pool in pools:
         if pool.invalid:
             raise AllocationError(
-                f"invalid resource pools were encountered: {pool.id}: {pool.invalid}", Reason.POOL_INVALID, "node"
+                "invalid resource pools were encountered", Reason.POOL_INVALID, "node", f"{pool.id}: {pool.invalid}"
             )

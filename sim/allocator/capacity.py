@@ -26,6 +26,8 @@ from dranode.sim.allocator.state import Amount
 _DECIMAL: Final = {-3: "n", -2: "u", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _KIBI: Final = 1024
+# An exponent that is kept as it is written: a whole number before it, and thousands after it.
+_WRITTEN_SO: Final = re.compile(r"[1-9][0-9]*[eE][+-]?(?:0|3|6|9|12|15|18)")
 _EXPONENT: Final = re.compile(r"[eE][+-]?[0-9]")
 _GREATEST: Final = 2**63 - 1
 _THOUSANDTHS: Final = 1000
@@ -203,8 +205,16 @@ def canonical(quantity: Quantity) -> Quantity:
 def _canonical(text: str) -> Quantity:
     quantity = Quantity(text)
     if _EXPONENT.search(text):
-        return quantity
+        return quantity if _WRITTEN_SO.fullmatch(text) else Quantity(_with_exponent(quantity.value))
     return Quantity(_text(quantity.value, binary=text.endswith("i")))
+
+
+def _with_exponent(value: Amount) -> str:
+    """The amount as Kubernetes writes what was written with an exponent: 1e4 as 10e3, 1e2 as 100."""
+    text = _text(value, binary=False)
+    number = text.rstrip("numkMGTPE")
+    power = next(power for power, suffix in _DECIMAL.items() if number + suffix == text)
+    return f"{number}e{3 * power}" if power else number
 
 
 def _text(value: Amount, *, binary: bool) -> str:

@@ -77,9 +77,26 @@ class Features:
     def stable(self) -> bool:
         """Return whether Kubernetes takes the stable one of its allocators, the oldest.
 
-        Before 1.36 it makes no difference.
+        Before 1.36 that one knows no gate at all (`oldest`).
         """
         return not (self.consumable_capacity or self.binding or self.fractional_capacity_range or self.experimental)
+
+    @property
+    def binds_to_node(self) -> bool:
+        """Return whether the allocator that Kubernetes takes knows devices that bind to their node.
+
+        The stable one does not; 1.34 takes its experimental one already for the status of devices.
+        """
+        return not self.stable or (self.resource_claim_device_status and not self.has(Change.COUNTER_SLICES_APART))
+
+    @property
+    def oldest(self) -> bool:
+        """Return whether Kubernetes takes an allocator that knows no gate at all, which 1.35 had last.
+
+        It makes pools as those of 1.34 do, but takes nothing from one that is incomplete.
+        """
+        knows_gates = self.admin_access or self.prioritized_list or self.partitionable_devices or self.device_taints
+        return self.stable and not knows_gates and not self.has(Change.FIXED_ORDER)
 
     @property
     def fixed_order(self) -> bool:

@@ -52,6 +52,7 @@ def notes_on_success(
                 *_not_distinct(claim, picks),
                 *_inexact_steps(picks, features),
                 *_repeated_configs(allocation),
+                *_waits(allocation),
             )
         )
     )
@@ -82,6 +83,17 @@ def _inexact_steps(picks: Sequence[DevicePick], features: Features) -> Iterator[
             yield (
                 f"{pick.candidate.device.name}: steps of a capacity are reckoned in whole numbers, each quantity "
                 "rounded up, so a fractional request consumes more than its policy says"
+            )
+
+
+def _waits(allocation: AllocationResult) -> Iterator[str]:
+    for result in allocation.devices.results:
+        if result.binding_conditions:
+            failing = ", ".join(result.binding_failure_conditions)
+            yield (
+                f"{result.device} has binding conditions: kube-scheduler binds the pod when the claim's status has "
+                f"{', '.join(result.binding_conditions)} for it, and gives up after 10 minutes"
+                f"{f', or when it has {failing}' if failing else ''}"
             )
 
 

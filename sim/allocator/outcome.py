@@ -33,14 +33,18 @@ class AllocationError(DranodeError):
     """The attempt ends here, which is more than that the claim does not fit.
 
     Attributes:
-        reason: why, in stable words.
+        message: why, in one sentence; of the scope `node`, kube-scheduler's words.
+        reason: the same in stable words.
         scope: `node` lets the scheduler try other nodes, `fatal` ends the attempt for the pod.
+        detail: what kube-scheduler does not say.
     """
 
-    def __init__(self, message: str, reason: Reason, scope: Scope = "fatal") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, reason: Reason, scope: Scope = "fatal", detail: str = "") -> None:
+        super().__init__(f"{message}: {detail}" if detail else message)
+        self.message = message
         self.reason = reason
         self.scope: Scope = scope
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)

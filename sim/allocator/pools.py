@@ -69,7 +69,7 @@ class Pool:
         candidates: its devices on slices that are for the node, in the order of search.
         elsewhere: devices of the pool on slices for other nodes; they draw on the same counters.
         counters: the counter sets by name.
-        incomplete: slices are missing, so nothing is taken from it.
+        incomplete: slices are missing, so nothing is taken from it; it may be invalid, too.
         partial: the node does not see all slices, which only keeps requests for all devices away (until 1.34).
         invalid: why nothing is taken from it, or nothing.
     """
@@ -110,6 +110,7 @@ class PoolIndex:
         everything = tuple(slices)
         self._position = {id(slice_): position for position, slice_ in enumerate(everything)}
         self._foreign = features.stable or not features.has(Change.FOREIGN_COUNTERS)
+        self._counters_apart = features.has(Change.COUNTER_SLICES_APART) and not features.oldest
         self.slices = tuple(slice_ for slice_ in everything if self._known(slice_.spec))
         self._of_node: dict[str, list[ResourceSlice]] = defaultdict(list)
         self._of_all: list[ResourceSlice] = []
@@ -126,7 +127,7 @@ class PoolIndex:
                 self._of_node[spec.node_name].append(slice_)
             else:
                 self._of_all.append(slice_)
-            if spec.shared_counters:
+            if spec.shared_counters and self._counters_apart:
                 self._counters.append(slice_)
 
     @cached_property
@@ -149,8 +150,9 @@ class PoolIndex:
         return tuple(sorted(pools, key=lambda pool: (pool.binds, pool.id)))
 
     def _known(self, spec: ResourceSliceSpec) -> bool:
-        features = self._features
-        if not features.partitionable_devices and (spec.per_device_node_selection is not None or spec.shared_counters):
+        if not self._features.partitionable_devices and (
+            spec.per_device_node_selection is not None or (spec.shared_counters and self._counters_apart)
+        ):
             return False
         return not self._hidden(spec)
 
@@ -212,9 +214,15 @@ class PoolIndex:
                 if slice_.spec.pool.generation == generation and not self._hidden(slice_.spec)
             ]
             if len(same) != count:
-                return Pool(pool, incomplete=True)
+                return Pool(pool, incomplete=True, invalid=self._invalid_though_incomplete(slices))
             others = [slice_ for slice_ in same if not any(slice_ is mine for mine in slices)]
         return self._complete_pool(pool, sorted(slices, key=lambda slice_: slice_.metadata.name), others, node)
+
+    def _invalid_though_incomplete(self, slices: list[ResourceSlice]) -> str:
+        # All others do not look into a pool that is incomplete.
+        if not self._features.oldest:
+            return ""
+        return _duplicate(device for slice_ in slices for device in slice_.spec.devices)
 
     def _complete_pool(
         self, pool: PoolID, slices: list[ResourceSlice], others: list[ResourceSlice], node: Node | None
@@ -238,7 +246,7 @@ class PoolIndex:
                 if counter_set.name in counters:
                     return Pool(pool, invalid=f"duplicate counter set name {counter_set.name}")
                 counters[counter_set.name] = counter_set
-        invalid = _duplicate(candidates) or (
+        invalid = _duplicate(candidate.device for candidate in candidates) or (
             _unknown_counter((*(candidate.device for candidate in candidates), *elsewhere), counters)
             if self._features.partitionable_devices
             else ""
@@ -285,12 +293,12 @@ def node_place(candidate: Candidate) -> tuple[str | None, NodeSelector | None]:
     return place.node_name, place.node_selector
 
 
-def _duplicate(candidates: tuple[Candidate, ...]) -> str:
+def _duplicate(devices: Iterable[Device]) -> str:
     names: set[str] = set()
-    for candidate in candidates:
-        if candidate.device.name in names:
-            return f"duplicate device name {candidate.device.name}"
-        names.add(candidate.device.name)
+    for device in devices:
+        if device.name in names:
+            return f"duplicate device name {device.name}"
+        names.add(device.name)
     return ""
 
 

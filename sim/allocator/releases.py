@@ -40,6 +40,11 @@ class Change(Enum):
         None,
         "incomplete and invalid pools are passed over; before, the first were used and the others ended the attempt",
     )
+    COUNTER_SLICES_APART = ReleaseRecord(
+        ("1.35",),
+        None,
+        "slices with counters count for every node, for none with their gate off; before, where devices would",
+    )
     FIXED_ORDER = ReleaseRecord(
         ("1.36",), None, "pools and slices are searched in the order of their names; before, in no fixed order"
     )

@@ -156,6 +156,8 @@ def _alternative(
 def _count(spec: ExactDeviceRequest | DeviceSubRequest, where: str) -> int | None:
     match spec.allocation_mode:
         case "" | "ExactCount":
+            if spec.count is not None and spec.count < 0:
+                raise AllocationError(f"{where}: a count of {spec.count} is below 1", Reason.INCOMPLETE_CLAIM)
             return spec.count or 1  # as the API server fills it in
         case "All":
             return None

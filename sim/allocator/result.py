@@ -44,7 +44,8 @@ def allocation(
     if features.has(Change.CONFIGS_ONCE):
         config = tuple(_without_needless_requests(entry, active) for entry in config)
     return AllocationResult(
-        devices=DeviceAllocationResult(results=results, config=config), node_selector=_node_selector(picks, node)
+        devices=DeviceAllocationResult(results=results, config=config),
+        node_selector=_node_selector(picks, node, features),
     )
 
 
@@ -116,8 +117,9 @@ def _without_needless_requests(
     return entry
 
 
-def _node_selector(picks: Sequence[DevicePick], node: str) -> NodeSelector | None:
+def _node_selector(picks: Sequence[DevicePick], node: str, features: Features) -> NodeSelector | None:
     places = [node_place(pick.candidate) for pick in picks]
-    if any(name for name, _ in places) or any(pick.candidate.device.binds_to_node for pick in picks):
+    binds = features.binds_to_node and any(pick.candidate.device.binds_to_node for pick in picks)
+    if binds or any(name for name, _ in places):
         return only(node)
     return union(selector for _, selector in places if selector is not None)

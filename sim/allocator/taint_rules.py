@@ -6,6 +6,7 @@ Source: `resource.k8s.io/v1`, and the tracker of k8s.io/dynamic-resource-allocat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,8 @@ from dranode.driver.core.api.resource import APIDocument, Device, DeviceTaint, O
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
+
+_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 
 
 class DeviceTaintSelector(APIDocument, frozen=True, kw_only=True):
@@ -50,7 +53,7 @@ def taint_rules(documents: Iterable[SourceDocument]) -> tuple[DeviceTaintRule, .
     Raises:
         DocumentError: a rule does not decode, or selects by class or expression; says where.
     """
-    return tuple(_rule(source) for source in documents if source.kind == "DeviceTaintRule")
+    return tuple(_placed_rule(source) for source in documents if source.kind == "DeviceTaintRule")
 
 
 def with_rule_taints(
@@ -69,18 +72,29 @@ def with_rule_taints(
         yield msgspec.structs.replace(slice_, spec=msgspec.structs.replace(spec, devices=devices))
 
 
-def _rule(source: SourceDocument) -> DeviceTaintRule:
-    try:
-        rule = decode(DeviceTaintRule, source.document)
-    except DocumentError as error:
-        raise DocumentError(f"{source.place}: {error}") from error
+def taint_rule(source: SourceDocument) -> DeviceTaintRule:
+    """The rule of a document.
+
+    Raises:
+        DocumentError: it does not decode, or selects by class or expression; says where in the document.
+    """
+    rule = decode(DeviceTaintRule, source.document)
+    if rule.spec.taint.effect not in _EFFECTS:
+        raise DocumentError(f'"{rule.spec.taint.effect}" is none of {", ".join(_EFFECTS)}', "spec.taint.effect")
     selector = rule.spec.device_selector
     if selector is not None and (selector.device_class_name is not None or selector.selectors):
         raise DocumentError(
-            f"{source.place}: spec.deviceSelector: deviceClassName and selectors were taken out of Kubernetes 1.35; "
-            "select by driver, pool and device"
+            "deviceClassName and selectors were taken out of Kubernetes 1.35; select by driver, pool and device",
+            "spec.deviceSelector",
         )
     return rule
+
+
+def _placed_rule(source: SourceDocument) -> DeviceTaintRule:
+    try:
+        return taint_rule(source)
+    except DocumentError as error:
+        raise DocumentError(f"{source.place}: {error}") from error
 
 
 def rules_on(

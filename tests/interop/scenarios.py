@@ -55,7 +55,24 @@ _ATTRIBUTES: Final = (
     _STANDARD,
     "a.example.com/nodes",
 )
-_AMOUNTS: Final = ("0", "1", "2", "3", "4", "500m", "1500m", "1Ki", "2Ki", "1.5", "3k")
+_AMOUNTS: Final = (
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "500m",
+    "1500m",
+    "1Ki",
+    "2Ki",
+    "1.5",
+    "3k",
+    "300m",
+    "0.3",
+    "1e1",
+    "100u",
+    "2.25",
+)
 
 
 class ScenarioMaker:
@@ -200,9 +217,11 @@ class ScenarioMaker:
         if sets and self._chance(0.7):
             device["consumesCounters"] = self._consumption(sets)
         if self._likes("binding", "DRADeviceBindingConditions"):
-            device |= {"bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]}
-            if self._chance(0.5):
-                device["bindsToNode"] = True
+            device["bindingConditions"] = ["ready", "x.example.com/attached"][: self.random.randint(1, 2)]
+            if self._chance(0.8):
+                device["bindingFailureConditions"] = ["broken"]
+        if self._likes("binding", "DRADeviceBindingConditions") and self._chance(0.5):
+            device["bindsToNode"] = True
         return device
 
     def _attributes(self) -> Document:
@@ -342,7 +361,7 @@ class ScenarioMaker:
         return made
 
     def _toleration(self) -> Document:
-        made = {"operator": self.random.choice(("Exists", "Equal"))}
+        made: Document = {"operator": self.random.choice(("Exists", "Equal"))}
         if self._chance(0.8):
             made["key"] = self.random.choice(("sick", "old"))
         elif made["operator"] == "Equal":
@@ -351,6 +370,8 @@ class ScenarioMaker:
             made["value"] = self.random.choice(("x", "y"))
         if self._chance(0.3):
             made["effect"] = self.random.choice(_EFFECTS)
+            if made["effect"] == "NoExecute" and self._chance(0.5):
+                made["tolerationSeconds"] = self.random.choice((0, 30))
         return made
 
     # --- what is in use ---

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.api.documents import decode, encode_json
-from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Reason
 from dranode.sim.allocator.releases import GATES, release
-from dranode.sim.allocator.state import Allocated, Consumption, PoolID, PoolState
+from tests.fakes.in_use import allocated_of
 
 VECTORS = Path(__file__).parents[3] / "vectors"
 
@@ -29,30 +28,6 @@ def features_of(gates: Iterable[str], kubernetes: str) -> Features:
     """The gates that are on; all others are off."""
     on = {gate for each in gates for gate in each.split("+")}
     return Features.of(release(kubernetes), {name: name in on for name in GATES})
-
-
-def allocated_of(in_use: dict[str, Any]) -> Allocated:
-    pools: dict[PoolID, PoolState] = {}
-
-    def enter(driver: str, pool: str, **more: frozenset[Any]) -> None:
-        known = pools.get(PoolID(driver, pool), PoolState())
-        pools[PoolID(driver, pool)] = PoolState(
-            known.devices | more.get("devices", frozenset()),
-            known.shared | more.get("shared", frozenset()),
-            known.consumed | more.get("consumed", frozenset()),
-        )
-
-    for name in in_use["devices"]:
-        driver, pool, device = name.split("/")
-        enter(driver, pool, devices=frozenset({device}))
-    for name in in_use["shares"]:
-        driver, pool, device, _ = name.split("/")
-        enter(driver, pool, shared=frozenset({device}))
-    for name, amounts in in_use["consumed"].items():
-        driver, pool, device = name.split("/")
-        consumed = {Consumption(device, capacity, Quantity(amount).value) for capacity, amount in amounts.items()}
-        enter(driver, pool, shared=frozenset({device}), consumed=frozenset(consumed))
-    return Allocated(pools)
 
 
 def answer(scenario: dict[str, Any], features: Features) -> Any:
