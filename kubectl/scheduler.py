@@ -30,12 +30,12 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.allocator.taint_rules import taint_rules
+from dranode.sim.cluster.extended import IMPLICIT
 from dranode.sim.cluster.place import Fleet
 
 _Kept: TypeAlias = Miss | AllocationError | None
 
 _MOST_HOLDERS: Final = 5
-_EXTENDED: Final = "deviceclass.resource.kubernetes.io/"
 _REASONS: Final = {
     Reason.CLASS_NOT_FOUND: StopCause.CLASS_MISSING,
     Reason.CEL_COMPILE: StopCause.SELECTOR_FAILS,
@@ -86,7 +86,7 @@ def extended_claim(pod: LivePod, classes: Iterable[DeviceClass]) -> list[Resourc
     by_name = {
         each.spec.extended_resource_name: each.metadata.name for each in classes if each.spec.extended_resource_name
     }
-    implicit = {f"{_EXTENDED}{each.metadata.name}": each.metadata.name for each in classes}
+    implicit = {f"{IMPLICIT}{each.metadata.name}": each.metadata.name for each in classes}
     requests = tuple(
         DeviceRequest(
             name=f"container-{number}-request-{index}",

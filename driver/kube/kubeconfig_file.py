@@ -18,6 +18,7 @@ import msgspec
 
 from dranode.driver.core.api.documents import decode, without_nulls
 from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.yaml_files import read_yaml
 
 _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
@@ -143,7 +144,7 @@ def chosen_context(paths: str, context: str = "") -> ChosenContext:
     Raises:
         DocumentError: a file is no kubeconfig, or there is no such context, cluster or user.
     """
-    files = [_resolved(Path(path)) for path in paths.split(os.pathsep) if path and Path(path).exists()]
+    files = [_resolved(Path(path)) for path in paths.split(os.pathsep) if path and not _is_missing(Path(path))]
     name = context or next((file.current_context for file in files if file.current_context), "")
     contexts = _first_of_each(each for file in files for each in file.contexts)
     if not name:
@@ -219,6 +220,14 @@ def _resolved_exec(program: ConfigExec | None, folder: Path) -> ConfigExec | Non
     if program is None or os.sep not in program.command:
         return program
     return msgspec.structs.replace(program, command=str(folder / program.command))
+
+
+def _is_missing(path: Path) -> bool:
+    """Return whether there is no such file; one that may not be looked for is read, which says why it cannot be."""
+    try:
+        return not is_there(path)
+    except OSError:
+        return False
 
 
 def _first_of_each(entries: Iterable[T]) -> dict[str, T]:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 # As many objects a page as kubectl asks for.
 _PAGE: Final = "500"
 _CORE: Final = "/api/v1"
-# Path and resource; those without a path are of resource.k8s.io, in the version that the server has.
+# Path and resource; without a path one of `ROOTS`, else resource.k8s.io, in the version that the server has.
 RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "Node": (_CORE, "nodes"),
     "Pod": (_CORE, "pods"),
@@ -39,10 +39,13 @@ RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "ResourceClaim": ("", "resourceclaims"),
     "ResourceClaimTemplate": ("", "resourceclaimtemplates"),
     "DeviceTaintRule": ("", "devicetaintrules"),
+    "PodGroup": ("", "podgroups"),
 }
-# A server may lack these altogether, and has had them in versions of their own: v1 since 1.37.
-_TAINT_RULE: Final = "DeviceTaintRule"
-_TAINT_RULE_ROOTS: Final = tuple(f"/apis/{API_GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3"))
+# A server may lack these altogether, and has had them in versions of their own: rules in v1 since 1.37.
+ROOTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "DeviceTaintRule": tuple(f"/apis/{API_GROUP}/{version}" for version in ("v1", "v1beta2", "v1alpha3")),
+    "PodGroup": tuple(f"/apis/scheduling.k8s.io/{version}" for version in ("v1beta1", "v1alpha3", "v1alpha2")),
+}
 
 
 class _PageMeta(APIDocument, frozen=True, kw_only=True):
@@ -131,9 +134,9 @@ class ApiObjects(msgspec.Struct, frozen=True):
                 return listed
 
     def _answer(self, place: _Place, query: Mapping[str, str], read: Callable[[bytes], Any] | None) -> Any:
-        if place.kind == _TAINT_RULE:
-            return self._taint_rules(place, query, read)
         root, resource = RESOURCES[place.kind]
+        if place.kind in ROOTS:
+            return self._in_some_version(place, resource, query, read)
         if root:
             return self.client.send(place.request(root, resource, query), seconds=self.seconds, read=read)
 
@@ -143,10 +146,12 @@ class ApiObjects(msgspec.Struct, frozen=True):
 
         return self.client.resource(request, seconds=self.seconds, read=read)
 
-    def _taint_rules(self, place: _Place, query: Mapping[str, str], read: Callable[[bytes], Any] | None) -> Any:
-        """Return the answer of the newest version that has the rules; an empty list of a server that has none."""
-        for root in _TAINT_RULE_ROOTS:
-            request = place.request(root, "devicetaintrules", query)
+    def _in_some_version(
+        self, place: _Place, resource: str, query: Mapping[str, str], read: Callable[[bytes], Any] | None
+    ) -> Any:
+        """Return the answer of the newest version that has the kind; an empty list of a server that has none."""
+        for root in ROOTS[place.kind]:
+            request = place.request(root, resource, query)
             try:
                 return self.client.send(request, seconds=self.seconds, read=read)
             except ApiError as error:

@@ -14,7 +14,7 @@ import msgspec
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
-from dranode.driver.core.claims.calls import PreparingNode
+from dranode.driver.core.claims.calls import Awaited, PreparingNode, always
 from dranode.driver.core.claims.events import PrepareFailed
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import failed_states, prepared_states
@@ -37,10 +37,12 @@ class ReportingNode(msgspec.Struct, frozen=True):
     events: KubeEvents
     status: ClaimStatus | None
 
-    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
+    def prepare(
+        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
+    ) -> Mapping[str, Answer]:
         """Prepare claims; an answer for each, by UID."""
         new = {ref.uid for ref in asked if self.status is not None and self.node.record(ref.uid) is None}
-        answers = self.node.prepare(asked)
+        answers = self.node.prepare(asked, awaited)
         for ref, claim in asked.items():
             try:
                 self._report(ref, claim, answers[ref.uid], new=ref.uid in new)
@@ -48,9 +50,9 @@ class ReportingNode(msgspec.Struct, frozen=True):
                 log.exception("claim=%s uid=%s driver=%s: not reported", ref, ref.uid, self.node.plugin.driver)
         return answers
 
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
+    def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
         """Unprepare claims; for each, by UID, None or why it is not unprepared."""
-        answers = self.node.unprepare(refs)
+        answers = self.node.unprepare(refs, awaited)
         # Those without a record too: another instance may have prepared them, or they failed, and said so.
         for ref in refs:
             if self.status is not None and answers[ref.uid] is None:

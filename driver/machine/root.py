@@ -56,7 +56,8 @@ class Root(Protocol):
 
         Raises:
             OSError: the kernel refuses, or there is no such file. It is EROFS for a captured or synthetic machine, so
-                that a driver which is tried on one does not change the host.
+                that a driver which is tried on one does not change the host; EPERM for a file that nobody may write,
+                as of an interrupt that the kernel places itself; EACCES where this process lacks the right.
         """
 
 

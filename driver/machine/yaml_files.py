@@ -17,7 +17,7 @@ import yaml
 
 from dranode.driver.core.api.documents import to_v1
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.kinds import check_kind
+from dranode.driver.core.api.headers import check_header, check_unique
 from dranode.driver.core.api.source_document import SourceDocument
 
 STDIN: Final = "-"
@@ -35,9 +35,11 @@ def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
 
     Raises:
         DocumentError: a file cannot be read, is not YAML or JSON, or holds nothing, something that is not a Kubernetes
-            document, or one of a kind or an API version that does not exist.
+            document, one of a kind or an API version that does not exist, or two that are one object.
     """
-    return tuple(_v1(source) for path in paths for source in read_documents(path))
+    documents = tuple(_v1(source) for path in paths for source in read_documents(path))
+    check_unique(documents)
+    return documents
 
 
 def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
@@ -51,8 +53,13 @@ def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
     parsed = _parse(_read(file), file)
     if not parsed:
         raise DocumentError(f"{file} holds no document")
-    documents = [item for document in parsed for item in _items(document, file)]
-    return tuple(SourceDocument(file, index, document) for index, document in enumerate(documents))
+    documents: list[SourceDocument] = []
+    try:
+        for document in parsed:
+            documents.extend(SourceDocument(file, len(documents), item) for item in _items(document))
+    except DocumentError as error:
+        raise DocumentError(f"{file}, document {len(documents) + 1}: {error}") from error
+    return tuple(documents)
 
 
 def read_yaml(path: Path | str) -> Any:
@@ -70,7 +77,7 @@ def read_yaml(path: Path | str) -> Any:
 
 def _v1(source: SourceDocument) -> SourceDocument:
     try:
-        check_kind(source.document)
+        check_header(source.document)
         return SourceDocument(source.file, source.index, to_v1(source.document))
     except DocumentError as error:
         raise DocumentError(f"{source.place}: {error}") from error
@@ -164,14 +171,14 @@ def _refusal(problem: str, at: Any) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, problem, at.start_mark)
 
 
-def _items(document: Any, file: str) -> Iterator[dict[str, Any]]:
+def _items(document: Any) -> Iterator[dict[str, Any]]:
     """Yield the document, or the items of a `List`; items of a typed list may leave out what the list says.
 
     A plain array is taken as such a list: `dranode slices -o json` prints one.
     """
     if isinstance(document, list) and document:
         for item in document:
-            yield from _items(item, file)
+            yield from _items(item)
         return
     if isinstance(document, dict) and isinstance(document.get("kind"), str):
         kind: str = document["kind"]
@@ -184,9 +191,12 @@ def _items(document: Any, file: str) -> Iterator[dict[str, Any]]:
                 {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
             )
             for item in items:
-                yield from _items({**inherited, **item} if isinstance(item, dict) else item, file)
+                yield from _items({**inherited, **item} if isinstance(item, dict) else item)
             return
-    raise DocumentError(f"{file} holds something that is no Kubernetes document: a mapping with a kind is expected")
+        raise DocumentError(f"a list is expected, not {type(items).__name__}", "items")
+    if isinstance(document, dict) and "kind" in document:
+        raise DocumentError(f"{document['kind']!r} is no text", "kind")
+    raise DocumentError("this is no Kubernetes document: a mapping with a kind is expected")
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

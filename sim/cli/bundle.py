@@ -11,7 +11,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options
 from dranode.driver.cli.output import console, emit, output_option, reporting
-from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.errors import DocumentError
 from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def command(
             documents = load_documents(files)
             cluster = read_cluster_documents(documents, features)
             if not cluster.slices:
-                raise UsageError(f"{', '.join(files)}: no ResourceSlice is in it, so no device is known")
+                raise DocumentError(f"{', '.join(files)}: no ResourceSlice is in it, so no device is known")
             if not any(one.kind == "ResourceClaim" for one in documents):
                 unseen.append("no document is a ResourceClaim, so every device counts as free")
         else:

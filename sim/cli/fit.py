@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     from dranode.driver.core.api.source_document import SourceDocument
     from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.picture.fleet import FleetPicture
+    from dranode.sim.allocator.features import Features
     from dranode.sim.fit.additions import NodeModel
+    from dranode.sim.fit.dump import ClusterDump
     from dranode.sim.fit.orders import OrderResult
     from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+    from dranode.sim.scheduler.documents import SchedulingPod
 
+# Pods by nodes of which -o json and -o yaml name all nodes.
+_MOST_NAMED = 1_000_000
 _ORDERS = "published,reversed,smallest,largest"
 
 
@@ -86,16 +91,22 @@ def command(
 
     if trace is not None and (html or svg):
         raise UsageError("a trace has many moments, and --html and --svg show two; leave them out")
+    if trace is not None:
+        _check_alone(asked)
+    elif orders != _ORDERS:
+        raise UsageError("--orders says in which orders a trace is answered; name one with --trace")
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     with reporting() as progress:
-        read = _read(files, kubeconfig, context, progress)
+        read = _read(files, kubeconfig, context, features, progress)
         dump = read_dump(read.documents, read.kinds)
+        names = ", ".join((*([context or "the cluster"] if kubeconfig else []), *files))
+        _check_asked(dump, names, every=trace is None and not asked["pods"])
         progress("looking at the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
         if trace is not None:
             results = list(_traced(questions, trace, orders.split(","), progress))
     if trace is not None:
-        _show_trace(results, output)
+        _show_trace(results, output, read.notes)
         return
     answers = _ask(questions, output, read.notes, **asked)
     if html or svg:
@@ -103,6 +114,22 @@ def command(
         write_pictures(html, svg, lambda: _picture(questions, read, answers, names))
     if any(answer.choice.node is None for answer in answers):
         raise click.exceptions.Exit(1)
+
+
+def _check_alone(asked: Mapping[str, Any]) -> None:
+    """Refuse what is asked beside a trace, which would not be answered."""
+    names = {"pods": "pod"}
+    beside = [f"--{names.get(name, name).replace('_', '-')}" for name, value in asked.items() if value]
+    if beside:
+        raise UsageError(f"--trace is answered by itself; leave out {', '.join(beside)}, or ask without --trace")
+
+
+def _check_asked(dump: ClusterDump, names: str, *, every: bool) -> None:
+    """Refuse an empty selection: no node, or none of `every` pod that waits."""
+    if not dump.nodes:
+        raise DocumentError(f"no Node is in {names}, so there is nothing that a pod could fit on")
+    if every and not dump.waiting:
+        raise DocumentError(f"no pod in {names} waits for a node, so there is nothing to ask; name one with --pod")
 
 
 def _ask(
@@ -121,7 +148,7 @@ def _ask(
     from dranode.driver.cli.terminal import hanging
     from dranode.sim.fit.changes import Changes, changes_document, show_changes
     from dranode.sim.fit.notes import cluster_notes
-    from dranode.sim.fit.show import answer_document, show_answers
+    from dranode.sim.fit.show import answer_document, counted_document, show_answers
 
     with reporting() as progress:
         models = list(_models(add, questions))
@@ -133,8 +160,17 @@ def _ask(
         progress("looking for what would make room")
         changes = Changes.of(questions, answers, models, how_many=how_many, evict=evict, move=move)
     notes = [*unseen, *cluster_notes(questions.dump)]
-    if output != "table":  # every node for every pod, which people are not shown
-        emit({"pods": list(map(answer_document, answers)), **changes_document(changes), "notes": notes}, output)
+    if output != "table":
+        # Every node for every pod, which people are not shown; for many of both it takes hours and more memory than
+        # there is.
+        named = len(answers) * len(questions.dump.nodes) <= _MOST_NAMED
+        if not named:
+            notes.append(
+                f"nodes are counted and not named, and scores left out: {len(answers):,} pods by "
+                f"{len(questions.dump.nodes):,} nodes are more than {_MOST_NAMED:,}; ask for fewer pods with --pod"
+            )
+        documents = [answer_document(answer) if named else counted_document(answer) for answer in answers]
+        emit({"pods": documents, **changes_document(changes), "notes": notes}, output)
     else:
         screen = console()
         show_answers(screen, answers, scores=scores)
@@ -154,7 +190,13 @@ def _picture(questions: ClusterQuestions, read: _Read, answers: Sequence[PodAnsw
     return placed_picture(seen, answers, end, questions.features, title=f"Where pods fit in {names}")
 
 
-def _read(files: tuple[str, ...], kubeconfig: str | None, context: str, progress: Callable[[str], None]) -> _Read:
+def _read(
+    files: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str,
+    features: Features,
+    progress: Callable[[str], None],
+) -> _Read:
     """Read the documents of the cluster, if one is named, and then those of the files.
 
     Raises:
@@ -173,12 +215,12 @@ def _read(files: tuple[str, ...], kubeconfig: str | None, context: str, progress
     from dranode.driver.kube.connection import Connection
     from dranode.driver.kube.objects import ApiObjects
     from dranode.driver.kube.source import Credentials
-    from dranode.sim.fit.dump import ESSENTIAL_KINDS, LIVE_KINDS
+    from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
 
     credentials = Credentials(kubeconfig, context=context)
     credentials.check()
     objects = ApiObjects(Client(Connection(credentials), agent="dranode-fit"))
-    read = cluster_documents(objects, {kind: {} for kind in LIVE_KINDS}, kubeconfig)
+    read = cluster_documents(objects, {kind: {} for kind in live_kinds(features)}, kubeconfig)
     for kind in ESSENTIAL_KINDS:
         if kind in read.refused:
             raise read.refused[kind]
@@ -201,7 +243,11 @@ def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[Nod
         if name.startswith(LIKE):
             yield model_like(name.removeprefix(LIKE), questions.dump)
         else:
-            yield from (model_of_kind(kind, slice_templates(kind, discover)) for kind in read_nodes(name))
+            kinds = read_nodes(name)
+            try:
+                yield from (model_of_kind(kind, slice_templates(kind, discover)) for kind in kinds)
+            except DocumentError as error:
+                raise DocumentError(f"{name}: {error}") from error
 
 
 def _traced(
@@ -212,9 +258,11 @@ def _traced(
     from dranode.sim.fit.demand import demand_of
     from dranode.sim.fit.orders import read_trace, reordered, run_trace
 
+    document = read_yaml(file)
     try:
-        entries = read_trace(read_yaml(file))
-        pods = [demand_of(questions.selected([entry.pod])[0], questions.dump, questions.features) for entry in entries]
+        entries = read_trace(document)
+        coming = [_coming(questions, entry.pod, number) for number, entry in enumerate(entries)]
+        pods = [demand_of(pod, questions.dump, questions.features) for pod in coming]
     except DocumentError as error:
         raise DocumentError(f"{file}: {error}") from error
     for order in orders:
@@ -223,8 +271,20 @@ def _traced(
         yield run_trace(scheduler, questions.state, list(zip(entries, pods, strict=True)), order)
 
 
-def _show_trace(results: Sequence[OrderResult], output: str) -> None:
+def _coming(questions: ClusterQuestions, name: str, number: int) -> SchedulingPod:
+    try:
+        return questions.selected([name])[0]
+    except DocumentError as error:
+        raise DocumentError(str(error), f"trace[{number}].pod") from error
+
+
+def _show_trace(results: Sequence[OrderResult], output: str, notes: Sequence[str]) -> None:
+    from dranode.driver.cli.terminal import hanging
     from dranode.sim.fit.changes import order_document, show_orders
 
-    if not emit({"orders": list(map(order_document, results))}, output):
-        show_orders(console(), results)
+    if emit({"orders": list(map(order_document, results)), "notes": list(notes)}, output):
+        return
+    screen = console()
+    show_orders(screen, results)
+    for note in notes:
+        screen.print(hanging("note:", note, style=""))

@@ -15,6 +15,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.driver.plugins import load_plugins
+from dranode.sim.cluster.manifests import check_unused
 from dranode.sim.cluster.workload import read_workload, require_pods
 from dranode.sim.fleet.nodes import Discover
 from dranode.sim.fleet.pictured import report_picture
@@ -53,6 +54,7 @@ def run_on_fleet(
         progress("reading")
         fleet = ImaginedFleet.read(nodes, _discover(drivers, options)) if nodes is not None else None
         sources = load_documents([*([queues] if queues else []), *files])
+        check_unused(sources)
         if files and queues is None:
             require_pods(read_workload(sources, features).pods, files)
         run: QueueRun | None = None
@@ -97,3 +99,8 @@ def _draw(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> 
         screen.print()
     if report is not None:
         show_fleet(screen, report, scores=scores)
+        others = [pod.name for pod in report.pods if not (pod.claims or pod.missing or pod.problem)]
+        if others and run is None:
+            more = f" and {len(others) - 1} more" if others[1:] else ""
+            what = f"pods that ask for no device are not looked at, which dranode fit does: {others[0]}{more}"
+            screen.print(hanging("note:", what, style=""))

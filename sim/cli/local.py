@@ -91,13 +91,16 @@ def command(
     from dranode.driver.cli.slice_table import show_slices
     from dranode.driver.machine.yaml_files import load_documents
     from dranode.driver.picture.node import node_picture
+    from dranode.sim.cluster.manifests import check_unused
     from dranode.sim.cluster.workload import read_workload, require_pods
     from dranode.sim.local.show import run_picture, show_claims, show_picture, views_of
     from dranode.sim.local.start import local_run
 
     if keep and state is None:
         raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
-    workload = read_workload(load_documents(files), features)
+    sources = load_documents(files)
+    check_unused(sources)
+    workload = read_workload(sources, features)
     if files:
         require_pods(workload.pods, files)
     plugins = load_plugins(drivers, root, options)

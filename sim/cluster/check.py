@@ -14,21 +14,17 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from dranode.driver.core.api.documents import decode, to_v1
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.kinds import check_kind
+from dranode.driver.core.api.headers import check_header, object_key
 from dranode.driver.core.api.pod_validation import pod_errors
 from dranode.driver.core.api.quota import devices_by_class
 from dranode.driver.core.api.resource import (
     AllocationResult,
-    APIDocument,
     DeviceClaimConfiguration,
     DeviceClass,
     DeviceClassConfiguration,
-    DeviceClassSpec,
     Pod,
     ResourceClaim,
-    ResourceClaimSpec,
     ResourceClaimTemplate,
-    ResourceClaimTemplateSpec,
 )
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
@@ -43,6 +39,7 @@ from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
 from dranode.sim.cluster.config_errors import parameter_errors
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.manifests import SPECS, check_cluster_object
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import request_names
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE
@@ -54,11 +51,6 @@ _KNOWN: Final = KnownToCEL()  # what the API server of the newest stable release
 ExpressionProblem: TypeAlias = Callable[[str], str | None]
 # What is wrong with a document, and what it counts by class.
 ErrorsAndQuota: TypeAlias = tuple[list[FieldError], dict[str, int]]
-_SPECS: Final[Mapping[str, type[APIDocument]]] = {
-    "ResourceClaim": ResourceClaimSpec,
-    "ResourceClaimTemplate": ResourceClaimTemplateSpec,
-    "DeviceClass": DeviceClassSpec,
-}
 # Where the pod template stands in what makes pods; a pod is its own.
 _POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     "Pod": (),
@@ -109,6 +101,7 @@ def check(
     problem = partial(_expression_problem, known)
     around = surroundings(documents, published)
     claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
+    seen: set[tuple[str, ...]] = set()
     for source in documents:
         group = str(source.document.get("apiVersion", "")).partition("/")[0]
         if group in plugins:
@@ -116,20 +109,31 @@ def check(
             yield CheckResult(source.file, source.kind, source.name, errors)
             continue
         try:
-            _check_header(source.document)
+            _check_head(source, seen)
+            check_cluster_object(source)
         except DocumentError as error:
             yield CheckResult(source.file, source.kind, source.name, (_field_error(error),))
             continue
-        if source.kind in _SPECS:
+        if source.kind in SPECS:
             yield _checked(source, plugins, around, problem)
         else:
             yield from _pod(source, claims, templates)
 
 
-def _check_header(document: Mapping[str, Any]) -> None:
-    check_kind(document)
+def _check_head(source: SourceDocument, seen: set[tuple[str, ...]]) -> None:
+    """Refuse a document that cannot be created as it is, or is there already among those `seen`."""
+    document = source.document
+    check_header(document)
     if not document.get("apiVersion"):
         raise DocumentError("an API version is required: without it nothing can be created", "apiVersion")
+    to_v1(document)  # refuses versions that the kind does not have
+    key = object_key(document)
+    if key in seen:
+        raise DocumentError(f"a {source.kind} of this name is there already", "metadata.name")
+    if key is not None:
+        seen.add(key)
+    elif not source.name and (source.kind in SPECS or source.kind in _POD_TEMPLATES):
+        raise DocumentError("a name or a generateName is required", "metadata.name")
 
 
 def nothing_checked(files: Iterable[str]) -> CheckResult:
@@ -210,7 +214,7 @@ def _checked(
         spec = document.get("spec")
         errors += [
             FieldError(one.path, f"there is no such field{_alternatives(source, one.known)}")
-            for one in unknown_fields(_SPECS[source.kind], spec if spec is not None else {}, "spec")
+            for one in unknown_fields(SPECS[source.kind], spec if spec is not None else {}, "spec")
         ]
         try:
             problems, quota = _RULES[source.kind](document, plugins, problem)

@@ -35,6 +35,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.manifests import check_fields
 from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
@@ -106,6 +107,7 @@ def read_workload(documents: Iterable[SourceDocument], features: Features) -> Wo
     """
     found = _Documents()
     everything = tuple(documents)
+    check_fields(everything)
     for source in everything:
         try:
             found.enter(source)

@@ -16,7 +16,7 @@ from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.fleet.nodes import NodeKind, slice_template, stamped
+from dranode.sim.fleet.node_kinds import NodeKind, slice_template, stamped
 from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, SchedulingNode
 from dranode.sim.scheduler.requests import PODS
 from dranode.sim.scheduler.snapshot import NodeInfo
@@ -145,7 +145,7 @@ def _alone(scheduler: Scheduler, state: ClusterState, demand: PodDemand, node: s
     placement = scheduler.place(state, demand)
     here = {name: refusal for name, refusal in placement.refusals.items() if name == node}
     cases = scheduler.cases(state, demand, here)
-    return no_choice(demand.pod.key, placement.problem, cases, 1).message
+    return no_choice(demand.pod.key, placement.problem, cases, 1, everywhere=placement.everywhere).message
 
 
 def _require_amounts(model: NodeModel, pods: Iterable[PodDemand]) -> None:

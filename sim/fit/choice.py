@@ -9,7 +9,6 @@ from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.fit.placement import Placement
 from dranode.sim.fit.reasons import RefusalCase, RefusalGroup, available, reason_counts, refusal_groups
 from dranode.sim.fit.standing import SHOWN, Best
-from dranode.sim.scheduler.filters import CONTRADICTION
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +37,18 @@ class PodChoice:
 def choice_of(placement: Placement, cases: Iterable[RefusalCase], nodes: int) -> PodChoice:
     """The choice in a placement; `cases` are its refusals, and `nodes` is how many nodes there are."""
     if placement.node is None:
-        return no_choice(placement.pod, placement.problem, cases, nodes)
+        return no_choice(placement.pod, placement.problem, cases, nodes, everywhere=placement.everywhere)
     scores = {score.node: score.total for score in placement.scores}
     best = Best(max(len(scores), 1), scores.get(placement.node, 0), len(placement.tied), placement.tied[:SHOWN])
     return PodChoice(placement.pod, placement.node, best, outcomes=placement.outcomes)
 
 
-def no_choice(pod: str, problem: str, cases: Iterable[RefusalCase], nodes: int) -> PodChoice:
-    """The choice of no node."""
+def no_choice(
+    pod: str, problem: str, cases: Iterable[RefusalCase], nodes: int, *, everywhere: bool = False
+) -> PodChoice:
+    """The choice of no node; `everywhere` says that a plug-in refuses the pod for all nodes, which is the problem."""
     cases = tuple(cases)
-    # Where kube-scheduler has looked at nodes, its sentence begins with how many there are.
-    looked = problem in ("", CONTRADICTION)
-    message = available(reason_counts(cases), nodes, problem) if looked else problem
+    # A plug-in's sentence begins with how many nodes there are.
+    said = everywhere or not problem
+    message = available(reason_counts(cases), nodes, problem) if said else problem
     return PodChoice(pod, None, None, problem, (), message, tuple(group for group, _ in refusal_groups(cases)))

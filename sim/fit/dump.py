@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -21,10 +23,12 @@ from dranode.driver.core.api.resource import (
     ResourceSlice,
 )
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.manifests import check_fields
 from dranode.sim.cluster.pod_claims import PodGroup
-from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, with_defaults
+from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, PriorityClass, with_defaults
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.owners import Owners
 from dranode.sim.scheduler.terms import Namespaces
@@ -52,11 +56,9 @@ LIVE_KINDS: Final = (
 )
 
 
-class PriorityClass(APIDocument, frozen=True, kw_only=True):
-    """A name for a priority."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    value: int = 0
+def live_kinds(features: Features) -> tuple[str, ...]:
+    """Return the kinds that a cluster is asked for; PodGroups where they have claims."""
+    return (*LIVE_KINDS, "PodGroup") if features.workload_resource_claims else LIVE_KINDS
 
 
 class LabelledNamespace(APIDocument, frozen=True, kw_only=True):
@@ -101,6 +103,18 @@ class ClusterDump:
         yield from (claim.spec.devices for claim in self.claims.values())
         yield from (template.spec.spec.devices for template in self.templates.values())
 
+    @cached_property
+    def images(self) -> Mapping[str, int]:
+        """Return on how many nodes each image is, by each of its names."""
+        return Counter(
+            name for node in self.nodes for name in {name for image in node.status.images for name in image.names}
+        )
+
+    @cached_property
+    def least_important(self) -> int | None:
+        """Return the least priority of a pod that has a node; None if none has."""
+        return min((pod.priority for pod in self.pods if pod.spec.node_name), default=None)
+
     @property
     def waiting(self) -> tuple[SchedulingPod, ...]:
         """Return the pods that are bound to no node, as the scheduler takes them: by priority, then by age."""
@@ -117,7 +131,8 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
     Raises:
         DocumentError: a document does not decode, or two have one name; says where.
     """
-    priorities = {each.metadata.name: each.value for _, each in _decoded(sources, "PriorityClass", PriorityClass)}
+    check_fields(sources)
+    priorities = {each.metadata.name: each for _, each in _decoded(sources, "PriorityClass", PriorityClass)}
     pods = _named(_decoded(sources, "Pod", SchedulingPod))
     return ClusterDump(
         tuple(_named_nodes(_decoded(sources, "Node", SchedulingNode))),

@@ -111,7 +111,7 @@ class NodeLook:
             if isinstance(solution, AllocationError):
                 if solution.scope == "fatal":
                     raise solution
-                return Refusal(DEVICES, (str(solution),), hopeless=False)
+                return Refusal(DEVICES, (solution.message,), solution.detail, hopeless=False)
             if solution.picks is None:
                 return Refusal(DEVICES, (CANNOT_ALLOCATE,), hopeless=False)
             found = solution

@@ -6,6 +6,7 @@ Source: DynamicResources of kube-scheduler 1.37.1. The gate DRANodeAllocatableRe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from typing import Final
 
@@ -51,10 +52,12 @@ def claim_statuses(
         AllocationError: a mapping needs an amount that the allocation has not, or a claim has devices here that stand
             for something, and others elsewhere; both end the attempt for all nodes, as in kube-scheduler.
     """
-    devices = {(pool.id, candidate.device.name): candidate.device for pool in pools for candidate in pool.candidates}
+    candidates = {(pool.id, candidate.device.name): candidate for pool in pools for candidate in pool.candidates}
+    devices = {key: candidate.device for key, candidate in candidates.items() if candidate.reachable}
+    elsewhere = candidates.keys() - devices.keys()
     statuses = []
     for key, allocation in allocations.items():
-        _require_all(key, allocation, devices)
+        _require_all(key, allocation, devices, elsewhere)
         status = _status(demand, key, allocation, devices)
         if status is not None:
             statuses.append(status)
@@ -63,7 +66,11 @@ def claim_statuses(
 
 def has_mappings(pools: Iterable[Pool]) -> bool:
     """Return whether any device of the pools stands for something of its node."""
-    return any(candidate.device.node_allocatable_resources for pool in pools for candidate in pool.candidates)
+    return any(
+        candidate.reachable and candidate.device.node_allocatable_resources
+        for pool in pools
+        for candidate in pool.candidates
+    )
 
 
 def refusal_for(
@@ -79,8 +86,16 @@ def refusal_for(
     return lacking(DEVICES, short)
 
 
-def _require_all(key: ClaimKey, allocation: AllocationResult, devices: Mapping[tuple[PoolID, str], Device]) -> None:
-    """Refuse a claim of which only some devices are here, if one of these stands for something of the node."""
+def _require_all(
+    key: ClaimKey,
+    allocation: AllocationResult,
+    devices: Mapping[tuple[PoolID, str], Device],
+    elsewhere: AbstractSet[tuple[PoolID, str]],
+) -> None:
+    """Refuse a claim of which only some devices are here, if one of these stands for something of the node.
+
+    `elsewhere` are devices of the node's pools that are for other nodes.
+    """
     results = [
         (result, devices.get((PoolID(result.driver, result.pool), result.device)))
         for result in readable_results(allocation)
@@ -88,11 +103,11 @@ def _require_all(key: ClaimKey, allocation: AllocationResult, devices: Mapping[t
     if any(device is not None and device.node_allocatable_resources for _, device in results):
         for result, device in results:
             if device is None:
-                raise AllocationError(
-                    f"claim {key}, device {result.device}, driver {result.driver}: device {result.device} not found in "
-                    f"pool {result.pool} for driver {result.driver}",
-                    Reason.INCOMPLETE_CLAIM,
-                )
+                why = f"not found in pool {result.pool} for driver {result.driver}"
+                if (PoolID(result.driver, result.pool), result.device) in elsewhere:
+                    why = "does not match node"
+                where = f"claim {key}, device {result.device}, driver {result.driver}"
+                raise AllocationError(f"{where}: device {result.device} {why}", Reason.INCOMPLETE_CLAIM)
 
 
 def _status(

@@ -105,11 +105,6 @@ class NodeTable:
         """Return what the claims ask for."""
         return self._demand
 
-    @property
-    def contradiction(self) -> str:
-        """Return why no node can suit, whatever it is; empty if one may."""
-        return self._filters.contradiction
-
     def entry(self, state: ClusterState, info: NodeInfo) -> int:
         """Return the number of the node's entry as it is in this state."""
         pools = self._devices.states(info.node, state.holdings) if self._demand is not None else ()
@@ -135,7 +130,7 @@ class NodeTable:
             if isinstance(solution, AllocationError):
                 if solution.scope == "fatal":
                     return FatalNode()
-                return RefusingNode(Refusal(DEVICES, (str(solution),), hopeless=False), question)
+                return RefusingNode(Refusal(DEVICES, (solution.message,), solution.detail, hopeless=False), question)
             if solution.picks is None:
                 return RefusingNode(Refusal(DEVICES, (CANNOT_ALLOCATE,), hopeless=False), question)
             raw = self._devices.raw_score(self._demand, solution)

@@ -35,14 +35,24 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
     pod = demand.pod
     if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):
         yield f"{pod.spec.scheduler_name} schedules it, and this is what kube-scheduler's default profile would do"
-    volumes = [each.name for each in pod.spec.volumes if each.persistent_volume_claim or each.ephemeral or each.csi]
+    volumes = [each.name for each in pod.spec.volumes if each.placed]
     if volumes:
         yield f"volumes are not looked at, which may keep it off nodes: {_some(volumes)}"
     if pod.spec.scheduling_group is not None:
         yield "it belongs to a PodGroup, whose pods kube-scheduler places together; here it is looked at by itself"
+    if pod.spec.runtime_class_name and not pod.metadata.uid:
+        yield (
+            f"no RuntimeClass is read: what {pod.spec.runtime_class_name} adds to a pod when it is created (overhead, "
+            "a node selector, tolerations) counts only as far as the document has it"
+        )
     if pod.spec.priority_class_name and pod.spec.priority is None:
         yield f"no document is the PriorityClass {pod.spec.priority_class_name}; its priority counts as 0"
+    yield from _preemption(dump, pod, choice)
+    for outcome in choice.outcomes:
+        yield from (f"claim {outcome.claim.metadata.name}: {note}" for note in outcome.notes)
     feasible = choice.best.feasible if choice.best is not None else 0
+    if feasible > 1:
+        yield from _images(dump, pod)
     yield from _unseen(dump, pod, feasible)
     most = nodes_to_find(len(dump.nodes))
     if feasible > most:
@@ -50,6 +60,28 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
             f"of {feasible} nodes that fit, kube-scheduler scores the first {most} that it comes to, "
             "which may leave out the best"
         )
+
+
+def _preemption(dump: ClusterDump, pod: SchedulingPod, choice: PodChoice) -> Iterator[str]:
+    least = dump.least_important
+    helps = any(not group.hopeless for group in choice.groups)
+    if helps and least is not None and least < pod.priority and pod.spec.preemption_policy != "Never":
+        yield (
+            "kube-scheduler may preempt pods that are less important to make room for it, which is not done here; "
+            "--evict says which could go"
+        )
+
+
+def _images(dump: ClusterDump, pod: SchedulingPod) -> Iterator[str]:
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    for image in dict.fromkeys(container.image for container in containers):
+        last = image.rpartition("/")[2]
+        count = dump.images.get(image if ":" in last or "@" in last else f"{image}:latest", 0)
+        if 0 < count < len(dump.nodes):
+            yield (
+                f"{count} of {len(dump.nodes)} nodes have its image {image} already, and kube-scheduler may prefer "
+                "them; here ImageLocality scores 0"
+            )
 
 
 def nodes_to_find(nodes: int) -> int:

@@ -30,6 +30,7 @@ class Placement:
         scores: of the nodes that the pod fits on, in the order of the nodes; empty where there is no choice.
         refusals: of the others, by name.
         problem: why no node is looked at, in one sentence; empty if they are.
+        everywhere: whether a plug-in of kube-scheduler says so, and so of all nodes.
         outcomes: what the claims get on the node that were not allocated before.
     """
 
@@ -39,6 +40,7 @@ class Placement:
     scores: tuple[NodeTotal, ...] = ()
     refusals: Mapping[str, Refusal] = field(default_factory=lambda: MappingProxyType({}))
     problem: str = ""
+    everywhere: bool = False
     outcomes: tuple[Outcome, ...] = ()
 
 

@@ -41,11 +41,13 @@ class RefusalGroup:
         reasons: kube-scheduler's words.
         detail: what is behind them, in one phrase; empty where the words say all.
         count: how many nodes they are.
+        hopeless: whether an eviction would help on none of them.
     """
 
     reasons: tuple[str, ...]
     detail: str
     count: int
+    hopeless: bool
 
 
 def available(reasons: Mapping[str, int], nodes: int, problem: str = "") -> str:
@@ -106,7 +108,8 @@ def _group(cases: list[RefusalCase]) -> tuple[RefusalGroup, list[RefusalCase]]:
         behind = ", ".join(map(_shortage, nearest[0].refusal.shortages))
     if behind and count > 1:
         behind = f"nearest is {nearest[0].node}: {behind}"
-    return RefusalGroup(refusal.reasons, refusal.detail or behind, count), nearest
+    hopeless = all(case.refusal.hopeless for case in cases)
+    return RefusalGroup(refusal.reasons, refusal.detail or behind, count, hopeless), nearest
 
 
 def readable_amount(resource: str, value: int) -> str:

@@ -15,6 +15,7 @@ from dranode.sim.cluster.extended import NOT_BOUND, cannot_be_bound
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.choice import PodChoice, choice_of, no_choice
 from dranode.sim.fit.demand import PodDemand
+from dranode.sim.fit.everywhere import refused_everywhere
 from dranode.sim.fit.look import NodeLook
 from dranode.sim.fit.node_allocatable import MAPPINGS_SINCE, claim_statuses
 from dranode.sim.fit.placement import Placement, obstacle
@@ -37,6 +38,7 @@ class Scheduler:
             raise UsageError(
                 f"DRANodeAllocatableResources is simulated since 1.{MAPPINGS_SINCE}; before, it had other fields"
             )
+        self._allocator = allocator
         self._devices = DeviceAnswers(allocator)
         self._standings = Standings(self._devices, self._minor)
 
@@ -45,6 +47,9 @@ class Scheduler:
         problem = obstacle(demand, state)
         if problem:
             return no_choice(demand.pod.key, problem, (), len(state.nodes))
+        refused = self._refused_everywhere(state, demand)
+        if refused:
+            return no_choice(demand.pod.key, refused, (), len(state.nodes), everywhere=True)
         choice = None
         if not self._mappings:
             try:
@@ -72,10 +77,11 @@ class Scheduler:
         problem = obstacle(demand, state)
         if problem:
             return Placement(demand.pod.key, None, problem=problem)
+        refused = self._refused_everywhere(state, demand)
+        if refused:
+            return Placement(demand.pod.key, None, problem=refused, everywhere=True)
         try:
             look = self._look(state, demand)
-            if look.filters.own.contradiction:
-                return Placement(demand.pod.key, None, problem=look.filters.own.contradiction)
             refusals, solutions = look.at(state.nodes.values())
         except AllocationError as error:
             return Placement(demand.pod.key, None, problem=str(error))
@@ -88,10 +94,12 @@ class Scheduler:
             else ()
         )
         tied = best(scores) if scores else (feasible[0].name,)
-        if cannot_be_bound(demand.extended, demand.claims, state.nodes[tied[0]].allocatable):
-            return Placement(demand.pod.key, None, problem=NOT_BOUND.format(demand.pod.key))
-        outcomes = look.outcomes(solutions[tied[0]], tied[0])
-        return Placement(demand.pod.key, tied[0], tied, scores, refusals, outcomes=outcomes)
+        # kube-scheduler tries again, so that one of several will do.
+        node = next((name for name in tied if self._can_be_bound(state, demand, name)), None)
+        if node is None:
+            return Placement(demand.pod.key, None, tied, scores, problem=NOT_BOUND.format(demand.pod.key))
+        outcomes = look.outcomes(solutions[node], node)
+        return Placement(demand.pod.key, node, tied, scores, refusals, outcomes=outcomes)
 
     def fits(self, state: ClusterState, demand: PodDemand, nodes: Iterable[str]) -> dict[str, tuple[Outcome, ...]]:
         """Return the nodes, of these, that the pod fits on, with what its claims get there."""
@@ -156,6 +164,13 @@ class Scheduler:
         """Return the devices that a node sees, by pool and name."""
         pools = self._devices.view(state.nodes[node].node).pools
         return frozenset((pool.id, candidate.device.name) for pool in pools for candidate in pool.candidates)
+
+    def _can_be_bound(self, state: ClusterState, demand: PodDemand, node: str) -> bool:
+        return not cannot_be_bound(demand.extended, demand.claims, state.nodes[node].allocatable)
+
+    def _refused_everywhere(self, state: ClusterState, demand: PodDemand) -> str:
+        claims = (claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations)
+        return refused_everywhere(demand.pod, claims, self._allocator.classes, self._allocator.features)
 
     def _look(self, state: ClusterState, demand: PodDemand) -> NodeLook:
         return NodeLook(self._devices, state, demand, self._minor, mappings=self._mappings)

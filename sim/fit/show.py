@@ -11,6 +11,7 @@ from rich.padding import Padding
 
 from dranode.driver.cli.terminal import columns, hanging, show_rows
 from dranode.driver.core.api.documents import encode
+from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.questions import PodAnswer
 from dranode.sim.fit.reasons import group_line
 from dranode.sim.scheduler.scores import NodeTotal
@@ -31,22 +32,50 @@ def answer_document(answer: PodAnswer) -> dict[str, Any]:
         "message": choice.message or None,
         "problem": placement.problem or None,
         "refusals": [
-            {"reasons": list(group.reasons), "detail": group.detail or None, "nodes": list(nodes)}
+            {
+                "reasons": list(group.reasons),
+                "detail": group.detail or None,
+                "nodes": list(nodes),
+                "count": group.count,
+            }
             for group, nodes in answer.refusals(placement)
         ],
         "scores": [
             {"node": score.node, "total": score.total, "plugins": dict(score.plugins)} for score in placement.scores
         ],
-        "claims": [
-            {
-                "namespace": outcome.claim.metadata.namespace,
-                "name": outcome.claim.metadata.name,
-                "allocation": encode(outcome.allocation) if outcome.allocation is not None else None,
-            }
-            for outcome in choice.outcomes
-        ],
+        "claims": _claims(choice),
         "notes": list(answer.notes),
     }
+
+
+def counted_document(answer: PodAnswer) -> dict[str, Any]:
+    """One pod's answer where nodes are counted, not named: null stands where `answer_document` has all of them."""
+    choice = answer.choice
+    return {
+        "pod": choice.pod,
+        "node": choice.node,
+        "tied": None,
+        "message": choice.message or None,
+        "problem": choice.problem or None,
+        "refusals": [
+            {"reasons": list(group.reasons), "detail": group.detail or None, "nodes": None, "count": group.count}
+            for group in choice.groups
+        ],
+        "scores": None,
+        "claims": _claims(choice),
+        "notes": list(answer.notes),
+    }
+
+
+def _claims(choice: PodChoice) -> list[dict[str, Any]]:
+    return [
+        {
+            "namespace": outcome.claim.metadata.namespace,
+            "name": outcome.claim.metadata.name,
+            "allocation": encode(outcome.allocation) if outcome.allocation is not None else None,
+        }
+        for outcome in choice.outcomes
+    ]
 
 
 def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool) -> None:

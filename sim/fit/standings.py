@@ -52,8 +52,6 @@ class Standings:
         table, standing = self._standing(state, demand)
         if not standing.follow(state):
             return None
-        if table.contradiction:
-            return no_choice(demand.pod.key, table.contradiction, (), len(state.nodes))
         best = standing.best()
         if best is None:
             cases = (self._case(state, table, each) for each in standing.refused())
@@ -113,6 +111,8 @@ def _kind(info: PodInfo, devices: DeviceDemand | None) -> Hashable:
     spec = replace(
         info.pod.spec,
         node_name="",
+        containers=tuple(replace(each, image="") for each in info.pod.spec.containers),
+        init_containers=tuple(replace(each, image="") for each in info.pod.spec.init_containers),
         resource_claims=(),
         volumes=(),
         priority=None,

@@ -8,7 +8,7 @@ from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.picture.fleet import FleetClaim, FleetPicture, WaitingPod
 from dranode.driver.picture.moment import shares_of
 from dranode.driver.picture.pictures import fleet_picture
-from dranode.sim.fleet.report import FleetReport, add_units
+from dranode.sim.fleet.report import FleetReport, add_units, unit_amount
 
 
 def report_picture(report: FleetReport) -> FleetPicture:
@@ -53,7 +53,7 @@ def _waiting(report: FleetReport) -> Iterator[WaitingPod]:
 def _facts(report: FleetReport) -> Iterator[str]:
     for name, unit in add_units(report.nodes).items():
         if unit.stranded:
-            yield f"{float(unit.stranded):g} of {name} are stranded: free, but no claim of the run fits there"
+            yield f"{unit_amount(unit.stranded)} of {name} are stranded: free, but no claim of the run fits there"
     for request, counts in report.alternatives.items():
         taken = ", ".join(f"{name or 'none fits'} {count}" for name, count in counts.items())
         yield f"request {request}, alternatives taken: {taken}"

@@ -1,19 +1,21 @@
 """A fleet after its pods were placed: what is full, what is stranded, which alternatives were taken.
 
 Amounts are counted in units: CPUs, bytes and the like by the qualified name of a shared capacity (`dra.cpu/cpu`),
-devices that are taken whole by their driver. What is free on a node is stranded if no claim of the run that could use
-the driver's devices would still fit there.
+devices that are taken whole by their driver. Where the devices of one pool are shared out in different steps, such as
+memory and huge pages, each step is a unit of its own: one is of no use to who asks for the other. What is free on a
+node is stranded if no claim of the run that could use the driver's devices would still fit there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dranode.driver.core.api.documents import encode, encode_json
 from dranode.driver.core.api.names import qualified
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
@@ -29,6 +31,8 @@ from dranode.sim.cluster.workload import PodWithClaims, asked_by
 
 # So many different claims are tried on each state of a node to see what is stranded, the most frequent first.
 MAX_TRIED: Final = 64
+
+_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +129,11 @@ def report_on(
 ) -> FleetReport:
     """The report on a fleet on which these pods are placed; `nodes` gives each node and what it is, for people."""
     claims = [outcome.claim for placement in placements for outcome in placement.outcomes]
+    slices = tuple(slices)
     return FleetReport(
-        tuple(slices),
+        slices,
         tuple(placements),
-        tuple(_node_reports(fleet, nodes, claims)),
+        tuple(_node_reports(fleet, nodes, claims, _in_steps(slices))),
         _alternatives(placements),
         tuple(pods),
     )
@@ -142,6 +147,13 @@ def add_units(nodes: Iterable[NodeReport]) -> dict[str, Unit]:
             known = total.get(name, Unit(0, 0, 0))
             total[name] = Unit(known.total + unit.total, known.free + unit.free, known.stranded + unit.stranded)
     return total
+
+
+def unit_amount(amount: Amount) -> str:
+    """Return an amount for people: as Kubernetes writes bytes (`247Gi`) where it can be nothing else."""
+    if isinstance(amount, int) and amount and amount % _MIB == 0:
+        return str(Quantity.binary(amount))
+    return f"{float(amount):,.10g}"
 
 
 def fleet_document(report: FleetReport, *, scores: bool) -> dict[str, Any]:
@@ -189,7 +201,7 @@ def _plain(amount: Amount) -> int | float:
 
 
 def _node_reports(
-    fleet: Fleet, nodes: Iterable[tuple[Node, str]], claims: Iterable[ResourceClaim]
+    fleet: Fleet, nodes: Iterable[tuple[Node, str]], claims: Iterable[ResourceClaim], in_steps: Collection[str]
 ) -> Iterator[NodeReport]:
     tried = _most_frequent(claims)
     by_state: dict[int, Mapping[str, Unit]] = {}
@@ -198,7 +210,7 @@ def _node_reports(
         state = fleet.state(name)
         if state not in by_state:
             useful = frozenset(driver for claim in tried for driver in fleet.drivers(name, (claim,)))
-            by_state[state] = _units(fleet.pools(name), useful)
+            by_state[state] = _units(fleet.pools(name), useful, in_steps)
         yield NodeReport(name, machine, by_state[state])
 
 
@@ -212,19 +224,33 @@ def _most_frequent(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
     return [examples[key] for key, _ in counts.most_common(MAX_TRIED)]
 
 
-def _units(pools: Iterable[tuple[Pool, PoolState]], useful: frozenset[str]) -> dict[str, Unit]:
+def _in_steps(slices: Iterable[ResourceSlice]) -> frozenset[str]:
+    """Return the capacities, by qualified name, of which some pool has devices with different steps."""
+    steps: dict[tuple[str, str, str], set[Quantity | None]] = {}
+    for each in slices:
+        driver = each.spec.driver
+        for device in each.spec.devices:
+            for name, capacity in device.capacity.items() if device.allow_multiple_allocations else ():
+                key = (driver, each.spec.pool.name, qualified(name, driver))
+                steps.setdefault(key, set()).add(capacity.step)
+    return frozenset(name for (_, _, name), different in steps.items() if len(different) > 1)
+
+
+def _units(
+    pools: Iterable[tuple[Pool, PoolState]], useful: frozenset[str], in_steps: Collection[str]
+) -> dict[str, Unit]:
     total: dict[str, Amount] = {}
     free: dict[str, Amount] = {}
     owner: dict[str, str] = {}
     for pool, state in pools:
-        for unit, amount, remaining in _amounts(pool, state):
+        for unit, amount, remaining in _amounts(pool, state, in_steps):
             owner[unit] = pool.id.driver
             total[unit] = total.get(unit, 0) + amount
             free[unit] = free.get(unit, 0) + remaining
     return {unit: Unit(total[unit], free[unit], 0 if owner[unit] in useful else free[unit]) for unit in sorted(total)}
 
 
-def _amounts(pool: Pool, state: PoolState) -> Iterator[tuple[str, Amount, Amount]]:
+def _amounts(pool: Pool, state: PoolState, in_steps: Collection[str]) -> Iterator[tuple[str, Amount, Amount]]:
     """Unit, amount and what is free of it, for each device of the node itself."""
     remaining = available_counters(pool, state)
     for candidate in pool.candidates:
@@ -237,7 +263,10 @@ def _amounts(pool: Pool, state: PoolState) -> Iterator[tuple[str, Amount, Amount
             continue
         consumed = state.consumed_of(device, driver)
         for name, capacity in device.capacity.items():
-            yield qualified(name, driver), capacity.value.value, max(0, capacity.value.value - consumed.get(name, 0))
+            unit, step = qualified(name, driver), capacity.step
+            if unit in in_steps and step is not None:
+                unit = f"{unit} in steps of {step}"
+            yield unit, capacity.value.value, max(0, capacity.value.value - consumed.get(name, 0))
 
 
 def _alternatives(placements: Iterable[PodPlacement]) -> dict[str, dict[str | None, int]]:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import Node, ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.workload import read_workload
-from dranode.sim.fleet.nodes import Discover, nodes_of, read_nodes, slices_of
+from dranode.sim.fleet.node_kinds import nodes_of
+from dranode.sim.fleet.nodes import Discover, read_nodes, slices_of
 from dranode.sim.fleet.report import FleetReport, report_on, run_fleet
 from dranode.sim.local.run import Progress
 from dranode.sim.queues.placing import FleetNodes
@@ -38,12 +40,14 @@ class ImaginedFleet:
         """The fleet of a `nodes.yaml`; `discover` gives the drivers and what they find on a machine.
 
         Raises:
-            DocumentError: the file does not have its form.
-            MachineError: a machine cannot be read.
+            DocumentError: the file does not have its form, or a machine cannot be read; says where.
         """
         kinds = read_nodes(path)
         nodes = tuple((node, kind.origin) for kind in kinds for node in nodes_of([kind]))
-        return cls(nodes, slices_of(kinds, discover))
+        try:
+            return cls(nodes, slices_of(kinds, discover))
+        except DocumentError as error:
+            raise DocumentError(f"{path}: {error}") from error
 
 
 def place(
@@ -82,9 +86,14 @@ def admit(
         The run, and the report on the fleet; None without a fleet.
 
     Raises:
-        DocumentError: a document does not decode or does not fit the others; says where.
+        DocumentError: a document does not decode or does not fit the others, which says where; or there is no workload.
     """
     setup = load(sources)
+    if not setup.documents:
+        raise DocumentError(
+            "no document is a Workload, nor a Job or pod with the label kueue.x-k8s.io/queue-name, so there is nothing "
+            "to admit"
+        )
     if fleet is None:
         return run_queues(setup, Anywhere()), None
     workload = read_workload(sources, features)

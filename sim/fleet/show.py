@@ -14,7 +14,7 @@ from dranode.driver.cli.terminal import columns, hanging
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.cluster.place import SCORING
 from dranode.sim.cluster.pods import PodPlacement
-from dranode.sim.fleet.report import FleetReport, NodeReport, add_units
+from dranode.sim.fleet.report import FleetReport, NodeReport, add_units, unit_amount
 
 # kube-scheduler weighs the score of its plug-in for dynamic resources with this (KEP-4816).
 WEIGHT = 2
@@ -68,7 +68,7 @@ def _machines(nodes: Iterable[NodeReport]) -> Table:
         head = (machine, str(len(members)), str(full))
         for name, unit in add_units(members).items():
             amounts = (unit.total, unit.total - unit.free, unit.free, unit.stranded)
-            table.add_row(*head, name, *(f"{float(amount):,.10g}" for amount in amounts))
+            table.add_row(*head, name, *map(unit_amount, amounts))
             head = ("", "", "")
     return table
 

@@ -44,6 +44,7 @@ class ClaimResult:
         devices: what was answered to kubelet: `devices` of its NodePrepareResourceResponse.
         cdi_files: the CDI specs that were written for it.
         cpus: its CPUs as a cpu-list; None if it was granted no CPU device.
+        amounts: how much it has of devices that claims share by amounts, by device.
         error: why it was not allocated or prepared, in one sentence.
         notes: what is odd about it, in one sentence each.
     """
@@ -56,6 +57,7 @@ class ClaimResult:
     devices: tuple[PreparedDevice, ...] = ()
     cdi_files: tuple[str, ...] = ()
     cpus: str | None = None
+    amounts: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -169,6 +171,9 @@ class LocalRun:
         answers = self.kubelet.prepare(pod)
         self._pods.append(pod)
         cpus = {record.uid: str(record.cpus) for record in self.records() if record.cpus}
+        amounts: dict[str, dict[str, int]] = {}
+        for record in self.records():
+            amounts.setdefault(record.uid, {}).update(record.amounts)
         for claim in claims:
             answer = answers[_ref(claim)]
             prepared = isinstance(answer, Prepared)
@@ -181,6 +186,7 @@ class LocalRun:
                 devices=answer.devices if isinstance(answer, Prepared) else (),
                 cdi_files=self._cdi_files(claim.metadata.uid) if prepared else (),
                 cpus=cpus.get(claim.metadata.uid) if prepared else None,
+                amounts=amounts.get(claim.metadata.uid, {}) if prepared else {},
                 error=answer.reason if isinstance(answer, Refused) else None,
                 notes=(*notes[claim.metadata.uid], *self._strangers(claim)),
             )

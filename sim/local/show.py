@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dranode.driver.cli.terminal import columns, hanging, show_node
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.picture.fleet import FleetPicture, WaitingPod
 from dranode.driver.picture.moment import shares_of
@@ -21,7 +22,11 @@ def views_of(run: LocalRun) -> tuple[DriverView, ...]:
     """Return what each driver of the node has now."""
     return tuple(
         DriverView.of(
-            driver, service.node.inventory, service.plugin.layout(service.node.inventory), service.node.records()
+            driver,
+            service.node.inventory,
+            service.plugin.layout(service.node.inventory),
+            service.node.records(),
+            by_amounts=service.plugin.by_amounts,
         )
         for driver, service in run.services.items()
     )
@@ -64,7 +69,8 @@ def show_claims(screen: Console, results: Iterable[ClaimResult], *, verbose: boo
         screen.print("\nNo claim to prepare; name files with ResourceClaims.")
         return
     heading(screen, "Claims")
-    table = columns("claim", "", "request", "device", "CPUs")
+    with_amounts = any(result.amounts for result in results)
+    table = columns("claim", "", "request", "device", "CPUs", *(("amount",) if with_amounts else ()))
     for result in results:
         _claim_rows(table, result)
     screen.print(table)
@@ -97,7 +103,13 @@ def _claim_rows(table: Table, result: ClaimResult) -> None:
             request,
             device.device,
             (result.cpus or "") if first else "",
+            *((_amount(result, device.device),) if result.amounts else ()),
         )
+
+
+def _amount(result: ClaimResult, device: str) -> str:
+    held = result.amounts.get(device)
+    return "" if held is None else str(Quantity.binary(held))
 
 
 def _show_cdi_devices(screen: Console, results: Iterable[ClaimResult]) -> None:

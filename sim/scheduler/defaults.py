@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import ContainerResources
-from dranode.sim.scheduler.documents import ContainerPort, PodToleration, SchedulingContainer, SchedulingPod
+from dranode.driver.core.api.resource import APIDocument, ContainerResources, ObjectMeta
+from dranode.sim.scheduler.documents import (
+    ContainerPort,
+    PodToleration,
+    SchedulingContainer,
+    SchedulingPod,
+    SchedulingPodSpec,
+)
 from dranode.sim.scheduler.requests import CPU, MEMORY, Counting, Exact, pod_requests
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -24,16 +30,27 @@ _SECONDS: Final = 300
 _SYSTEM: Final[Mapping[str, int]] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
-def with_defaults(pod: SchedulingPod, priorities: Mapping[str, int]) -> SchedulingPod:
-    """The pod as the API server would store it; `priorities` are those of the PriorityClasses, by name."""
-    spec = pod.spec
+class PriorityClass(APIDocument, frozen=True, kw_only=True):
+    """A name for a priority."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str = ""
+
+
+PriorityClasses: TypeAlias = Mapping[str, PriorityClass]  # by name
+
+
+def with_defaults(pod: SchedulingPod, priorities: PriorityClasses) -> SchedulingPod:
+    """The pod as the API server would store it."""
+    spec = _with_priority(pod.spec, priorities)
     host = spec.host_network
     spec = replace(
         spec,
         init_containers=tuple(_container(container, host=host) for container in spec.init_containers),
         containers=tuple(_container(container, host=host) for container in spec.containers),
         tolerations=(*spec.tolerations, *_tolerations(spec.tolerations)),
-        priority=_priority(pod, priorities),
     )
     metadata = replace(pod.metadata, namespace=pod.metadata.namespace or DEFAULT_NAMESPACE)
     defaulted = replace(pod, metadata=metadata, spec=spec)
@@ -62,10 +79,17 @@ def _tolerations(given: tuple[PodToleration, ...]) -> list[PodToleration]:
     ]
 
 
-def _priority(pod: SchedulingPod, priorities: Mapping[str, int]) -> int | None:
-    if pod.spec.priority is not None or not pod.spec.priority_class_name:
-        return pod.spec.priority
-    return {**_SYSTEM, **priorities}.get(pod.spec.priority_class_name)
+def _with_priority(spec: SchedulingPodSpec, priorities: PriorityClasses) -> SchedulingPodSpec:
+    """The priority of the class that the pod names, or of the one for those that name none."""
+    if spec.priority is not None:
+        return spec
+    default = next((each.metadata.name for each in priorities.values() if each.global_default), "")
+    name = spec.priority_class_name or default
+    chosen = priorities.get(name)
+    if chosen is None:
+        return replace(spec, priority=_SYSTEM.get(name))
+    policy = spec.preemption_policy or chosen.preemption_policy
+    return replace(spec, priority=chosen.value, priority_class_name=name, preemption_policy=policy)
 
 
 def _pod_resources(pod: SchedulingPod) -> ContainerResources:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import (
     APIDocument,
@@ -36,10 +38,17 @@ class NodeSpec(APIDocument, frozen=True, kw_only=True):
     unschedulable: bool = False
 
 
+class NodeImage(APIDocument, frozen=True, kw_only=True):
+    """`Node.status.images[]`."""
+
+    names: tuple[str, ...] = ()
+
+
 class NodeCapacityStatus(NodeStatus, frozen=True, kw_only=True):
     """`Node.status`; `allocatable` is what the scheduler may give away."""
 
     allocatable: Mapping[str, Quantity] = {}
+    images: tuple[NodeImage, ...] = ()
 
 
 class SchedulingNode(Node, frozen=True, kw_only=True):
@@ -124,7 +133,7 @@ class ContainerPort(APIDocument, frozen=True, kw_only=True):
 
     container_port: int = 0
     host_port: int = 0
-    host_ip: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
 
@@ -137,6 +146,7 @@ class RestartRule(APIDocument, frozen=True, kw_only=True):
 class SchedulingContainer(PodContainer, frozen=True, kw_only=True):
     """A container with what decides where it can run."""
 
+    image: str = ""
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str = ""
     restart_policy_rules: tuple[RestartRule, ...] = ()
@@ -144,12 +154,25 @@ class SchedulingContainer(PodContainer, frozen=True, kw_only=True):
 
 
 class PodVolume(APIDocument, frozen=True, kw_only=True):
-    """`Pod.spec.volumes[]`, as far as it can bind a pod to nodes."""
+    """`Pod.spec.volumes[]`, as far as it can bind a pod to nodes: each source but those that any node has."""
 
     name: str = ""
-    persistent_volume_claim: Mapping[str, Any] | None = None
-    ephemeral: Mapping[str, Any] | None = None
+    aws_elastic_block_store: Mapping[str, Any] | None = None
+    azure_disk: Mapping[str, Any] | None = None
+    cinder: Mapping[str, Any] | None = None
     csi: Mapping[str, Any] | None = None
+    ephemeral: Mapping[str, Any] | None = None
+    gce_persistent_disk: Mapping[str, Any] | None = None
+    iscsi: Mapping[str, Any] | None = None
+    persistent_volume_claim: Mapping[str, Any] | None = None
+    portworx_volume: Mapping[str, Any] | None = None
+    rbd: Mapping[str, Any] | None = None
+    vsphere_volume: Mapping[str, Any] | None = None
+
+    @property
+    def placed(self) -> bool:
+        """Return whether kube-scheduler's plug-ins for volumes look at it."""
+        return any(getattr(self, field) is not None for field in self.__struct_fields__ if field != "name")
 
 
 class SchedulingGate(APIDocument, frozen=True, kw_only=True):
@@ -175,6 +198,7 @@ class SchedulingPodSpec(PodSpec, frozen=True, kw_only=True):
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     priority: int | None = None
     priority_class_name: str = ""
+    runtime_class_name: str = ""
     preemption_policy: str = ""
     scheduler_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()

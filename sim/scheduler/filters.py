@@ -50,7 +50,6 @@ class OwnFilters:
 
     Attributes:
         requests: what the pod asks.
-        contradiction: why no node can suit, whatever it is; empty if one may.
     """
 
     def __init__(self, pod: SchedulingPod, minor: int, elsewhere: frozenset[str] = frozenset()) -> None:
@@ -59,7 +58,6 @@ class OwnFilters:
         self.requests: Amounts = amounts_of(pod_requests(pod, Counting(minor)))
         self._elsewhere = elsewhere
         self._named = named_nodes(pod)
-        self.contradiction = CONTRADICTION if self._named is not None and not self._named else ""
         self._cordoned_too = tolerates_unschedulable(pod)
         self._ports = host_ports(pod)
         self._features = required_features(pod, minor)

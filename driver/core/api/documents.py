@@ -39,6 +39,7 @@ _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 _SERVED: Final = {"DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"), "ResourcePoolStatusRequest": ("v1alpha3",)}
 _learned: Final[set[type]] = set()
 _learning: Final = threading.Lock()
+_NULL: Final = "got `null`"
 _UNKNOWN: Final = "contains unknown field "
 _AT: Final = re.compile(r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$")
 
@@ -84,9 +85,12 @@ def decode(kind: type[T], document: Any) -> T:
     """
     _learn(kind)
     try:
-        return msgspec.convert(document, kind, dec_hook=_decode_hook)
-    except msgspec.ValidationError as error:
-        raise _error(kind, error) from error
+        return _convert(kind, document)
+    except DocumentError as error:
+        # The API server prints an empty list that is required as null: `requests: null` of a claim that has none.
+        if _NULL in str(error.__cause__):
+            return _convert(kind, without_nulls(document))
+        raise
 
 
 def decode_json(kind: type[T], text: bytes | str) -> T:
@@ -99,11 +103,20 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        if _NULL in str(error):
+            return _convert(kind, without_nulls(msgspec.json.decode(text)))
         raise _error(kind, error) from error
     except UnicodeDecodeError as error:
         raise DocumentError(f"a text in it is not UTF-8: {error.reason} at its byte {error.start}") from error
     except RecursionError as error:
         raise DocumentError("it is nested too deeply") from error
+
+
+def _convert(kind: type[T], document: Any) -> T:
+    try:
+        return msgspec.convert(document, kind, dec_hook=_decode_hook)
+    except msgspec.ValidationError as error:
+        raise _error(kind, error) from error
 
 
 def without_nulls(value: Any) -> Any:

@@ -86,6 +86,14 @@ class DeviceCapacity(APIDocument, frozen=True, kw_only=True):
     value: Quantity
     request_policy: CapacityRequestPolicy | None = None
 
+    @property
+    def step(self) -> Quantity | None:
+        """Return the least amount by which requests may differ; None if they may ask for any amount."""
+        policy = self.request_policy
+        if policy is None:
+            return None
+        return policy.valid_range.step if policy.valid_range is not None else min(policy.valid_values, default=None)
+
 
 class Counter(APIDocument, frozen=True, kw_only=True):
     """An amount of a shared counter."""

@@ -8,7 +8,7 @@ from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.kube.cluster_documents import cluster_documents
 from dranode.driver.kube.errors import ApiError
 from dranode.sim.allocator.features import Features
-from dranode.sim.fit.dump import LIVE_KINDS, read_dump
+from dranode.sim.fit.dump import LIVE_KINDS, live_kinds, read_dump
 from dranode.sim.fit.questions import ClusterQuestions
 from dranode.sim.report.cluster import PAGE_KINDS, cluster_seen
 from tests.fakes.clusters import node_document, pod_document
@@ -33,6 +33,11 @@ def test_all_pages_of_all_kinds_are_read() -> None:
     ]
     assert read.documents[0].place == "the cluster, document 1 (Node a)"
     assert read.kinds == set(LIVE_KINDS)
+
+
+def test_pod_groups_are_asked_for_where_they_have_claims() -> None:
+    assert live_kinds(Features()) == LIVE_KINDS
+    assert live_kinds(Features(workload_resource_claims=True, generic_workload=True)) == (*LIVE_KINDS, "PodGroup")
 
 
 def test_what_may_not_be_listed_is_no_empty_kind() -> None:

@@ -81,6 +81,18 @@ def test_taint_rules_are_found_in_whatever_version_has_them(version: str) -> Non
     assert {rule["apiVersion"] for rule in rules} == {"resource.k8s.io/v1"}
 
 
+@pytest.mark.parametrize("version", ["v1beta1", "v1alpha3", "v1alpha2"])
+def test_pod_groups_are_found_in_whatever_version_has_them(version: str) -> None:
+    server = PagedServer({"podgroups": ["ring"]}, groups=version)
+    (group,) = server.client().documents("PodGroup")
+    assert group == {
+        "apiVersion": f"scheduling.k8s.io/{version}",
+        "kind": "PodGroup",
+        "metadata": {"name": "ring"},
+    }
+    assert PagedServer({}).client().documents("PodGroup") == []
+
+
 def test_a_server_without_taint_rules_has_none_and_one_that_refuses_them_may_have_some() -> None:
     assert PagedServer({}).client().documents("DeviceTaintRule") == []
     with pytest.raises(ApiError, match="does not let this account list devicetaintrules"):

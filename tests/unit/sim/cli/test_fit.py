@@ -51,6 +51,25 @@ def test_programs_get_nodes_scores_and_reasons(tmp_path: Path) -> None:
     assert big["refusals"][0]["nodes"] == ["b", "a"]
 
 
+def test_of_too_many_pods_by_nodes_programs_get_counts_and_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [node_document("a", "4"), node_document("b", "64"), pod_document("p", "3"), pod_document("big", "90")]
+    whole = json.loads(fit(tmp_path, *documents, options=("-o", "json")).output)
+    assert [refusal["count"] for pod in whole["pods"] for refusal in pod["refusals"]] == [2]
+    monkeypatch.setattr("dranode.sim.cli.fit._MOST_NAMED", 3)
+    counted = json.loads(fit(tmp_path, *documents, options=("-o", "json")).output)
+    assert any("nodes are counted and not named" in note for note in counted["notes"])
+    for one, other in zip(whole["pods"], counted["pods"], strict=True):
+        assert (other["tied"], other["scores"]) == (None, None)
+        assert {
+            **one,
+            "tied": None,
+            "scores": None,
+            "refusals": [{**each, "nodes": None} for each in one["refusals"]],
+        } == other
+
+
 def test_a_pod_that_fits_ends_well(tmp_path: Path) -> None:
     result = fit(tmp_path, node_document("a"), pod_document("p", "1"), options=("--scores",))
     assert result.exit_code == 0, result.output
@@ -105,7 +124,7 @@ def test_a_trace_is_answered_for_each_order(tmp_path: Path) -> None:
     ]
     trace.write_text(yaml.safe_dump({"trace": [{"pod": "nix"}]}))
     result = fit(tmp_path, node_document("a", "4"), pod_document("p", "2"), options=options)
-    assert "trace.yaml: no document is a pod nix" in str(result.exception)
+    assert "trace.yaml: trace[0].pod: no document is a pod nix" in str(result.exception)
 
 
 def page_data(path: Path) -> Any:
@@ -147,6 +166,21 @@ def test_the_page_has_the_claims_that_templates_make(tmp_path: Path) -> None:
     (claim,) = after["claims"]
     assert claim[0].startswith("default/p-t-gpu")
     assert claim[2] == [[0]]
+
+
+@pytest.mark.parametrize(
+    "option", [("--how-many",), ("--evict",), ("--move",), ("--scores",), ("--add", "like:a"), ("--pod", "p")]
+)
+def test_what_a_trace_does_not_answer_is_refused(tmp_path: Path, option: tuple[str, ...]) -> None:
+    result = fit(tmp_path, node_document("a"), pod_document("p"), options=("--trace", "t.yaml", *option))
+    assert isinstance(result.exception, UsageError)
+    assert f"leave out {option[0]}, " in str(result.exception)
+
+
+def test_orders_without_a_trace_are_refused(tmp_path: Path) -> None:
+    result = fit(tmp_path, node_document("a"), pod_document("p"), options=("--orders", "reversed"))
+    assert isinstance(result.exception, UsageError)
+    assert "--orders says in which orders a trace is answered" in str(result.exception)
 
 
 def test_a_trace_has_no_picture(tmp_path: Path) -> None:

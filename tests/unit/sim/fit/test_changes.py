@@ -18,7 +18,7 @@ from dranode.sim.fit.moves import EXACT_PODS, moves_for
 from dranode.sim.fit.questions import ClusterQuestions
 from dranode.sim.fit.room import room_for
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.fleet.nodes import NodeKind
+from dranode.sim.fleet.node_kinds import NodeKind
 from tests.fakes.clusters import (
     CLASS,
     Document,

@@ -108,3 +108,19 @@ def test_a_claim_of_which_only_a_part_is_on_a_node_ends_the_attempt_as_in_kube_s
     documents = [node_document("a"), slice_document("a"), node_document("b"), everywhere, CLASS, held]
     (answer,) = answers(*documents, pod_document("p", claims=["c"]))
     assert "device gpu-0 not found in pool a" in answer.placement.problem
+
+
+def test_a_device_that_its_pool_has_for_another_node_is_not_on_this_one() -> None:
+    # kube-scheduler 1.37.1: devices of a pool with perDeviceNodeSelection.
+    devices: list[Document] = [
+        {"name": "gpu-0", "allNodes": True, "nodeAllocatableResources": FOUR},
+        {"name": "gpu-1", "nodeName": "a", "nodeAllocatableResources": FOUR},
+    ]
+    fabric = slice_document("fabric", devices)
+    fabric["spec"] = {**fabric["spec"], "perDeviceNodeSelection": True}
+    del fabric["spec"]["nodeName"]
+    held = claim_document("c", on=("fabric", "gpu-0"), users=["q"])
+    (first,) = held["status"]["allocation"]["devices"]["results"]
+    held["status"]["allocation"]["devices"]["results"] = [first, {**first, "device": "gpu-1"}]
+    (answer,) = answers(node_document("b"), fabric, CLASS, held, pod_document("p", claims=["c"]))
+    assert answer.placement.problem.endswith("device gpu-1, driver gpu.example.com: device gpu-1 does not match node")

@@ -134,6 +134,66 @@ def test_volumes_and_other_schedulers_are_named_as_not_seen() -> None:
     assert any("belongs to a PodGroup" in note for note in answer.notes)
 
 
+@pytest.mark.parametrize(
+    "source", ["gcePersistentDisk", "awsElasticBlockStore", "azureDisk", "cinder", "csi", "iscsi", "rbd", "ephemeral"]
+)
+def test_every_volume_that_kube_scheduler_looks_at_is_named_as_not_seen(source: str) -> None:
+    harmless = [{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "c"}}]
+    (answer,) = answers(node_document("a"), pod_document("p", volumes=[{"name": "data", source: {}}, *harmless]))
+    assert answer.notes == ("volumes are not looked at, which may keep it off nodes: data",)
+
+
+def preempts(*documents: Document) -> bool:
+    answer = answers(*documents)[0]
+    return any("kube-scheduler may preempt pods that are less important" in note for note in answer.notes)
+
+
+def test_that_kube_scheduler_may_preempt_is_said_where_an_eviction_may_help() -> None:
+    bound, taint = pod_document("b", "3", node="a"), {"key": "dedicated", "effect": "NoSchedule"}
+    node, tainted = node_document("a", "4"), node_document("a", "4", taints=[taint])
+    assert preempts(node, bound, pod_document("p", "2", priority=1))
+    assert preempts(node, node_document("small", "1"), bound, pod_document("p", "2", priority=1))
+    assert not preempts(node, bound, pod_document("p", "2"))
+    assert not preempts(node, bound, pod_document("p", "5", priority=1))
+    assert not preempts(tainted, bound, pod_document("p", "2", priority=1))
+    assert not preempts(node, bound, pod_document("p", "1", priority=1))
+    assert not preempts(node, bound, pod_document("p", "2", priority=1, preemptionPolicy="Never"))
+
+
+def test_what_is_odd_about_an_allocation_is_said_of_its_pod() -> None:
+    slices = slice_document("a", [{"name": "far", "bindingConditions": ["attached"]}])
+    (answer,) = answers(node_document("a"), slices, CLASS, claim_document("c"), pod_document("p", claims=["c"]))
+    assert answer.choice.node == "a"
+    (note,) = answer.notes
+    assert note.startswith("claim c: far has binding conditions: kube-scheduler binds the pod when the claim's status")
+    assert "has attached for it" in note
+
+
+def with_image(node: Document, *names: str) -> Document:
+    return {**node, "status": {**node["status"], "images": [{"names": list(names), "sizeBytes": 10**9}]}}
+
+
+@pytest.mark.parametrize(
+    ("image", "noted"), [("r.example/x", True), ("r.example/x:latest", True), ("r.example/x:2", False), ("y", False)]
+)
+def test_images_that_some_nodes_have_are_named_as_not_scored(image: str, *, noted: bool) -> None:
+    bare, full = node_document("a"), with_image(node_document("b"), "r.example/x:latest", "y:latest")
+    pod = pod_document("p")
+    pod["spec"]["containers"][0]["image"] = image
+    (answer,) = answers(with_image(bare, "y:latest"), full, pod)
+    assert any("ImageLocality" in note for note in answer.notes) == noted
+    assert not noted or answer.notes[0].startswith(f"1 of 2 nodes have its image {image} already")
+
+
+def test_what_a_runtime_class_would_add_to_a_pod_of_a_file_is_named_as_not_seen() -> None:
+    pod = pod_document("p", runtimeClassName="kata")
+    (answer,) = answers(node_document("a"), pod)
+    assert any("no RuntimeClass is read" in note and "kata" in note for note in answer.notes)
+    pod["metadata"]["uid"] = "1"
+    (answer,) = answers(node_document("a"), pod)
+    assert answer.notes == ()
+
+
 def selected(questions: ClusterQuestions, *names: str) -> None:
     questions.selected(names)
 

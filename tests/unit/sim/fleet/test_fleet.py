@@ -1,6 +1,7 @@
 import itertools
 import random
 import xml.etree.ElementTree as ET
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.place import Fleet
 from dranode.sim.cluster.workload import read_workload
-from dranode.sim.fleet.nodes import NodeKind, nodes_of, read_nodes, slices_of
+from dranode.sim.fleet.node_kinds import NodeKind, nodes_of
+from dranode.sim.fleet.nodes import read_nodes, slices_of
 from dranode.sim.fleet.pictured import report_picture
-from dranode.sim.fleet.report import FleetReport, fleet_document, run_fleet
+from dranode.sim.fleet.report import FleetReport, fleet_document, run_fleet, unit_amount
 
 CPU = {"name": "cpu", "allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": {"value": "16"}}}
 BIG = {"name": "big", "attributes": {"size": {"string": "big"}}}
@@ -288,6 +290,32 @@ def test_what_no_claim_of_the_run_can_use_is_stranded() -> None:
     ]
 
 
+def in_steps(name: str, capacity: str, step: str) -> dict[str, Any]:
+    policy = {"default": step, "validRange": {"min": step, "step": step}}
+    return {
+        "name": name,
+        "allowMultipleAllocations": True,
+        "capacity": {"size": {"value": capacity, "requestPolicy": policy}},
+    }
+
+
+def test_what_one_pool_shares_out_in_different_steps_is_not_added_up() -> None:
+    memory, more, huge = in_steps("m0", "2Gi", "1Mi"), in_steps("m1", "1Gi", "1Mi"), in_steps("h", "1Gi", "2Mi")
+    larger = {**huge, "name": "g", "capacity": {"size": {"value": "1Gi", "requestPolicy": {"validValues": ["1Gi"]}}}}
+    published = [*slices("n0", memory=[memory, more, huge, larger], cpu=[CPU]), *slices("n1", memory=[memory])]
+    kinds = [(node, "m") for node in nodes("n0", "n1")]
+    report = run_fleet(published, [], kinds, (), features=Features(), new_share_id=str)
+    assert [{name: unit_amount(unit.total) for name, unit in node.units.items()} for node in report.nodes] == [
+        {
+            "dra.cpu/cpu": "16",
+            "memory/size in steps of 1Gi": "1Gi",
+            "memory/size in steps of 1Mi": "3Gi",
+            "memory/size in steps of 2Mi": "1Gi",
+        },
+        {"memory/size in steps of 1Mi": "2Gi"},
+    ]
+
+
 def test_alternatives_are_counted_and_shown_in_the_picture() -> None:
     report = run([claim_document(f"c{number}", gpu("big", "small")) for number in range(7)])
     assert report.alternatives == {"gpu": {"big": 3, "small": 3, None: 1}}
@@ -350,3 +378,11 @@ def test_the_document_has_the_parts_that_others_rely_on() -> None:
     assert document["scores"][0] == {"pod": "default/c", "node": "n-0", "raw": 8, "score": 100}
     assert document["claims"][0]["node"] == "n-0"
     assert len(document["slices"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0"), (30, "30"), (20_000, "20,000"), (Fraction(1, 2), "0.5"), (247 << 30, "247Gi"), (1536 << 20, "1536Mi")],
+)
+def test_amounts_are_written_as_people_know_them(amount: int | Fraction, text: str) -> None:
+    assert unit_amount(amount) == text

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.api.documents import decode
-from dranode.sim.scheduler.defaults import with_defaults
+from dranode.driver.core.api.resource import ObjectMeta
+from dranode.sim.scheduler.defaults import PriorityClass, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.requests import Counting, amounts_of, pod_requests
 from dranode.sim.scheduler.snapshot import PodInfo
@@ -108,8 +109,17 @@ def test_limits_for_the_whole_pod_make_requests_of_what_its_containers_ask() -> 
 
 
 def test_a_pod_gets_the_tolerations_and_the_priority_that_the_server_gives() -> None:
-    made = with_defaults(pod(container("a"), priorityClassName="gold"), {"gold": 7})
-    assert made.priority == 7
+    gold = PriorityClass(value=7, preemption_policy="Never")
+    usual = PriorityClass(metadata=ObjectMeta(name="usual"), value=3, global_default=True)
+    classes = {"gold": gold, "usual": usual}
+    made = with_defaults(pod(container("a"), priorityClassName="gold"), classes)
+    assert (made.priority, made.spec.preemption_policy) == (7, "Never")
+    assert with_defaults(pod(container("a")), classes).priority == 3
+    assert with_defaults(pod(container("a"), priority=0), classes).priority == 0
+    assert (
+        with_defaults(pod(container("a"), priorityClassName="system-node-critical"), classes).priority == 2_000_001_000
+    )
+    assert with_defaults(pod(container("a"), priorityClassName="gone"), classes).spec.priority is None
     assert [(each.key, each.effect) for each in made.spec.tolerations] == [
         ("node.kubernetes.io/not-ready", "NoExecute"),
         ("node.kubernetes.io/unreachable", "NoExecute"),

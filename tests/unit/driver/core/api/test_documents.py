@@ -11,8 +11,9 @@ from dranode.cdi.spec import Spec
 from dranode.cpu.config import CPUConfig
 from dranode.driver.core.api.documents import decode, decode_json
 from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.gpu.config import GPUConfig
-from dranode.sim.fleet.nodes import NodeKind
+from dranode.sim.fleet.node_kinds import NodeKind
 
 GPU = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
 CPU_FIELDS = "cpuset, threads, l3, spread, sharing, cfsQuota, memory"
@@ -54,3 +55,19 @@ def test_json_that_cannot_be_read_as_text_is_refused_as_a_document(text: bytes, 
     with pytest.raises(DocumentError) as raised:
         decode_json(dict[str, Any], text)
     assert str(raised.value) == message
+
+
+def test_a_null_of_the_api_server_means_nothing() -> None:
+    document = {
+        "metadata": {"name": "c"},
+        "spec": {"devices": {"requests": None}},
+        "status": {"allocation": {"devices": {"results": None}, "nodeSelector": None}},
+    }
+    for read in (decode(ResourceClaim, document), decode_json(ResourceClaim, msgspec.json.encode(document))):
+        assert read.spec.devices.requests == ()
+        assert read.status.allocation == AllocationResult()
+
+
+def test_a_null_in_place_of_what_is_required_is_an_error() -> None:
+    with pytest.raises(DocumentError, match=r"spec.devices.requests\[0\]: .*name"):
+        decode(ResourceClaim, {"spec": {"devices": {"requests": [{"name": None}]}}})

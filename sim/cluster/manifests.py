@@ -1,0 +1,74 @@
+"""Looks for what would be passed over: unknown fields of manifests, damaged objects for which a command has no use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dranode.driver.core.api.documents import decode, to_v1
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import (
+    APIDocument,
+    DeviceClassSpec,
+    ResourceClaimSpec,
+    ResourceClaimTemplateSpec,
+    ResourceSlice,
+)
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.core.api.unknown_fields import unknown_fields
+from dranode.sim.allocator.taint_rules import taint_rule
+from dranode.sim.cluster.pod_claims import PodGroup
+from dranode.sim.scheduler.documents import SchedulingNode
+
+# The kinds whose fields are all known here.
+SPECS: Final[Mapping[str, type[APIDocument]]] = {
+    "ResourceClaim": ResourceClaimSpec,
+    "ResourceClaimTemplate": ResourceClaimTemplateSpec,
+    "DeviceClass": DeviceClassSpec,
+}
+_CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
+    "Node": SchedulingNode,
+    "PodGroup": PodGroup,
+    "ResourceSlice": ResourceSlice,
+}
+
+
+def check_fields(documents: Iterable[SourceDocument]) -> None:
+    """Refuse fields that do not exist, of documents that no API server has stored: it would not have kept them.
+
+    Raises:
+        DocumentError: there is one; says where.
+    """
+    for source in documents:
+        spec = SPECS.get(source.kind)
+        if spec is None or (source.document.get("metadata") or {}).get("uid"):
+            continue
+        for field in unknown_fields(spec, source.document.get("spec") or {}, "spec"):
+            known = ", ".join(field.known)
+            raise DocumentError(f"{source.place}: {field.path}: there is no such field; there are {known}")
+
+
+def check_cluster_object(source: SourceDocument) -> None:
+    """Refuse a Node, ResourceSlice, PodGroup or DeviceTaintRule that does not decode; other kinds pass.
+
+    Raises:
+        DocumentError: it does not; says where.
+    """
+    kind = _CLUSTER.get(source.kind)
+    if kind is not None:
+        decode(kind, to_v1(source.document))
+    if source.kind == "DeviceTaintRule":
+        taint_rule(source)
+
+
+def check_unused(documents: Iterable[SourceDocument]) -> None:
+    """Refuse damaged objects of a cluster among documents of which a command reads only the workload.
+
+    Raises:
+        DocumentError: there is one; says where.
+    """
+    for source in documents:
+        try:
+            check_cluster_object(source)
+        except DocumentError as error:
+            raise DocumentError(f"{source.place}: {error}") from error

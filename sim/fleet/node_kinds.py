@@ -1,0 +1,110 @@
+"""The kinds of nodes of a fleet that may only be imagined: their values, and the nodes and slices made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.names import is_dns_subdomain
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeTaint, SchedulingNode
+
+# The name in templates of a pool that has the name of its node.
+TEMPLATE_POOL = "node"
+
+
+class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry: nodes that differ by name alone.
+
+    Attributes:
+        name: what the nodes are called, or the beginning of it.
+        machine: what `--machine` takes; empty if there are slices.
+        slices: a file with the ResourceSlices of one such node; empty if there is a machine.
+        count: how many.
+        labels: of every node.
+        allocatable: what pods may take of it; 110 pods unless it says otherwise.
+        taints: of every node.
+    """
+
+    name: str
+    machine: str = ""
+    slices: str = ""
+    count: int = 1
+    labels: Mapping[str, str] = {}
+    allocatable: Mapping[str, Quantity] = {}
+    taints: tuple[NodeTaint, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """The machine or the file of slices, for people."""
+        return self.machine or self.slices
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the nodes."""
+        return (self.name,) if self.count == 1 else tuple(f"{self.name}-{number}" for number in range(self.count))
+
+
+def nodes_of(kinds: Iterable[NodeKind]) -> tuple[SchedulingNode, ...]:
+    """The nodes, kind after kind."""
+    return tuple(
+        SchedulingNode(
+            metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **kind.labels}),
+            status=NodeCapacityStatus(allocatable=kind.allocatable),
+        )
+        for kind in kinds
+        for name in kind.names()
+    )
+
+
+def stamped(templates: Iterable[ResourceSliceSpec], names: Iterable[str]) -> Iterator[ResourceSlice]:
+    """The slices of nodes of these names, made from those of one node as `slice_templates` gives them.
+
+    A slice is named `<node>-<driver>-<number>`. A pool that is not the node's own is named `<node>/<pool>`.
+    """
+    templates = tuple(templates)
+    for name in names:
+        for number, spec in enumerate(templates):
+            pool = msgspec.structs.replace(
+                spec.pool, name=name if spec.pool.name == TEMPLATE_POOL else f"{name}/{spec.pool.name}"
+            )
+            yield ResourceSlice(
+                api_version="resource.k8s.io/v1",
+                kind="ResourceSlice",
+                metadata=ObjectMeta(name=f"{name}-{spec.driver}-{number:03d}"),
+                spec=msgspec.structs.replace(spec, node_name=name, pool=pool),
+            )
+
+
+def slice_template(spec: ResourceSliceSpec) -> ResourceSliceSpec:
+    """A node's slice as a template for others like it: a pool that has the node's name is called `node`."""
+    name = TEMPLATE_POOL if spec.pool.name == spec.node_name else spec.pool.name
+    return msgspec.structs.replace(spec, pool=msgspec.structs.replace(spec.pool, name=name))
+
+
+def check_node_kinds(kinds: Sequence[NodeKind]) -> None:
+    """Refuse entries of a `nodes.yaml` that are none.
+
+    Raises:
+        DocumentError: there are none, one is damaged, or two nodes have one name; says where.
+    """
+    if not kinds:
+        raise DocumentError("there are none; name at least one kind of node", "nodes")
+    known: set[str] = set()
+    for index, kind in enumerate(kinds):
+        _check(kind, f"nodes[{index}]", known)
+
+
+def _check(kind: NodeKind, path: str, known: set[str]) -> None:
+    if not is_dns_subdomain(kind.name, 240):
+        raise DocumentError(f'"{kind.name}" is not the name of a node', f"{path}.name")
+    if bool(kind.machine) == bool(kind.slices):
+        raise DocumentError("an entry has either machine or slices", path)
+    if kind.count < 1:
+        raise DocumentError(f"{kind.count} nodes are too few; 1 is the least", f"{path}.count")
+    for name in (kind.name, *kind.names()):
+        if name in known:
+            raise DocumentError(f'"{name}" stands there already', f"{path}.name")
+    known.update((kind.name, *kind.names()))

@@ -1,0 +1,173 @@
+"""Wrong input is one error with file, document and path, and exit status 1, in every command that reads documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dranode.driver.cli.commands import cli
+from dranode.driver.core.api.errors import DocumentError, UsageError
+
+DRA = "apiVersion: resource.k8s.io/v1\n"
+CLASS = f"{DRA}kind: DeviceClass\nmetadata: {{name: c}}\n"
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\nstatus: {allocatable: {cpu: '4', pods: '110'}}\n"
+SLICE = (
+    f"{DRA}kind: ResourceSlice\nmetadata: {{name: s}}\nspec: {{driver: d.example.com, nodeName: n, "
+    "pool: {name: n, generation: 1, resourceSliceCount: 1}, devices: [{name: d0}]}\n"
+)
+CLAIM = (
+    f"{DRA}kind: ResourceClaim\nmetadata: {{name: cl}}\n"
+    "spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}\n"
+)
+POD = (
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: x, resources: {claims: "
+    "[{name: k}]}}], resourceClaims: [{name: k, resourceClaimName: cl}]}\n"
+)
+RULE = f"{DRA}kind: DeviceTaintRule\nmetadata: {{name: t}}\nspec: {{taint: {{key: x, effect: NoSchedule}}}}\n"
+GROUP = "apiVersion: scheduling.k8s.io/v1alpha3\nkind: PodGroup\nmetadata: {name: g}\nspec: {}\n"
+DOCUMENTS = f"{CLASS}---\n{NODE}---\n{SLICE}---\n{CLAIM}---\n{POD}---\n{RULE}---\n{GROUP}"
+NODES = "nodes: [{name: m, machine: 'sockets=1,cores=4'}]\n"
+COMMANDS = (("check",), ("allocate",), ("fit",), ("bundle",), ("local", "--nodes", "nodes.yaml"))
+
+# Of the documents: what is replaced, by what, in which document, at which path.
+DAMAGED = {
+    "a misspelt kind": ("kind: Pod\n", "kind: Pood\n", 5, "kind"),
+    "a kind in lower case": ("kind: ResourceClaim\n", "kind: resourceclaim\n", 4, "kind"),
+    "an unknown kind": ("kind: Node\n", "kind: Widget\n", 2, "kind"),
+    "a kind that is a number": ("kind: Pod\n", "kind: 5\n", 5, "kind"),
+    "no kind": ("kind: Pod\n", "", 5, ""),
+    "an unknown group": (
+        f"{DRA}kind: ResourceSlice",
+        "apiVersion: resources.k8s.io/v1\nkind: ResourceSlice",
+        3,
+        "apiVersion",
+    ),
+    "a version that the core lacks": ("apiVersion: v1\nkind: Pod\n", "apiVersion: v2\nkind: Pod\n", 5, "apiVersion"),
+    "a version that is a number": ("apiVersion: v1\nkind: Pod\n", "apiVersion: 1\nkind: Pod\n", 5, "apiVersion"),
+    "a version that is none": ("apiVersion: v1\nkind: Node\n", "apiVersion: one\nkind: Node\n", 2, "apiVersion"),
+    "metadata that is a text": ("metadata: {name: p}", "metadata: p", 5, "metadata"),
+    "metadata that is nothing": ("metadata: {name: n}", "metadata:", 2, "metadata"),
+    "a name that is a number": ("metadata: {name: n}", "metadata: {name: 5}", 2, "metadata.name"),
+    "a label that is no text": ("metadata: {name: n}", "metadata: {name: n, labels: {a: true}}", 2, "metadata.labels"),
+    "a quantity that is none": ("cpu: '4'", "cpu: lots", 2, "status.allocatable"),
+    "a slice without a driver": ("driver: d.example.com, ", "", 3, "spec"),
+    "a misspelt field": (
+        "deviceClassName: c",
+        "deviceClassName: c, cout: 2",
+        4,
+        "spec.devices.requests[0].exactly.cout",
+    ),
+    "a count that is a word": ("deviceClassName: c", "deviceClassName: c, count: two", 4, "spec.devices.requests[0]"),
+    "a status that is a text": ("requests: [{name: r", "requests: [5, {name: r", 4, "spec.devices.requests[0]"),
+    "an effect that is none": ("effect: NoSchedule", "effect: Never", 6, "spec.taint.effect"),
+    "a rule without a taint": ("taint: {key: x, effect: NoSchedule}", "", 6, "spec"),
+    "a group that is a number": ("metadata: {name: g}\nspec: {}", "metadata: {name: g}\nspec: 5", 7, "spec"),
+    "two of one name": (
+        "metadata: {name: g}\nspec: {}\n",
+        f"metadata: {{name: g}}\nspec: {{}}\n---\n{SLICE}",
+        8,
+        "metadata.name",
+    ),
+}
+UNREADABLE = {
+    "nothing": b"",
+    "a comment": b"# nothing\n",
+    "an empty document": b"---\n---\n",
+    "half a JSON object": b'{"kind": "Pod", ',
+    "a tab": b"kind:\tPod\n\tx: 1\n",
+    "two keys": b"kind: Pod\nkind: Node\n",
+    "UTF-16": "kind: Pod".encode("utf-16"),
+    "bytes": bytes(range(256)),
+    "a text": b"hello\n",
+    "a list of texts": b"- a\n- b\n",
+    "a List of nothing": b"apiVersion: v1\nkind: List\nitems: []\n",
+    "a List of texts": b"apiVersion: v1\nkind: List\nitems: [a]\n",
+    "a List that is a text": b"apiVersion: v1\nkind: List\nitems: hello\n",
+    "a misspelt List": b"apiVersion: v1\nkind: Lists\nitems: []\n",
+}
+
+
+def run(folder: Path, text: str | bytes, *command: str) -> Result:
+    (folder / "nodes.yaml").write_text(NODES)
+    (folder / "x.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
+    return CliRunner().invoke(cli, [*command, "x.yaml"])
+
+
+def sentence(result: Result) -> str:
+    """What the program says, on one line; it never ends in another way."""
+    assert isinstance(result.exception, (DocumentError, SystemExit)), repr(result.exception)
+    assert result.exit_code == 1, result.output
+    said = str(result.exception) if isinstance(result.exception, DocumentError) else result.output
+    return " ".join(said.split())
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_document_is_named_by_every_command(what: str, tmp_path: Path) -> None:
+    before, after, number, path = DAMAGED[what]
+    assert before in DOCUMENTS
+    text = DOCUMENTS.replace(before, after, 1)
+    for command in COMMANDS:
+        said = sentence(run(tmp_path, text, *command))
+        assert path in said, command
+        assert "x.yaml" in said, command
+        if command != ("check",):
+            assert said.startswith(f"x.yaml, document {number}"), command
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_file_without_documents_is_named_by_every_command(what: str, tmp_path: Path) -> None:
+    for command in COMMANDS:
+        assert "x.yaml" in sentence(run(tmp_path, UNREADABLE[what], *command)), command
+
+
+def test_the_documents_themselves_are_right(tmp_path: Path) -> None:
+    for command in COMMANDS[:3]:
+        result = run(tmp_path, DOCUMENTS, *command)
+        assert result.exit_code == 0, result.output
+
+
+def test_a_field_that_an_api_server_has_stored_is_left_to_it(tmp_path: Path) -> None:
+    stored = DOCUMENTS.replace("metadata: {name: cl}", "metadata: {name: cl, uid: u}")
+    newer = stored.replace("deviceClassName: c", "deviceClassName: c, newer: 2")
+    assert run(tmp_path, newer, "allocate").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "path"),
+    [
+        ("nodes: []", "nodes"),
+        ("nodes: [null]", "nodes[0]"),
+        ("nodes: [{name: n, machin: cores=4}]", "nodes[0]"),
+        ("nodes: [{name: n, machine: cores=x}]", "the machine of the nodes n: cores=x"),
+        ("nodes: [{name: n, machine: absent.tar}]", 'the machine of the nodes n: there is no machine "absent.tar"'),
+    ],
+)
+def test_a_damaged_catalogue_is_named(nodes: str, path: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text(nodes)
+    poor = DOCUMENTS.replace("cpu: '4'", "cpu: '0'").replace("resources: {", "resources: {requests: {cpu: 1}, ")
+    for command in (("local", "--nodes", "wrong.yaml"), ("fit", "--add", "wrong.yaml")):
+        assert sentence(run(tmp_path, poor, *command)).startswith(f"wrong.yaml: {path}")
+
+
+def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    for command in (("local", "--nodes", "gone.yaml"), ("fit", "--add", "gone.yaml"), ("fit", "--trace", "gone.yaml")):
+        assert sentence(run(tmp_path, DOCUMENTS, *command)).count("gone.yaml") == 1
+
+
+def test_a_count_below_0_is_refused(tmp_path: Path) -> None:
+    text = DOCUMENTS.replace("deviceClassName: c", "deviceClassName: c, count: -1")
+    for command in (("check",), ("allocate",), ("fit",)):
+        assert "count" in sentence(run(tmp_path, text, *command))
+
+
+def test_an_unknown_order_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "trace.yaml").write_text("trace: [{pod: p, for: 5}]")
+    result = run(tmp_path, DOCUMENTS, "fit", "--trace", "trace.yaml", "--orders", "zzz")
+    assert isinstance(result.exception, UsageError)
