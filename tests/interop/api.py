@@ -8,6 +8,9 @@ import json
 import socket
 import ssl
 import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 Document = dict[str, Any]
@@ -15,6 +18,7 @@ _TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _TLS.check_hostname = False
 _TLS.verify_mode = ssl.CERT_NONE
 _PATIENCE = 60.0
+_AT_ONCE = 4
 
 
 class RefusedError(Exception):
@@ -26,6 +30,7 @@ class Api:
 
     def __init__(self, port: int, token: str) -> None:
         self.port = port
+        self._token = token
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._connection: http.client.HTTPSConnection | None = None
 
@@ -70,6 +75,30 @@ class Api:
         made: Document = self.send("POST", path, document)
         return made
 
+    def create_all(self, documents: Sequence[tuple[str, Document]]) -> list[Document | RefusedError]:
+        """Create objects that do not depend on each other, several at a time; in their order."""
+        made: list[Document | RefusedError] = [RefusedError("not sent")] * len(documents)
+        numbers = iter(range(len(documents)))
+        drawing = threading.Lock()
+
+        def send() -> None:
+            api = Api(self.port, self._token)
+            with contextlib.closing(api):
+                while True:
+                    with drawing:
+                        number = next(numbers, None)
+                    if number is None:
+                        return
+                    try:
+                        made[number] = api.create(*documents[number])
+                    except RefusedError as error:
+                        made[number] = error
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for done in [pool.submit(send) for _ in range(_AT_ONCE)]:
+                done.result()
+        return made
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -82,18 +111,18 @@ class Api:
         self.send("DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
 
 
-class PodWatch:
-    """What becomes of pods: each pod's last state, awaited by name."""
+class Watch:
+    """The last state of each object of a kind, awaited by name."""
 
-    def __init__(self, api: Api, token: str) -> None:
+    def __init__(self, api: Api, token: str, path: str) -> None:
         self._connection = http.client.HTTPSConnection("127.0.0.1", api.port, context=_TLS, timeout=None)
         self._connection.request(
-            "GET", "/api/v1/pods?watch=true&resourceVersion=0", None, {"Authorization": f"Bearer {token}"}
+            "GET", f"{path}?watch=true&resourceVersion=0", None, {"Authorization": f"Bearer {token}"}
         )
         self._answer = self._connection.getresponse()
-        self._settled: dict[str, Document] = {}
+        self._objects: dict[tuple[str, str], Document] = {}
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="pod-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -104,25 +133,81 @@ class PodWatch:
         self._answer.close()
         self._connection.close()
 
-    def settled(self, namespace: str, name: str) -> Document:
-        """Wait until the scheduler has bound the pod, or has said why it cannot."""
-        key = f"{namespace}/{name}"
+    def until(self, namespace: str, name: str, state: Callable[[Document], bool]) -> Document:
+        """Wait until the object is in a state."""
+        key = namespace, name
         with self._changed:
-            if not self._changed.wait_for(lambda: key in self._settled, _PATIENCE):
-                raise TimeoutError(f"the scheduler said nothing of pod {key} for {_PATIENCE:.0f} s")
-            return self._settled.pop(key)
+            if not self._changed.wait_for(lambda: key in self._objects and state(self._objects[key]), _PATIENCE):
+                last = json.dumps(self._objects.get(key))
+                raise TimeoutError(f"{name} of {namespace} stayed for {_PATIENCE:.0f} s as it is: {last}")
+            return self._objects[key]
 
     def _run(self) -> None:
         try:
             while line := self._answer.readline():
-                self._take(json.loads(line)["object"])
+                self._take(json.loads(line))
         except (OSError, http.client.HTTPException, ValueError, AttributeError):
             return  # the server ends
 
-    def _take(self, pod: Document) -> None:
-        conditions = pod.get("status", {}).get("conditions", [])
-        refused = any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions)
-        if pod.get("spec", {}).get("nodeName") or refused:
-            with self._changed:
-                self._settled[f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"] = pod
-                self._changed.notify_all()
+    def _take(self, event: Document) -> None:
+        metadata = event["object"]["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        with self._changed:
+            if event["type"] == "DELETED":
+                self._objects.pop(key, None)
+            else:
+                self._objects[key] = event["object"]
+            self._changed.notify_all()
+
+
+class ClaimWatch(Watch):
+    """What becomes of claims, whose devices are attached by a driver that is as quick as can be."""
+
+    def __init__(self, api: Api, token: str) -> None:
+        self._port, self._token = api.port, token
+        # How many claims had devices that were attached.
+        self.attached = 0
+        super().__init__(api, token, "/apis/resource.k8s.io/v1/resourceclaims")
+
+    def _take(self, event: Document) -> None:
+        status = event["object"].get("status", {})
+        results = status.get("allocation", {}).get("devices", {}).get("results", [])
+        waiting = [each for each in results if each.get("bindingConditions")]
+        if event["type"] != "DELETED" and waiting and "devices" not in status:
+            metadata = event["object"]["metadata"]
+            path = (
+                f"/apis/resource.k8s.io/v1/namespaces/{metadata['namespace']}/resourceclaims/{metadata['name']}/status"
+            )
+            # The claim may be gone, or given back, by now; a connection that was idle may be closed.
+            with contextlib.closing(Api(self._port, self._token)) as driver, contextlib.suppress(RefusedError):
+                driver.merge(path, {"status": {"devices": [_attached(each) for each in waiting]}})
+                self.attached += 1
+        super()._take(event)
+
+
+def _attached(result: Document) -> Document:
+    """The status of a device whose binding conditions all hold."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    conditions = [
+        {"type": name, "status": "True", "reason": "Attached", "message": "", "lastTransitionTime": now}
+        for name in result["bindingConditions"]
+    ]
+    known: Document = {key: result[key] for key in ("driver", "pool", "device", "shareID") if key in result}
+    return known | {"conditions": conditions}
+
+
+class PodWatch(Watch):
+    """What becomes of pods."""
+
+    def __init__(self, api: Api, token: str) -> None:
+        super().__init__(api, token, "/api/v1/pods")
+
+    def settled(self, namespace: str, name: str) -> Document:
+        """Wait until the scheduler has bound the pod, or has said why it cannot."""
+        return self.until(namespace, name, _settled)
+
+
+def _settled(pod: Document) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    refused = any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions)
+    return bool(pod["spec"].get("nodeName")) or refused

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +12,7 @@ from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.releases import release
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.demand import PodDemand, demand_of
@@ -19,25 +22,46 @@ from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.snapshot import PodInfo
-from tests.fakes.placements import devices_differ, difference, sources_of
-from tests.interop.api import Api, PodWatch, RefusedError
-from tests.interop.clusters import RandomCluster
+from tests.fakes.placements import chosen_otherwise, devices_differ, difference, sources_of
+from tests.interop.api import Api, ClaimWatch, PodWatch, RefusedError
+from tests.interop.clusters import ADMIN, RandomCluster
+from tests.interop.control_plane import TOKEN
 
 Document = dict[str, Any]
 _RESOURCE = "/apis/resource.k8s.io/v1"
+_SCHEDULING = "/apis/scheduling.k8s.io/v1beta1"
+_PLURALS = {"DeviceClass": "deviceclasses"}
+# The fields of `spec.resourceClaims[]` that refer to something.
+_SOURCES = {"resourceClaimName": "ResourceClaim", "resourceClaimTemplateName": "ResourceClaimTemplate"}
+_RULES_STABLE_SINCE = 37
 # Until what was created has reached the scheduler, which is told of each kind by itself.
 _SETTLE = 0.15
-_ATTEMPTS = 3
+_ATTEMPTS = 4
 _OVERHEAD = {"cpu": "250m", "memory": "120Mi"}
 
 
 @dataclass
 class Tally:
-    """What came of all pods."""
+    """What came of all pods.
+
+    Attributes:
+        pods: those that came.
+        bound: of these, how many were bound.
+        lotteries: of these, how many might have been bound to several nodes.
+        named: pods that named their node, which pass the scheduler by.
+        templates: pods that had a claim from a template.
+        attached: claims with devices that had to be attached first (binding conditions).
+        repeated: attempts that were made once more.
+        refused: pods that the server refused.
+        differences: what differs.
+    """
 
     pods: int = 0
     bound: int = 0
     lotteries: int = 0
+    named: int = 0
+    templates: int = 0
+    attached: int = 0
     repeated: int = 0
     refused: int = 0
     differences: list[str] = field(default_factory=list)
@@ -46,22 +70,33 @@ class Tally:
 class Beside:
     """One control plane, and cases in it one after another."""
 
-    def __init__(self, api: Api, watch: PodWatch, version: str, gates: str = "") -> None:
+    def __init__(self, api: Api, watches: tuple[PodWatch, ClaimWatch], version: str, gates: str = "") -> None:
         self.api = api
-        self.watch = watch
+        self.pods, self.claims = watches
         self.features = Features.parse(gates, release(version))
         self.tally = Tally()
-        for each in RandomCluster(0, mappings=self.features.node_allocatable_resources).classes():
+        for each in RandomCluster(0, self.features).classes():
             api.create(f"{_RESOURCE}/deviceclasses", each)
         heavy = {"metadata": {"name": "heavy"}, "handler": "heavy", "overhead": {"podFixed": _OVERHEAD}}
         api.create("/apis/node.k8s.io/v1/runtimeclasses", heavy)
 
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, api: Api, version: str, gates: str = "") -> Iterator[Beside]:
+        """Watch the server while cases run."""
+        with (
+            contextlib.closing(PodWatch(api, TOKEN)) as pods,
+            contextlib.closing(ClaimWatch(api, TOKEN)) as claims,
+        ):
+            yield cls(api, (pods, claims), version, gates)
+
     def case(self, seed: int) -> Document:
         """Build the cluster of a seed and bring its pods, one after another; returns what became of them."""
-        case = _Case(self, RandomCluster(seed, mappings=self.features.node_allocatable_resources))
+        case = _Case(self, RandomCluster(seed, self.features))
         try:
             case.run()
         finally:
+            self.tally.attached = self.claims.attached
             case.clear()
         return {"documents": case.documents, "steps": case.steps}
 
@@ -71,33 +106,53 @@ class _Case:
 
     def __init__(self, beside: Beside, cluster: RandomCluster) -> None:
         self._api = beside.api
-        self._watch = beside.watch
+        self._beside = beside
         self._tally = beside.tally
-        self._minor = beside.features.release.number[0]
         self._features = beside.features
+        self._minor = beside.features.release.number[0]
         self._mappings = beside.features.node_allocatable_resources
         self._cluster = cluster
         self._namespaces = [f"{cluster.name}-red", f"{cluster.name}-blue"]
-        self._made = [self._namespace(self._namespaces[0], "red"), self._namespace(self._namespaces[1], "blue")]
-        nodes = [self._api.create("/api/v1/nodes", node) for node in cluster.nodes()]
-        self._made += [*nodes, *cluster.classes()]
-        self._made += [self._api.create(f"{_RESOURCE}/resourceslices", each) for each in cluster.slices(nodes)]
-        self._made += [self._service(each) for each in cluster.services(self._namespaces[0])]
-        dump = read_dump(sources_of(self._made))
-        self._scheduler = Scheduler(Allocator(dump.slices, dump.classes, beside.features, new_share_id=lambda: "share"))
-        self._state = ClusterState.of(dump, beside.features)
-        # What the real scheduler did, for those who have none.
-        self.documents = [_plain(document) for document in self._made]
+        nodes = cluster.nodes()
+        slices, rules = cluster.slices(nodes), [_of_version(each, self._minor) for each in cluster.rules(nodes)]
+        services = cluster.services(self._namespaces[0])
+        groups = [each for namespace in self._namespaces for each in cluster.groups(namespace)]
+        pods = list(cluster.pods(self._namespaces))
+        # What the server has of the cluster: what the real scheduler met, for those who have none.
+        self.documents: list[Document] = []
         self.steps: list[Document] = []
+        self._rules = bool(rules)
+        # Namespaces before what is in them, nodes before devices that stand for something of them.
+        self._create([*(_namespace(name) for name in self._namespaces), *nodes])
+        self._create([*slices, *rules, *services, *groups, *(each for made, _ in pods for each in made)])
+        self._pods = [pod for _, pod in pods if not self._lacks(pod)]
+        self._tally.refused += len(pods) - len(self._pods)
+        self._templates = {
+            (each["metadata"]["namespace"], each["metadata"]["name"]): each["spec"]["spec"]
+            for each in self.documents
+            if each["kind"] == "ResourceClaimTemplate"
+        }
+        # The names of the claims of PodGroups, by namespace, group and entry.
+        self._shared: dict[tuple[str, ...], str] = {}
+        for group in [each for each in self.documents if each["kind"] == "PodGroup"]:
+            self._make_claims_of(group)
+        self.documents += cluster.classes()
+        self._dump = read_dump(sources_of(self.documents))
+        allocator = Allocator(
+            self._dump.slices,
+            self._dump.classes,
+            beside.features,
+            new_share_id=lambda: "share",
+            rules=self._dump.rules,
+            claims=self._dump.asked,
+        )
+        self._scheduler = Scheduler(allocator)
+        self._state = ClusterState.of(self._dump, beside.features)
 
     def run(self) -> None:
         time.sleep(_SETTLE)
-        for claims, pod in self._cluster.pods(self._namespaces):
-            path = f"{_RESOURCE}/namespaces/{pod['metadata']['namespace']}/resourceclaims"
+        for pod in self._pods:
             try:
-                made = [self._api.create(path, claim) for claim in claims]
-                self._made += made
-                self.documents += map(_plain, made)
                 self._bring(pod)
             except RefusedError as error:
                 # A pod that is made up at random may break a rule of the server.
@@ -106,13 +161,11 @@ class _Case:
                 self._tally.refused += 1
 
     def clear(self) -> None:
+        """Take the cluster away; claims stay, whose devices no other cluster has."""
         for namespace in self._namespaces:
             self._api.delete_all(f"/api/v1/namespaces/{namespace}/pods")
-            claims = f"{_RESOURCE}/namespaces/{namespace}/resourceclaims"
-            for claim in self._api.send("GET", claims)["items"]:
-                if claim["metadata"].get("finalizers"):
-                    self._api.merge(f"{claims}/{claim['metadata']['name']}", {"metadata": {"finalizers": None}})
-            self._api.delete_all(claims)
+        if self._rules:
+            self._api.delete_all(f"/apis/{_rule_version(self._minor)}/devicetaintrules")
         self._api.delete_all(f"{_RESOURCE}/resourceslices")
         self._api.delete_all("/api/v1/nodes")
 
@@ -125,27 +178,146 @@ class _Case:
                 f"/api/v1/namespaces/{metadata['namespace']}/pods", {**pod, "metadata": metadata}
             )
             self._tally.pods += not attempt
-            dump = read_dump(sources_of([*self._made, created]))
-            demand = demand_of(dump.pods[0], dump, self._features)
+            before = self._demand(created)
+            demand = self._demand(*self._make_claims(created))
             mine = self._scheduler.place(self._state, demand)
-            real = self._watch.settled(metadata["namespace"], metadata["name"])
-            problem = difference(mine, real, len(self._state.nodes)) or self._devices_differ(mine, real)
+            real = self._beside.pods.settled(metadata["namespace"], metadata["name"])
+            if pod["spec"].get("nodeName"):
+                self._name_node(demand, mine, real)
+                return
+            outcomes = self._outcomes(demand, mine, real)
+            claims = self._claims(demand, real)
+            problem = (
+                difference(mine, real, len(self._state.nodes))
+                or _devices_differ(outcomes, claims)
+                or self._otherwise(demand, mine, before)
+            )
             if not problem:
                 self._tally.lotteries += len(mine.tied) > 1
-                self._follow(demand, real)
+                self._follow(demand, real, claims)
                 return
             self._tally.repeated += 1
             self._remove(demand)
+            self._give_back(demand, real)
             time.sleep(_SETTLE * 2 ** (attempt + 1))
         self._tally.differences.append(f"{self._cluster.name} {pod['metadata']['name']}: {problem}")
 
-    def _follow(self, demand: PodDemand, real: Document) -> None:
+    def _demand(self, pod: Document, claims: Iterable[Document] = ()) -> PodDemand:
+        """The pod as the simulator reads it, with claims that were made for it."""
+        more = {ClaimKey.of(claim): claim for claim in (decode(ResourceClaim, each) for each in claims)}
+        self._dump = replace(self._dump, claims={**self._dump.claims, **more})
+        (read,) = read_dump(sources_of([pod])).pods
+        return demand_of(read, self._dump, self._features)
+
+    def _make_claims(self, pod: Document) -> tuple[Document, list[Document]]:
+        """Make the claims of the pod's templates, as a controller would; returns the pod whose status says so too."""
+        metadata = pod["metadata"]
+        group = metadata["namespace"], pod["spec"].get("schedulingGroup", {}).get("podGroupName")
+        entries = [each for each in pod["spec"].get("resourceClaims", []) if "resourceClaimTemplateName" in each]
+        if not entries:
+            return pod, []
+        self._tally.templates += metadata["name"].endswith("-0")
+        names, claims = [], []
+        for entry in entries:
+            name = self._shared.get((*group, entry["name"]))
+            if name is None:
+                claims.append(self._generate(pod, entry))
+                name = claims[-1]["metadata"]["name"]
+            names.append(name)
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        return {**self._api.merge(path, _claim_statuses(entries, names)), "kind": "Pod"}, claims
+
+    def _make_claims_of(self, group: Document) -> None:
+        """Make the claims of a PodGroup."""
+        metadata, entries = group["metadata"], group["spec"]["resourceClaims"]
+        names = [self._generate(group, entry)["metadata"]["name"] for entry in entries]
+        for entry, name in zip(entries, names, strict=True):
+            self._shared[metadata["namespace"], metadata["name"], entry["name"]] = name
+        path = f"{_SCHEDULING}/namespaces/{metadata['namespace']}/podgroups/{metadata['name']}/status"
+        group["status"] = self._api.merge(path, _claim_statuses(entries, names))["status"]
+
+    def _generate(self, owner: Document, entry: Document) -> Document:
+        """Make the claim of an entry of a pod or of a PodGroup."""
+        metadata = owner["metadata"]
+        reference = {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+            "controller": True,
+        }
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {
+                "name": f"{metadata['name']}-{entry['name']}-x7x7x",
+                "namespace": metadata["namespace"],
+                "annotations": {"resource.kubernetes.io/pod-claim-name": entry["name"]},
+                "ownerReferences": [reference],
+            },
+            "spec": self._templates[metadata["namespace"], entry["resourceClaimTemplateName"]],
+        }
+        made = self._api.create(_path(claim), claim)
+        self.documents.append(_plain(made))
+        return made
+
+    def _otherwise(self, demand: PodDemand, mine: Placement, before: PodDemand) -> str:
+        """Say how the other two ways to the answer differ: groups of nodes, and claims that were not made yet."""
+        choice = self._scheduler.choose(self._state, demand)
+        problem = chosen_otherwise(choice, mine)
+        if problem:
+            return f"chosen by groups of nodes: {problem}"
+        early = self._scheduler.place(self._state, before) if before.claims != demand.claims else mine
+        if (early.node, early.tied, early.refusals) != (mine.node, mine.tied, mine.refusals):
+            return f"from the template {early.tied or early.problem}, with the claim {mine.tied or mine.problem}"
+        return ""
+
+    def _name_node(self, demand: PodDemand, mine: Placement, real: Document) -> None:
+        """Go on from a pod that names its node: nobody allocates its claims, and it takes its share of the node."""
+        self._tally.named += 1
+        waiting = [claim for claim in demand.claims if ClaimKey.of(claim) not in self._state.allocations]
+        if mine.node is not None or not mine.problem:
+            self._tally.differences.append(f"{demand.pod.key} names its node, but here: {mine.tied} {mine.problem}")
+        for claim in waiting:
+            if self._claim(ClaimKey.of(claim)).status.allocation is not None:
+                self._tally.differences.append(
+                    f"{demand.pod.key} names its node, and {claim.metadata.name} is allocated"
+                )
+        self.steps.append({"pod": _plain(real)})
+        self._state = self._state.with_pod(demand, real["spec"]["nodeName"], ())
+
+    def _outcomes(self, demand: PodDemand, mine: Placement, real: Document) -> tuple[Outcome, ...]:
+        """What the claims get here on the node that was taken there."""
+        node = real["spec"].get("nodeName")
+        if node is None:
+            return ()
+        if node == mine.node:
+            return mine.outcomes
+        return self._scheduler.fits(self._state, demand, [node]).get(node, ())
+
+    def _claims(self, demand: PodDemand, real: Document) -> list[ResourceClaim]:
+        """The claims that were allocated for a pod; that for extended resources has a name that the scheduler made."""
+        if real["spec"].get("nodeName") is None:
+            return []
+        keys = [ClaimKey.of(claim) for claim in demand.claims]
+        keys = [key for key in keys if key not in self._state.allocations]
+        special = real["status"].get("extendedResourceClaimStatus")
+        if special is not None:
+            keys.append(ClaimKey(real["metadata"]["namespace"], special["resourceClaimName"]))
+        return [decode(ResourceClaim, self._beside.claims.until(key.namespace, key.name, _allocated)) for key in keys]
+
+    def _claim(self, key: ClaimKey) -> ResourceClaim:
+        path = f"{_RESOURCE}/namespaces/{key.namespace}/resourceclaims/{key.name}"
+        return decode(ResourceClaim, self._api.send("GET", path))
+
+    def _follow(self, demand: PodDemand, real: Document, claims: list[ResourceClaim]) -> None:
         """Go on from what the real scheduler did."""
         node = real["spec"].get("nodeName")
         step: Document = {"pod": _plain(real)}
         self.steps.append(step)
         if node is None:
             self._remove(demand)
+            self._give_back(demand, real)
             return
         self._tally.bound += 1
         status = self._cluster.resized(real)
@@ -153,9 +325,6 @@ class _Case:
             path = f"/api/v1/namespaces/{real['metadata']['namespace']}/pods/{real['metadata']['name']}/status"
             real = self._api.merge(path, {"status": status})
             step["resized"] = _plain(real)
-            time.sleep(_SETTLE)
-        outcomes = self._scheduler.fits(self._state, demand, [node])[node]
-        claims = [self._claim(outcome.claim, real) for outcome in outcomes]
         step["claims"] = [encode(claim) for claim in claims]
         allocated = [(claim, claim.status.allocation) for claim in claims if claim.status.allocation is not None]
         pod = decode(SchedulingPod, real)
@@ -166,34 +335,23 @@ class _Case:
                 demand = demand.with_special(claim)
         self._state = self._state.with_pod(demand, node, allocated)
 
-    def _devices_differ(self, mine: Placement, real: Document) -> str:
-        if real["spec"].get("nodeName") != mine.node:
-            return ""  # another node of a lottery
-        for outcome in mine.outcomes:
-            differs = devices_differ(outcome, self._claim(outcome.claim, real).status.allocation)
-            if differs:
-                return differs
-        return ""
-
-    def _claim(self, claim: ResourceClaim, pod: Document | None = None) -> ResourceClaim:
-        """The claim as it is now; that for a pod's extended resources has a name that the scheduler has made."""
-        special = (pod or {}).get("status", {}).get("extendedResourceClaimStatus")
-        made = pod is not None and claim.metadata.name == f"{pod['metadata']['name']}-extended-resources"
-        name = special["resourceClaimName"] if special and made else claim.metadata.name
-        path = f"{_RESOURCE}/namespaces/{claim.metadata.namespace}/resourceclaims/{name}"
-        return decode(ResourceClaim, self._api.send("GET", path))
-
     def _remove(self, demand: PodDemand) -> None:
-        """Take a pod away, and what its claims were given for it."""
         namespace, name = demand.pod.metadata.namespace, demand.pod.metadata.name
         self._api.send("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
-        self._remove_made(namespace, name)
+        if demand.extended:
+            self._remove_made(namespace, name)
+
+    def _give_back(self, demand: PodDemand, real: Document) -> None:
+        """Take away what the claims of a pod were given for it, which is gone."""
+        refused = (each["message"] for each in real["status"]["conditions"] if each["status"] == "False")
+        # An attempt that ends while the pod is bound may have allocated claims before.
+        if real["spec"].get("nodeName") is None and not any(text.startswith("running PreBind") for text in refused):
+            return
         for claim in demand.claims:
-            current = self._claim(claim)
-            users = [user for user in current.status.reserved_for if user.name != name]
-            if current.status.allocation is not None and not users:
-                path = f"{_RESOURCE}/namespaces/{namespace}/resourceclaims/{claim.metadata.name}/status"
-                self._api.merge(path, {"status": {"allocation": None, "reservedFor": None}})
+            key = ClaimKey.of(claim)
+            if key not in self._state.allocations:
+                path = f"{_RESOURCE}/namespaces/{key.namespace}/resourceclaims/{key.name}/status"
+                self._api.merge(path, {"status": {"allocation": None, "reservedFor": None, "devices": None}})
 
     def _remove_made(self, namespace: str, pod: str) -> None:
         """Delete the claim that the scheduler has made for the pod, which a controller would do."""
@@ -204,18 +362,75 @@ class _Case:
                 self._api.merge(one, {"metadata": {"finalizers": None}})
                 self._api.send("DELETE", one)
 
-    def _service(self, service: Document) -> Document:
-        self._api.create(f"/api/v1/namespaces/{service['metadata']['namespace']}/services", service)
-        return service
+    def _create(self, documents: list[Document]) -> None:
+        """Make objects that do not depend on each other; those that the server does not take are left out."""
+        for document, made in zip(
+            documents, self._api.create_all([(_path(each), each) for each in documents]), strict=True
+        ):
+            if not isinstance(made, RefusedError):
+                self.documents.append({**_plain(made), "kind": document["kind"], "apiVersion": document["apiVersion"]})
+            elif "is invalid" not in str(made):
+                raise made
 
-    def _namespace(self, name: str, team: str) -> Document:
-        made = self._api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": {"team": team}}})
-        return {**made, "kind": "Namespace", "apiVersion": "v1"}
+    def _lacks(self, pod: Document) -> bool:
+        """Whether the server did not take something that the pod needs."""
+        known = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in self.documents}
+        namespace = pod["metadata"]["namespace"]
+        return any(
+            (kind, namespace, entry[field]) not in known
+            for entry in pod["spec"].get("resourceClaims", [])
+            for field, kind in _SOURCES.items()
+            if field in entry
+        )
+
+
+def _path(document: Document) -> str:
+    """Where an object is made."""
+    plural = _PLURALS.get(document["kind"], f"{document['kind'].lower()}s")
+    version = document["apiVersion"]
+    namespace = document["metadata"].get("namespace")
+    return "/".join(
+        ["/api" if version == "v1" else "/apis", version, *(["namespaces", namespace] if namespace else []), plural]
+    )
+
+
+def _namespace(name: str) -> Document:
+    team = name.rpartition("-")[2]
+    labels = {"team": team, **({ADMIN: "true"} if team == "blue" else {})}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def _claim_statuses(entries: list[Document], names: list[str]) -> Document:
+    pairs = zip(entries, names, strict=True)
+    statuses = [{"name": entry["name"], "resourceClaimName": name} for entry, name in pairs]
+    return {"status": {"resourceClaimStatuses": statuses}}
+
+
+def _allocated(claim: Document) -> bool:
+    return "allocation" in claim.get("status", {})
+
+
+def _devices_differ(outcomes: tuple[Outcome, ...], claims: list[ResourceClaim]) -> str:
+    """How claims differ from those that were allocated; empty if they do not."""
+    if len(outcomes) != len(claims):
+        return f"{len(outcomes)} claims are allocated here, {len(claims)} there"
+    differs = (
+        devices_differ(outcome, claim.status.allocation) for outcome, claim in zip(outcomes, claims, strict=True)
+    )
+    return next(filter(None, differs), "")
+
+
+def _of_version(rule: Document, minor: int) -> Document:
+    """The DeviceTaintRule in the version that the release serves."""
+    return {**rule, "apiVersion": _rule_version(minor)}
+
+
+def _rule_version(minor: int) -> str:
+    return "resource.k8s.io/v1" if minor >= _RULES_STABLE_SINCE else "resource.k8s.io/v1beta2"
 
 
 def _plain(document: Document) -> Document:
     """The document without what the server adds for itself."""
-    metadata = {
-        key: document["metadata"][key] for key in ("name", "namespace", "labels") if key in document["metadata"]
-    }
+    kept = ("name", "namespace", "labels", "ownerReferences", "uid")
+    metadata = {key: document["metadata"][key] for key in kept if key in document["metadata"]}
     return {**document, "metadata": metadata}

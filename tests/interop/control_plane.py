@@ -22,11 +22,18 @@ from tests.interop.api import Api
 
 CACHE = Path(__file__).parents[2] / ".cache" / "interop"
 PROGRAM = Path(__file__).with_name("control_plane.go")
-# The newest patch releases of which the module proxies have the source.
+# Patch releases of which the module proxies have the source; docs/compatibility.md says what ran.
 VERSIONS = {"1.34": "1.34.10", "1.35": "1.35.8", "1.36": "1.36.4", "1.37": "1.37.1"}
 _NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 TOKEN = "interop"  # noqa: S105 - it guards a server that listens on this machine for the length of a test
 _PATIENCE = 120.0
+
+# Versions of APIs that are not served unless one asks for them, by the gate of what they hold.
+_SERVED = {
+    ("1.36", "DRADeviceTaintRules"): "resource.k8s.io/v1beta2=true",
+    ("1.36", "GenericWorkload"): "scheduling.k8s.io/v1alpha2=true",
+    ("1.37", "GenericWorkload"): "scheduling.k8s.io/v1beta1=true",
+}
 
 _SCHEDULER_CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -118,29 +125,46 @@ def _module(kubernetes: Path, version: str) -> str:
 
 
 @contextlib.contextmanager
-def control_plane(release: str, folder: Path, gates: str = "") -> Iterator[Api]:
-    """Run a control plane; `gates` are feature gates for server and scheduler."""
+def control_plane(release: str, folder: Path, gates: str = "", *, schedules: bool = True) -> Iterator[Api]:
+    """Run a control plane; `gates` are feature gates for server and scheduler, which may be left out."""
     commands = programs(release)
-    ports = free_ports(5)
+    ports = free_ports(3)
     _write(folder, ports)
     running: list[subprocess.Popen[bytes]] = []
     api = Api(ports[2], TOKEN)
     try:
         running.append(start(folder, "etcd", _etcd(commands, folder, ports)))
-        running.append(start(folder, "kube-apiserver", _apiserver(commands, folder, ports, gates)))
+        served = [
+            f"--runtime-config={text}" for (minor, gate), text in _SERVED.items() if minor == release and gate in gates
+        ]
+        running.append(start(folder, "kube-apiserver", [*_apiserver(commands, folder, ports, gates), *served]))
         _wait(api, running, folder)
-        running.append(start(folder, "kube-scheduler", _scheduler(commands, folder, ports, gates)))
-        yield api
+        with scheduler(release, folder, gates) if schedules else contextlib.nullcontext():
+            yield api
     finally:
         api.close()
-        for process in reversed(running):
-            process.send_signal(signal.SIGTERM)
-        for process in reversed(running):
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        _stop(running)
+
+
+@contextlib.contextmanager
+def scheduler(release: str, folder: Path, gates: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Run the scheduler of the control plane in a folder."""
+    process = start(folder, "kube-scheduler", _scheduler(programs(release), folder, free_ports(1)[0], gates))
+    try:
+        yield process
+    finally:
+        _stop([process])
+
+
+def _stop(running: list[subprocess.Popen[bytes]]) -> None:
+    for process in reversed(running):
+        process.send_signal(signal.SIGTERM)
+    for process in reversed(running):
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def kubeconfig(port: int, token: str, host: str = "127.0.0.1") -> str:
@@ -191,12 +215,12 @@ def _apiserver(commands: Programs, folder: Path, ports: list[int], gates: str) -
     ]
 
 
-def _scheduler(commands: Programs, folder: Path, ports: list[int], gates: str) -> list[str]:
+def _scheduler(commands: Programs, folder: Path, port: int, gates: str) -> list[str]:
     return [
         *commands.scheduler,
         f"--config={folder}/scheduler.yaml",
         "--bind-address=127.0.0.1",
-        f"--secure-port={ports[3]}",
+        f"--secure-port={port}",
         f"--cert-dir={folder}/scheduler-certs",
         *([f"--feature-gates={gates}"] if gates else []),
     ]

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.interop.api import PodWatch
 from tests.interop.beside import Beside
-from tests.interop.control_plane import TOKEN, VERSIONS, control_plane, why_no_control_plane
+from tests.interop.control_plane import VERSIONS, control_plane, why_no_control_plane
 
 RELEASES = os.environ.get("INTEROP_SCHEDULER", "").split()
 CASES = int(os.environ.get("INTEROP_CASES", "20"))
@@ -22,6 +20,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(REASON), reason=REASO
 
 
 MAPPINGS = "DRANodeAllocatableResources=true"
+ALPHA = "DRAListTypeAttributes=true,DRADerivedAttributes=true,DRADeviceCompatibilityGroups=true"
 
 
 @pytest.mark.parametrize("release", RELEASES or ["none"])
@@ -34,9 +33,13 @@ def test_devices_that_stand_for_resources_of_their_node_count_as_these(release: 
     compare(release, tmp_path, MAPPINGS)
 
 
+@pytest.mark.parametrize("release", [release for release in RELEASES if release != "1.36"] or ["none"])
+def test_alpha_features_of_devices_decide_as_in_the_real_scheduler(release: str, tmp_path: Path) -> None:
+    compare(release, tmp_path, ALPHA)
+
+
 def compare(release: str, folder: Path, gates: str) -> None:
-    with control_plane(release, folder, gates) as api, contextlib.closing(PodWatch(api, TOKEN)) as watch:
-        beside = Beside(api, watch, VERSIONS[release], gates)
+    with control_plane(release, folder, gates) as api, Beside.running(api, VERSIONS[release], gates) as beside:
         for seed in range(CASES):
             beside.case(seed)
     tally = beside.tally
