@@ -3,17 +3,18 @@
 A node's `location_id` has the PCI bus and function in its low 16 bits and, on a GPU in partitions, the partition's
 number in bits 31 to 28; some kernels put that number into the function's bits instead. `unique_id` is no way from a
 partition to its GPU: newer kernels give every partition its own. A node may be missing: the kernel builds the whole
-tree anew when a GPU comes, and does not let itself be asked about one that this process's cgroup may not use.
+tree anew when a GPU comes, and does not let itself be asked about one that this process's cgroup may not use (EPERM).
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from dranode.driver.machine.attributes import integer, names, read_attribute
+from dranode.driver.machine.attributes import all_names, integer, names, read_attribute
 from dranode.driver.machine.root import Root
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
@@ -83,17 +84,21 @@ def _read(root: Root, nodes: Iterable[str]) -> tuple[KFDNode, ...]:
 
 
 def hidden_nodes(root: Root) -> tuple[int, ...]:
-    """The nodes that the kernel does not let this process read."""
-    return tuple(int(name) for name in _listed(root) if _is_hidden(root, name))
+    """The nodes that are there and cannot be read.
+
+    Raises:
+        MachineError: there is a topology, and its nodes cannot be listed.
+    """
+    return tuple(int(name) for name in all_names(root, _NODES) if name.isdecimal() and _is_hidden(root, name))
 
 
 def _is_hidden(root: Root, node: str) -> bool:
     try:
         root.read_bytes(f"{_NODES}/{node}/properties")
-    except PermissionError:
-        return True
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as error:
+        return error.errno != errno.ENODEV  # it went while it was read
     return False
 
 

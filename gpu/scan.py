@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.attributes import number, read_attribute
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
@@ -106,7 +107,11 @@ def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
 
 def _hidden(root: Root) -> Iterable[str]:
     """Return what is to be said if KFD hides nodes: a GPU in partitions looks whole then."""
-    nodes = hidden_nodes(root)
+    try:
+        nodes = hidden_nodes(root)
+    except MachineError as error:
+        yield f"{error}, so whether AMD GPUs are in partitions is not known"
+        return
     if nodes:
         rest = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
         yield (

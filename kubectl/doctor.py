@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from dranode.driver.core.diagnosis.facts import Facts, Finding
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.connection import Connection
+
+# The options that are paths of the node.
+_PATHS: Final = frozenset(
+    (
+        *("cdi_dir", "containerd_config", "crio_config", "kubelet_config", "kubelet_root"),
+        *("nri_socket", "pod_resources_socket"),
+    )
+)
 
 
 @click.command(short_help="What would stop the driver on this node, or on all, and what to do.")
@@ -76,6 +84,9 @@ def command(
         _all_nodes(ctx, drivers, _client(connection), options, output)
         return
     host = NodeHost.at(folder)
+    if folder == "/":
+        # `serve` takes them from the working directory too.
+        options = {name: _absolute(value) if name in _PATHS else value for name, value in options.items()}
     judged, plugins = judged_options(drivers, host.files, node_name, options)
     facts = examine(
         host,
@@ -94,6 +105,10 @@ def command(
         _draw(facts, findings)
     if any(finding.severity is Severity.STOPS for finding in findings):
         ctx.exit(1)
+
+
+def _absolute(path: str) -> str:
+    return path if path in ("", "none") else os.path.abspath(path)  # noqa: PTH100 - links are followed later
 
 
 def _connection(kubeconfig: str, *, required: bool) -> Connection | None:

@@ -137,10 +137,12 @@ class Explainer:
         presence, claim = cluster.claim(subject.namespace, subject.name)
         if presence is not Presence.THERE:
             recorded = tuple(self._recorded(subject)) if self.node is not None else ()
-            if recorded or presence is Presence.UNASKED:
-                yield from recorded or (self._invisible(subject),)
-                return
-            yield Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
+            yield from recorded
+            if presence is Presence.UNASKED and not recorded:
+                yield self._invisible(subject)
+            # A ledger that cannot be read is no driver's word.
+            elif presence is Presence.MISSING and not any(way.driver for way in recorded):
+                yield Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
             return
         users = cluster.users(subject.namespace, subject.name, claim)
         pods = [cluster.read(subject.namespace, user) for user in users[:_MOST_PODS]]
@@ -177,7 +179,7 @@ class Explainer:
         for driver in sorted(drivers_of(claim.status.allocation)):
             place = bound or node_of(claim, driver)
             if self.node is not None and driver in self.node.plugins and place == self.node.options.node:
-                yield self.node.way(driver, claim.metadata.namespace, claim.metadata.name, self.source)
+                yield self._way(self.node, driver, claim.metadata.namespace, claim.metadata.name)
                 continue
             yield Way(f"claim {name}", tuple(self._from_afar(claim, driver, place, waits=waits)), driver, name)
 
@@ -236,16 +238,29 @@ class Explainer:
         if claim is not None:
             yield from self._stored(claim)
             return
+        unread: list[str] = []
         mine = {
             (driver, record.name)
-            for driver, record in self.node.recorded()
+            for driver, record in self.node.recorded(unread)
             if record.namespace == subject.namespace
             and (record.name == subject.name or subject.name in {pod.name for pod in record.pods})
         }
         for driver, name in sorted(mine):
-            yield self.node.way(driver, subject.namespace, name, self.source)
-        if not mine and self.cluster is None:
+            yield self._way(self.node, driver, subject.namespace, name)
+        if not mine and unread:
+            what = f"whether {subject} is on record here: {'; '.join(unread)}"
+            yield Way(str(subject), (unseen("record", what, "dranode doctor, as root"),))
+        elif not mine and self.cluster is None:
             yield self._unknown(subject)
+
+    def _way(self, node: ThisNode, driver: str, namespace: str, name: str) -> Way:
+        """Return the way of a claim on this node, or the one station that says why it could not be followed there."""
+        try:
+            return node.way(driver, namespace, name, self.source)
+        except DranodeError as error:
+            claim = f"{namespace}/{name}"
+            about = f"claim {claim} on node {node.options.node}"
+            return Way(about, (unseen("node", str(error), "dranode doctor, as root"),), driver, claim)
 
     def _stored(self, claim: ResourceClaim) -> Iterator[Way]:
         """Yield the ways of a claim where there are no pods to ask for."""
@@ -300,11 +315,3 @@ def _missing(subject: Subject) -> Station:
         "see that namespace and name are right: kubectl get pods,resourceclaims -n "
         f"{subject.namespace}; Kubernetes adds a suffix to the names of claims that it makes from templates",
     )
-
-
-def catching(way: Callable[[], Way], about: str) -> Way:
-    """Return a way, or the one station that says why it could not be followed."""
-    try:
-        return way()
-    except DranodeError as error:
-        return Way(about, (unseen("node", str(error)),))

@@ -62,13 +62,14 @@ class ThisNode:
         claim = f"{namespace}/{name}"
         return Way(f"claim {claim} on node {self.options.node}", stations, driver, claim)
 
-    def recorded(self) -> Iterator[tuple[str, Record]]:
-        """Yield the claims on record, each after its driver; a ledger that cannot be read has none."""
+    def recorded(self, unread: list[str]) -> Iterator[tuple[str, Record]]:
+        """Yield the claims on record, each after its driver; `unread` gets a sentence on each ledger not read."""
         for driver in self.plugins:
             path = f"{self.options.kubelet_root.rstrip('/')}/plugins/{driver}/ledger.db"
             try:
                 contents = read_ledger(self.host.place(path))
-            except (DranodeError, PermissionError):
+            except DranodeError as error:
+                unread.append(str(error))
                 continue
             yield from ((driver, record) for record in contents.records)
 

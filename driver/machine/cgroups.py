@@ -80,6 +80,19 @@ class Cgroups:
         """Return the CPUs on which a cgroup may run; None if it does not exist or cannot be read."""
         return self._effective(folder, _EFFECTIVE)
 
+    def require_gone(self, folder: str) -> None:
+        """See that no CPUs are to be read of a cgroup because no hierarchy has them.
+
+        Raises:
+            OSError: a hierarchy has them, and they cannot be read.
+        """
+        for place in (f"{hierarchy}/{folder}/{name}" for hierarchy in self.cpuset for name in _EFFECTIVE):
+            try:
+                self._root.read_bytes(place)
+            except OSError as error:
+                if error.errno not in GONE:
+                    raise
+
     def effective_nodes(self, folder: str) -> CPUSet | None:
         """Return the NUMA nodes from which a cgroup may take memory; None if it does not exist or cannot be read."""
         return self._effective(folder, _EFFECTIVE_NODES)

@@ -1,7 +1,8 @@
 """Reads what a container uses: from its cgroup, and from its processes what no file of the cgroup says.
 
-cgroup v2: `cpu.stat`, `cpu.pressure`, `memory.numa_stat` (Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst).
-v1: `cpuacct.usage`, `cpu.stat`, `memory.numa_stat` (cgroup-v1/cpuacct.rst, cgroup-v1/memory.rst,
+cgroup v2: `cpu.stat`, `cpu.pressure`, `memory.numa_stat`, `hugetlb.<size>.current`
+(Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst). v1: `cpuacct.usage`, `cpu.stat`, `memory.numa_stat`,
+`hugetlb.<size>.usage_in_bytes` (cgroup-v1/cpuacct.rst, cgroup-v1/memory.rst, cgroup-v1/hugetlb.rst,
 scheduler/sched-bwc.rst); it has no pressure. How long tasks waited in a run queue is in neither, but in each task's
 `schedstat` (scheduler/sched-stats.rst); where `/proc` does not show the container's processes, that is not known.
 """
@@ -15,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.driver.core.api.page_sizes import page_size_name
 from dranode.driver.core.claims.usage import Figure, SourceValues
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_processes import container_processes
@@ -23,6 +25,8 @@ from dranode.driver.machine.root import Root, read_text
 
 _MICRO: Final = 1e-6
 _NANO: Final = 1e-9
+# In the order of preference: cgroup v2, v1.
+_PAGES_USED: Final = ("current", "usage_in_bytes")
 # Of cgroup v2's kinds of memory those that a program has; shared memory is part of `file`, huge pages are of `anon`.
 _KINDS: Final = ("anon", "file")
 # In v1 that of the cgroup with those below it; v2 counts these in any case.
@@ -105,6 +109,29 @@ class UsageReader(msgspec.Struct, frozen=True):
                 yield name, (int(ran), int(waited))
             except (OSError, ValueError):
                 continue
+
+    def read_memory(
+        self, folder: str, local: Collection[int] | None, page_sizes: Collection[int]
+    ) -> Mapping[Figure, SourceValues]:
+        """Return what can be read of a container's memory; a figure that cannot be read is missing.
+
+        Args:
+            folder: its cgroup.
+            local: the NUMA nodes that it should be on; None if they are not known.
+            page_sizes: the sizes of huge pages, in bytes, that count.
+        """
+        pages = {page_size_name(size): self.pages_used(folder, size) for size in page_sizes}
+        known = {name: used for name, used in pages.items() if used is not None}
+        hugepages = {Figure.HUGEPAGES: known} if len(known) == len(pages) else {}
+        return {**dict(self._memory(folder, local)), **hugepages}
+
+    def pages_used(self, folder: str, size: int) -> int | None:
+        """Return how many bytes of huge pages of a size a container uses; None if that cannot be read."""
+        for name in _PAGES_USED:
+            text = self.cgroups.text("hugetlb", folder, f"hugetlb.{page_size_name(size)}.{name}")
+            if text is not None and text.isdecimal():
+                return int(text)
+        return None
 
     def _pids(self, folder: str) -> tuple[int, ...]:
         """Return the processes of a cgroup; none unless `/proc` is seen to show them all.

@@ -42,11 +42,26 @@ class HostRoot:
         return _device(f"{self._prefix}/{path}")
 
     def write(self, path: str, content: str) -> None:
-        handle = os.open(f"{self._prefix}/{path}", os.O_WRONLY | os.O_CLOEXEC)
+        place = f"{self._prefix}/{path}"
+        try:
+            handle = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
+        except PermissionError as error:
+            if _is_read_only(place):
+                # A process with CAP_DAC_OVERRIDE opens it, and learns this from the write.
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), place) from error
+            raise
         try:
             os.write(handle, content.encode())
         finally:
             os.close(handle)
+
+
+def _is_read_only(place: str) -> bool:
+    """Return whether nobody may write to a file, whatever his rights are."""
+    try:
+        return not os.stat(place).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)  # noqa: PTH116 - as above
+    except OSError:
+        return False
 
 
 class FolderFiles:

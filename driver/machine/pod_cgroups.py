@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, container_id, is_pod_folder
 from dranode.driver.machine.cgroups import GONE, Cgroups
@@ -19,16 +20,26 @@ def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerC
     """Yield the containers of the pod with a UID; none for an empty UID.
 
     Raises:
-        PermissionError: a folder may not be read.
-        MachineError: one cannot be read for another reason, so that containers may be missing.
+        MachineError: a folder, or the CPUs of a container, cannot be read, so that containers would be missing.
     """
     for hierarchy in cgroups.cpuset:
         for pod in _pods(root, hierarchy, uid):
             for name in _names(root, pod):
                 folder = f"{pod}/{name}".removeprefix(f"{hierarchy}/")
-                cpus = cgroups.effective_cpus(folder) if container_id(name) else None
+                cpus = _cpus(cgroups, folder) if container_id(name) else None
                 if cpus is not None:
                     yield ContainerCgroup(uid, folder, hierarchy, cpus)
+
+
+def _cpus(cgroups: Cgroups, folder: str) -> CPUSet | None:
+    """Return the CPUs on which a container may run; None if it has ended, or its hierarchy has no CPU sets there."""
+    cpus = cgroups.effective_cpus(folder)
+    if cpus is None:
+        try:
+            cgroups.require_gone(folder)
+        except OSError as error:
+            raise MachineError(f"the CPUs of the container in {folder} cannot be read: {error.strerror}") from error
+    return cpus
 
 
 def _pods(root: Root, folder: str, uid: str) -> Iterator[str]:
@@ -43,8 +54,6 @@ def _pods(root: Root, folder: str, uid: str) -> Iterator[str]:
 def _names(root: Root, folder: str) -> list[str]:
     try:
         return root.listdir(folder)
-    except PermissionError:
-        raise
     except OSError as error:
         if error.errno in GONE:
             return []

@@ -1,11 +1,13 @@
 """The processes of a machine and where they may run, from `/proc` (proc(5)) and the cgroup file system.
 
 Read as files below a root and not with psutil, so that a pod with its own PID namespace sees the host's processes where
-the host's `/proc` is mounted.
+the host's `/proc` is mounted. A process that ends meanwhile is left out; one that cannot be looked into is an error,
+because nobody could tell it from one that has ended (`/proc` with `hidepid=1` shows such to all but root).
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -21,33 +23,108 @@ from dranode.driver.machine.root import Root, read_text
 
 # The parent of all kernel threads, which cannot be moved to other CPUs.
 _KTHREADD: Final = "2"
+_USER: Final = 11
+_SYSTEM: Final = 12
 _PROCESSOR: Final = 36
+# USER_HZ, in which the kernel writes times on every architecture of today.
+_TICK: Final = 0.01
 _ONLINE: Final = "sys/devices/system/cpu/online"
+# What the kernel says of a process or thread that has ended, also while it is read.
+_ENDED: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESRCH))
 
 
-def processes(root: Root) -> Iterator[Process]:
-    """Yield every process except the kernel's own; a process that ends meanwhile is left out."""
-    try:
-        names = root.listdir("proc")
-    except OSError:
-        return
-    for pid in sorted(int(name) for name in names if name.isdecimal()):
+def processes(root: Root, *, by_thread: bool = False) -> Iterator[Process]:
+    """Yield every process except the kernel's own; a process that ends meanwhile is left out.
+
+    Args:
+        root: the machine's files.
+        by_thread: whether its CPUs are those of all its threads, each of which may have others than the first.
+
+    Raises:
+        MachineError: `/proc` is there and cannot be listed, or a process in it not be looked into.
+    """
+    for pid in _pids(root):
         process = _process(root, str(pid))
         if process is not None:
-            yield process
+            yield replace(process, cpus=process.cpus | _of_threads(root, pid)) if by_thread else process
+
+
+NO_KERNEL: Final = "/proc shows no thread of the kernel, so it is that of another PID namespace, or missing"
+
+
+def shows_kernel(root: Root) -> bool:
+    """Return whether `/proc` shows the kernel's threads, as that of the node itself does, and so all processes."""
+    status = _status(root, f"proc/{_KTHREADD}")
+    return status is not None and status.name == "kthreadd"
+
+
+def _of_threads(root: Root, pid: int) -> CPUSet:
+    statuses = (_status(root, f"proc/{pid}/task/{tid}") for tid in _threads(root, pid))
+    return CPUSet.union(status.cpus for status in statuses if status is not None)
+
+
+def _pids(root: Root) -> list[int]:
+    """Return the processes of a machine; none where there is no `/proc`, as in captures."""
+    return sorted(int(name) for name in _names(root, "proc") if name.isdecimal())
+
+
+def _threads(root: Root, pid: int) -> list[str]:
+    """Return the threads of a process; none if it has ended."""
+    return _names(root, f"proc/{pid}/task")
+
+
+def _names(root: Root, folder: str) -> list[str]:
+    try:
+        return root.listdir(folder)
+    except OSError as error:
+        if error.errno in _ENDED:
+            return []
+        raise _unseen(f"/{folder} cannot be listed", error) from error
+
+
+def _text(root: Root, path: str) -> str | None:
+    """Return a file of a process or thread; None if that has ended."""
+    try:
+        return read_text(root, path)
+    except OSError as error:
+        if error.errno in _ENDED:
+            return None
+        raise _unseen(f"/{path} cannot be read", error) from error
+
+
+def _unseen(what: str, error: OSError) -> MachineError:
+    reason = error.strerror or error
+    return MachineError(
+        f"{what}, so which processes run where is not known: {reason}; look as root, on the node itself"
+    )
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """The `status` of a process or thread that has not ended (proc_pid_status(5))."""
+
+    name: str
+    cpus: CPUSet
+    kernel: bool
+
+
+def _status(root: Root, folder: str) -> _Status | None:
+    lines = (_text(root, f"{folder}/status") or "").splitlines()
+    fields = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    try:
+        cpus = CPUSet.parse(fields["Cpus_allowed_list"])
+    except (KeyError, ValueError):
+        return None
+    # One that has ended, but is not reaped yet, runs nowhere.
+    if fields.get("State", "").startswith(("Z", "X")):
+        return None
+    return _Status(fields.get("Name", ""), cpus, _KTHREADD in (folder.split("/")[1], fields.get("PPid")))
 
 
 def _process(root: Root, pid: str) -> Process | None:
-    try:
-        lines = read_text(root, f"proc/{pid}/status").splitlines()
-        status = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
-        cpus = CPUSet.parse(status["Cpus_allowed_list"])
-    except (OSError, KeyError, ValueError):
+    status = _status(root, f"proc/{pid}")
+    if status is None or status.kernel:
         return None
-    # A process that has ended, but is not reaped yet, runs nowhere.
-    if _KTHREADD in (pid, status.get("PPid")) or status.get("State", "").startswith(("Z", "X")):
-        return None
-    return Process(int(pid), status.get("Name", ""), cpus, cgroup_of(root, pid), _env(root, pid))
+    return Process(int(pid), status.name, status.cpus, cgroup_of(root, pid), _env(root, pid))
 
 
 def cgroup_of(root: Root, pid: str) -> str:
@@ -71,21 +148,67 @@ def _env(root: Root, pid: str) -> frozenset[str] | None:
 def threads_last_on(root: Root, pid: int, cpus: CPUSet) -> int | None:
     """Return how many threads of a process ran last on one of these CPUs (`processor` in `stat`, proc_pid_stat(5)).
 
-    None if the process's threads cannot be listed.
+    None if the process has ended or cannot be looked into.
     """
     try:
-        names = root.listdir(f"proc/{pid}/task")
-    except OSError:
+        threads = _threads(root, pid)
+        return sum(_last_run(root, pid, tid).cpu in cpus for tid in threads) if threads else None
+    except MachineError:
         return None
-    count = 0
-    for name in names:
-        try:
-            # The name before may have spaces and brackets; field 39 is the 37th after it.
-            words = read_text(root, f"proc/{pid}/task/{name}/stat").rpartition(")")[2].split()
-        except OSError:
-            continue
-        count += len(words) > _PROCESSOR and words[_PROCESSOR].isdecimal() and int(words[_PROCESSOR]) in cpus
-    return count
+
+
+class _LastRun(msgspec.Struct, frozen=True):
+    """The CPU on which a thread ran last, and for how many seconds it ran in all; -1 if that is not known."""
+
+    cpu: int = -1
+    seconds: float = 0.0
+
+
+def _last_run(root: Root, pid: int, tid: str) -> _LastRun:
+    # The name before may have spaces and brackets; field 39 is the 37th after it.
+    words = (_text(root, f"proc/{pid}/task/{tid}/stat") or "").rpartition(")")[2].split()
+    try:
+        return _LastRun(int(words[_PROCESSOR]), sum(map(int, words[_USER : _SYSTEM + 1])) * _TICK)
+    except (IndexError, ValueError):
+        return _LastRun()
+
+
+class ThreadSeen(msgspec.Struct, frozen=True):
+    """A thread, as `/proc` shows it.
+
+    Attributes:
+        pid: its process.
+        name: its short name.
+        cpus: the CPUs on which it may run, which may be others than those of its process.
+        seconds: how long it ran in all, wherever.
+        kernel: whether it is one of the kernel's.
+        cgroup: its process's cgroup, without a leading slash; empty if unknown.
+    """
+
+    pid: int
+    name: str
+    cpus: CPUSet
+    seconds: float = 0.0
+    kernel: bool = False
+    cgroup: str = ""
+
+
+def threads_seen_on(root: Root, cpus: CPUSet) -> Iterator[ThreadSeen]:
+    """Yield every thread, also of the kernel, that ran last on one of these CPUs and may run there.
+
+    A thread of the kernel that may run on one CPU alone belongs there, and is left out.
+
+    Raises:
+        MachineError: `/proc` is there and cannot be listed, or a process in it not be looked into.
+    """
+    for pid in _pids(root):
+        for tid in _threads(root, pid):
+            last = _last_run(root, pid, tid)
+            status = _status(root, f"proc/{pid}/task/{tid}") if last.cpu in cpus else None
+            if status is None or not status.cpus & cpus or (status.kernel and len(status.cpus) == 1):
+                continue
+            cgroup = "" if status.kernel else cgroup_of(root, str(pid))
+            yield ThreadSeen(pid, status.name, status.cpus, last.seconds, status.kernel, cgroup)
 
 
 class PodsSeen(msgspec.Struct, frozen=True):
@@ -104,8 +227,7 @@ def pods_seen(root: Root, pods: Iterable[str]) -> PodsSeen:
     """Return the containers of the pods with these UIDs, by their cgroups and by the node's processes.
 
     Raises:
-        MachineError: the cgroups cannot be looked into.
-        PermissionError: they may not be.
+        MachineError: the cgroups or the processes cannot be looked into.
     """
     cgroups, pods = Cgroups(root), tuple(dict.fromkeys(pods))
     return _seen(root, cgroups, _listed(root, cgroups, pods), pods)
@@ -116,14 +238,13 @@ def require_visible(root: Root, pods: Iterable[str]) -> PodsSeen:
 
     Raises:
         MachineError: it does not, because it is missing or belongs to another PID namespace, such as that of a pod;
-            or the cgroups cannot be looked into.
-        PermissionError: the cgroups may not be looked into.
+            or a process or the cgroups cannot be looked into.
     """
     cgroups, pods = Cgroups(root), tuple(dict.fromkeys(pods))
     listed = _listed(root, cgroups, pods)
     # A container that starts or ends during the look proves nothing, so both sides of it count.
     running = {each.path for each in listed if cgroups.has_processes(each.cgroup)}
-    seen = _seen(root, cgroups, listed, pods)
+    seen = _seen(root, cgroups, listed, pods, by_thread=True)
     for container in seen.containers:
         if container.path in running and not container.processes and cgroups.has_processes(container.cgroup):
             raise MachineError(
@@ -138,9 +259,11 @@ def _listed(root: Root, cgroups: Cgroups, pods: Iterable[str]) -> list[Container
     return [each for uid in pods for each in containers_of(root, cgroups, uid)]
 
 
-def _seen(root: Root, cgroups: Cgroups, listed: Iterable[ContainerCgroup], pods: Iterable[str]) -> PodsSeen:
+def _seen(
+    root: Root, cgroups: Cgroups, listed: Iterable[ContainerCgroup], pods: Iterable[str], *, by_thread: bool = False
+) -> PodsSeen:
     """Read the processes, after the cgroups: those of a container that runs are then among them."""
-    seen = tuple(processes(root))
+    seen = tuple(processes(root, by_thread=by_thread))
     containers = tuple(
         # A cgroup that is not named by a container's id, as some sandboxed runtimes have it, is known by its processes.
         replace(each, cpus=cgroups.effective_cpus(each.cgroup)) if each.cpus is None else each

@@ -16,10 +16,11 @@ from dranode.driver.core.claims.prepare import Known, known
 from dranode.driver.core.claims.record import Record, claim_spec, prepared_devices
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.causes import StopCause
-from dranode.driver.core.diagnosis.claim import ClaimFacts
+from dranode.driver.core.diagnosis.claim import ClaimFacts, ContainerMemory
 from dranode.driver.core.diagnosis.facts import Fault, PathState, ServeOptions
 from dranode.driver.core.diagnosis.placement import ContainerClaims, PlacedContainer, pod_uids
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.processes import online, pods_seen
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
@@ -27,7 +28,7 @@ from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.node.specs import Specs
 from dranode.kubectl.readers.claim_memory import claim_memory
 from dranode.kubectl.readers.dry_prepare import DryAnswer, dry_prepare
-from dranode.kubectl.readers.host import NodeHost
+from dranode.kubectl.readers.host import HostError, NodeHost
 from dranode.kubectl.readers.node import read_endpoints, registry
 from dranode.kubectl.readers.sources import ObjectSource
 
@@ -60,12 +61,16 @@ class ClaimReader:
         path = f"{self.options.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
         contents = read_ledger(self.host.place(path))
         record, other = _record(contents, namespace, name, claim)
-        seen = self.host.place(path).exists()
+        seen = is_there(self.host.place(path))
         specs = Specs(self.host.place(self.options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
         given = self._given(plugin.driver)
         dry = DryAnswer()
         if record is None and seen and claim is not None and claim.status.allocation is not None:
             dry = dry_prepare(claim, contents, specs, plugin, self.options.node)
+        containers, unseen = None, ""
+        if record is not None:
+            ref = ClaimRef(namespace, name, record.uid)
+            containers, unseen = self._containers(record, ref, contents.records, given)
         mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
         return ClaimFacts(
             name=f"{namespace}/{name}",
@@ -86,11 +91,19 @@ class ClaimReader:
             spec_unseen="" if record is None else _spec_unseen(specs, record),
             runtime=self.runtime,
             users=None if given is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in mine)),
-            containers=None
-            if record is None
-            else tuple(self._running(record, ClaimRef(namespace, name, record.uid), contents.records, given)),
-            memory=None if record is None else claim_memory(self.host.files, plugin, record, contents.records),
+            containers=containers,
+            containers_unseen=unseen,
+            memory=None if record is None else _memory(self.host.files, plugin, record, contents.records),
         )
+
+    def _containers(
+        self, record: Record, claim: ClaimRef, records: tuple[Record, ...], given: tuple[ClaimUse, ...] | None
+    ) -> tuple[tuple[PlacedContainer, ...], str]:
+        """Return the claim's containers that run, and why they are not known."""
+        try:
+            return tuple(self._running(record, claim, records, given)), ""
+        except MachineError as error:
+            return (), str(error)
 
     def _running(
         self, record: Record, claim: ClaimRef, records: tuple[Record, ...], given: tuple[ClaimUse, ...] | None
@@ -98,7 +111,7 @@ class ClaimReader:
         """Yield the claim's containers that run.
 
         Raises:
-            PermissionError: the cgroups may not be looked into.
+            MachineError: the cgroups or the processes cannot be looked into.
         """
         names: dict[str, str] = {}
         # A container's name only tells its claims together with kubelet's answer.
@@ -114,7 +127,7 @@ class ClaimReader:
             return None
         try:
             return any(one.answers and one.driver == driver for one in read_endpoints(self.host, self.options))
-        except PermissionError:
+        except (PermissionError, HostError):
             return None
 
     def _given(self, driver: str) -> tuple[ClaimUse, ...] | None:
@@ -128,6 +141,16 @@ class ClaimReader:
             return asked.claims(driver)
         except PodResourcesError:
             return None
+
+
+def _memory(
+    files: Root, plugin: Plugin, record: Record, records: tuple[Record, ...]
+) -> tuple[ContainerMemory, ...] | None:
+    """Return the memory of the claim's containers; that of none where they cannot be looked into."""
+    try:
+        return claim_memory(files, plugin, record, records)
+    except MachineError:
+        return ()
 
 
 def _online(files: Root) -> CPUSet | None:

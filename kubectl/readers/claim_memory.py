@@ -31,7 +31,7 @@ def claim_memory(
         records: all that the driver has on record, since a container may have several claims.
 
     Raises:
-        PermissionError: the cgroups may not be looked into.
+        MachineError: the cgroups or the processes cannot be looked into.
     """
     if not isinstance(plugin, Pins):
         return None

@@ -46,7 +46,7 @@ def dry_prepare(claim: ResourceClaim, contents: Contents, specs: Specs, plugin: 
     """
     try:
         inventory = plugin.discover()
-        lying = frozenset(specs.stamps())
+        lying = specs.uids()
     except DranodeError as error:
         return DryAnswer(unseen=str(error))
     other = _other_options(claim, plugin, inventory)

@@ -22,7 +22,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.plugins import declared, load_plugins
 from dranode.kubectl.readers.cluster import Sender, read_cluster
 from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
-from dranode.kubectl.readers.kubelet import kubelet_of_configz, read_kubelet
+from dranode.kubectl.readers.kubelet import kubelet_of_configz, read_kubelet, unread_state
 from dranode.kubectl.readers.node import read_node
 from dranode.kubectl.readers.runtime import read_runtime
 from dranode.kubectl.readers.system import StatVfs, read_system
@@ -182,7 +182,7 @@ def _kubelet(
     host: NodeHost, options: ServeOptions, files: NodeFiles, api: Sender | None, notes: _Notes
 ) -> Kubelet | None:
     try:
-        return read_kubelet(host, options.kubelet_root, files.kubelet)
+        kubelet = read_kubelet(host, options.kubelet_root, files.kubelet)
     except UnparsedError as error:
         notes.kubelet = str(error)
         return None
@@ -191,6 +191,9 @@ def _kubelet(
     except (AttributeError, TypeError, ValueError) as error:
         notes.unseen.append(f"kubelet's configuration: it has a value of a wrong type: {error}")
         return None
+    else:
+        notes.unseen += filter(None, (unread_state(host, kubelet),))
+        return kubelet
     if api is not None:
         try:
             return read_configz(api, options.node, options.kubelet_root)

@@ -14,6 +14,7 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.diagnosis.facts import PathState
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles, HostRoot
+from dranode.driver.machine.presence import is_folder, is_there
 from dranode.driver.machine.root import Root
 
 _ANSWER_SECONDS: Final = 0.5
@@ -64,17 +65,20 @@ class NodeHost:
         return self.files.read_bytes(path.strip("/")).decode("utf-8", "replace")
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a folder; none if it does not exist or cannot be read.
+        """Return the names in a folder; none if it does not exist.
 
         Raises:
             PermissionError: the folder may not be read.
+            HostError: it cannot be read for another reason.
         """
         try:
             return self.files.listdir(path.strip("/"))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
         except PermissionError:
             raise
-        except OSError:
-            return []
+        except OSError as error:
+            raise HostError(f"{path} cannot be listed: {error.strerror}") from error
 
     def folder_state(self, path: str) -> PathState:
         """Return whether a folder exists and can be written.
@@ -83,9 +87,9 @@ class NodeHost:
             PermissionError: a folder above it may not be searched.
         """
         place = self.place(path)
-        if not place.exists():
+        if not is_there(place):
             return PathState.MISSING
-        if not place.is_dir():
+        if not is_folder(place):
             return PathState.WRONG
         return PathState.THERE if os.access(place, os.W_OK | os.X_OK) else PathState.UNUSABLE
 

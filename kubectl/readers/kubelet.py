@@ -90,12 +90,33 @@ def kubelet_of_configz(answer: Any, root: str) -> Kubelet:
 
 def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
     """Return the configuration with the policy of the CPU manager's state file, which the running kubelet wrote."""
-    path = f"{kubelet.root}/cpu_manager_state"
+    path = _state(kubelet.root)
     try:
         policy = json.loads(host.text(path)).get("policyName")
     except (OSError, ValueError, AttributeError):
         return kubelet
     return replace(kubelet, cpu_manager=policy, cpu_manager_place=path) if policy == "static" else kubelet
+
+
+def unread_state(host: NodeHost, kubelet: Kubelet) -> str:
+    """Return why the policy of kubelet's CPU manager may be another than the configuration says; empty if it is not.
+
+    The state file, which has the policy as it runs, may be missing, and root alone may read it.
+    """
+    path = _state(kubelet.root)
+    try:
+        host.text(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return (
+            f"the policy with which kubelet's CPU manager runs: {path} cannot be read ({error.strerror}); try as root"
+        )
+    return ""
+
+
+def _state(root: str) -> str:
+    return f"{root}/cpu_manager_state"
 
 
 def _drop_ins(host: NodeHost, folder: str) -> Iterator[Mapping[str, Any]]:

@@ -10,7 +10,6 @@ from typing import Final
 
 from dranode.cdi.errors import CDIError
 from dranode.driver.core.api.errors import DranodeError, LedgerError
-from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record, claim_spec
@@ -18,10 +17,11 @@ from dranode.driver.core.diagnosis.facts import Endpoint, NodeFacts, PathState, 
 from dranode.driver.kubelet.registered import who_serves
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
 from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.presence import is_there
 from dranode.driver.node.ledger import DOUBTFUL, newer_sentence
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.specs import Specs
-from dranode.kubectl.readers.host import NodeHost
+from dranode.kubectl.readers.host import HostError, NodeHost
 from dranode.kubectl.readers.quiet import read_disturbances, read_unrestorable
 
 _UID_LENGTH: Final = 36
@@ -88,6 +88,9 @@ def _endpoints(host: NodeHost, options: ServeOptions, unseen: list[str]) -> tupl
         place = error.filename or "a socket in it"
         unseen.append(f"who is in kubelet's registry of plug-ins: {place} may not be asked; try as root")
         return None
+    except HostError as error:
+        unseen.append(f"who is in kubelet's registry of plug-ins: {error}")
+        return None
 
 
 def registry(options: ServeOptions) -> str:
@@ -100,6 +103,7 @@ def read_endpoints(host: NodeHost, options: ServeOptions) -> Iterator[Endpoint]:
 
     Raises:
         PermissionError: the registry, or a socket in it, may not be asked.
+        HostError: the registry cannot be listed for another reason.
     """
     folder = registry(options)
     for name in host.names(folder):
@@ -141,11 +145,6 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
         written = _written(specs)
         if written is None:
             unseen.append(f"which claims have their CDI spec: {options.cdi_dir} may not be looked into; try as root")
-        disturbances: tuple[Disturbance, ...] = ()
-        try:
-            disturbances = read_disturbances(host.files, plugin, contents)
-        except LedgerError as error:
-            unseen.append(f"what disturbed the quiet CPUs of {plugin.driver}'s claims: {error}")
         yield Records(
             plugin.driver,
             path,
@@ -157,22 +156,22 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
                 if written is not None and record.uid not in written and _writes(specs.kind, record)
             ),
             orphans=tuple(f"{options.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
-            disturbances=disturbances,
+            disturbances=read_disturbances(host.files, plugin, contents, unseen),
             unrestorable=read_unrestorable(plugin, contents),
         )
 
 
 def _may_read(ledger: Path) -> bool:
     try:
-        return not ledger.exists() or os.access(ledger, os.R_OK)
+        return not is_there(ledger) or os.access(ledger, os.R_OK)
     except PermissionError:
         return False
 
 
-def _written(specs: Specs) -> set[str] | None:
+def _written(specs: Specs) -> frozenset[str] | None:
     # Another rule reports a file in the place of the directory.
     try:
-        return set(specs.stamps())
+        return specs.uids()
     except LedgerError:
         return None
 
@@ -187,7 +186,7 @@ def _writes(kind: str, record: Record) -> bool:
 def _cpuset(host: NodeHost) -> bool | None:
     with contextlib.suppress(OSError):
         return "cpuset" in host.text("/sys/fs/cgroup/cgroup.controllers").split()
-    with contextlib.suppress(PermissionError):
+    with contextlib.suppress(PermissionError, HostError):
         return True if any(host.names(folder) for folder in Cgroups(host.files).cpuset[1:]) else None
     return None
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import LedgerError, MachineError
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.diagnosis.container_cgroups import Process, is_pod_folder
-from dranode.driver.machine.processes import processes, threads_last_on
+from dranode.driver.core.diagnosis.container_cgroups import is_pod_folder
+from dranode.driver.machine.processes import NO_KERNEL, ThreadSeen, shows_kernel, threads_seen_on
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_rows import Contents, decoded_notes
 
@@ -27,24 +26,49 @@ def read_unrestorable(plugin: Plugin, contents: Contents) -> str:
         return f"settings that claims have changed cannot be put back: {error}"
 
 
-def read_disturbances(files: Root, plugin: Plugin, contents: Contents) -> tuple[Disturbance, ...]:
+def read_disturbances(files: Root, plugin: Plugin, contents: Contents, unseen: list[str]) -> tuple[Disturbance, ...]:
     """Return what has disturbed the driver's claims; none where the driver tunes nothing for any.
 
-    Raises:
-        LedgerError: the driver's notes are damaged.
+    Args:
+        files: the node's files.
+        plugin: the driver.
+        contents: its ledger.
+        unseen: gets a sentence on what of that cannot be seen.
     """
     if not isinstance(plugin, Tunes) or not contents.notes:
         return ()
-    found = tuple(plugin.disturbances(contents.records, decoded_notes(contents)))
-    running = tuple(processes(files)) if found else ()
+    try:
+        found = tuple(plugin.disturbances(contents.records, decoded_notes(contents)))
+    except LedgerError as error:
+        unseen.append(f"what disturbed the quiet CPUs of {plugin.driver}'s claims: {error}")
+        return ()
+    unseen += [
+        f"how often devices interrupted CPUs {each.cpus}, which claim {each.claim} wants quiet: the kernel does not "
+        "count it for all of them (/proc/interrupts), or did not when the claim began"
+        for each in found
+        if each.count is None
+    ]
     owners = {record.uid: record for record in contents.records}
-    return tuple(
-        replace(each, processes=tuple(_intruders(files, each, owners[each.claim.uid], running))) for each in found
-    )
+    try:
+        if not found or shows_kernel(files):
+            return tuple(
+                replace(each, processes=_intruders(files, each.cpus, owners[each.claim.uid])) for each in found
+            )
+        unseen.append(f"which threads ran on CPUs that claims want quiet: {NO_KERNEL}; look from the node itself")
+    except MachineError as error:
+        unseen.append(f"which threads ran on CPUs that claims want quiet: {error}")
+    return found
 
 
-def _intruders(files: Root, disturbed: Disturbance, owner: Record, running: Iterable[Process]) -> Iterable[str]:
-    for process in running:
-        own = any(is_pod_folder(part, pod.uid) for pod in owner.pods for part in process.cgroup.split("/"))
-        if not own and threads_last_on(files, process.pid, disturbed.cpus & process.cpus):
-            yield f"{process.name} ({process.pid})"
+def _intruders(files: Root, cpus: CPUSet, owner: Record) -> tuple[str, ...]:
+    """Return whose threads ran last on a claim's CPUs and are none of its pods', each name once, the busiest first."""
+    seconds: dict[str, float] = {}
+    for each in threads_seen_on(files, cpus):
+        if not _is_own(each, owner):
+            name = f"{each.name} ({'kernel thread' if each.kernel else 'process'} {each.pid})"
+            seconds[name] = seconds.get(name, 0.0) + each.seconds
+    return tuple(name for name, _ in sorted(seconds.items(), key=lambda pair: -pair[1]))
+
+
+def _is_own(thread: ThreadSeen, owner: Record) -> bool:
+    return any(is_pod_folder(part, pod.uid) for pod in owner.pods for part in thread.cgroup.split("/"))

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dranode.driver.core.diagnosis.facts import RuntimeFacts
+from dranode.driver.machine.presence import is_file, is_folder
 from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
 from dranode.kubectl.readers.processes import files_of, running
 
@@ -90,7 +91,7 @@ def _not_seen(path: str, command: str) -> HostError:
 
 
 def _is_file(host: NodeHost, path: str) -> bool:
-    return host.place(path).is_file()
+    return is_file(host.place(path))
 
 
 def runtime_version(text: str) -> tuple[int, int] | None:
@@ -140,7 +141,7 @@ def _containerd(
 def _crio(
     host: NodeHost, version: tuple[int, int] | None, folder: str, *, certain: bool
 ) -> tuple[RuntimeFacts, list[str]]:
-    if not certain and not host.place(folder).is_dir():
+    if not certain and not is_folder(host.place(folder)):
         raise _not_seen(folder, "crio status config")
     main = f"{folder}/crio.conf"
     parts = [f"{folder}/crio.conf.d/{name}" for name in host.names(f"{folder}/crio.conf.d")]

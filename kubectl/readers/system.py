@@ -14,7 +14,7 @@ from dranode.cdi.loader.validate import validate
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import ServeOptions
 from dranode.driver.core.diagnosis.system_facts import SystemFacts, Volume
-from dranode.kubectl.readers.host import NodeHost
+from dranode.kubectl.readers.host import HostError, NodeHost
 
 StatVfs = Callable[[str], os.statvfs_result]
 
@@ -50,10 +50,13 @@ def read_system(
         except PermissionError:
             unseen.append(f"the CDI specs in {directory}: they may not be looked into; try as root")
             continue
+        except (HostError, OSError) as error:
+            unseen.append(f"the CDI specs in {directory}: {error}")
+            continue
         invalid += _invalid(specs)
         conflicts += _conflicts(specs)
     return SystemFacts(
-        volumes=tuple(_volumes(host, options, statvfs)),
+        volumes=tuple(_volumes(host, options, statvfs, unseen)),
         cgroup_version=_cgroup_version(host),
         isolated=_cpus(host, "isolated"),
         nohz_full=_cpus(host, "nohz_full"),
@@ -65,24 +68,29 @@ def read_system(
     )
 
 
-def _volumes(host: NodeHost, options: ServeOptions, statvfs: StatVfs) -> Iterator[Volume]:
+def _volumes(host: NodeHost, options: ServeOptions, statvfs: StatVfs, unseen: list[str]) -> Iterator[Volume]:
     uses = {
         f"{options.kubelet_root.rstrip('/')}/plugins": "the ledger",
         options.cdi_dir: "CDI specs",
     }
     for path, use in uses.items():
-        with contextlib.suppress(OSError):
+        try:
             found = statvfs(str(host.place(path)))
-            # A file system that counts no inodes (btrfs) says that it has none.
-            inodes = found.f_favail if found.f_files else None
-            yield Volume(path, use, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, inodes)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # a finding of its own
+        except OSError as error:
+            unseen.append(f"how full the file system of {path} is: {error.strerror}")
+            continue
+        # A file system that counts no inodes (btrfs) says that it has none.
+        inodes = found.f_favail if found.f_files else None
+        yield Volume(path, use, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, inodes)
 
 
 def _cgroup_version(host: NodeHost) -> int | None:
     with contextlib.suppress(OSError):
         host.text(_UNIFIED)
         return 2
-    with contextlib.suppress(PermissionError):
+    with contextlib.suppress(PermissionError, HostError):
         hierarchies = host.names("/sys/fs/cgroup")
         return 1 if any("cpuset" in name.split(",") for name in hierarchies) else None
     return None

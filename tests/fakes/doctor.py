@@ -203,6 +203,7 @@ class FakeNode:
         # As on a real node; followed inside the tree, not on the machine that looks.
         (self.folder / "var" / "run").symlink_to("/run")
         self.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids")
+        self.write("proc/2/status", "Name:\tkthreadd\nPPid:\t0\nCpus_allowed_list:\t0-7\n")
         self.kubelet(reservedSystemCPUs="0")
         self.write(f"{KUBELET}/cpu_manager_state", '{"policyName":"none","defaultCpuSet":"","checksum":1}')
         self.containerd({"default_validator": VALIDATOR}, {})

@@ -35,16 +35,23 @@ GIB = 1 << 30
 
 
 class FailingFiles(TreeFiles):
-    """Files of which some are there and do not read."""
+    """Files and folders of which some are there and do not read."""
 
     def __init__(self, tree: dict[str, TreeEntry], failures: Mapping[str, int]) -> None:
         super().__init__(tree)
         self.failures = failures
 
     def read(self, path: str) -> bytes:
+        self._fail(path)
+        return super().read(path)
+
+    def names(self, path: str) -> list[str]:
+        self._fail(path)
+        return super().names(path)
+
+    def _fail(self, path: str) -> None:
         if path in self.failures:
             raise OSError(self.failures[path], os.strerror(self.failures[path]), path)
-        return super().read(path)
 
 
 @dataclass(repr=False)
@@ -53,7 +60,7 @@ class Machine:
 
     Attributes:
         tree: its files.
-        failures: real paths of files that do not read, with the error number.
+        failures: real paths of files and folders that do not read, with the error number.
         groups: the group that owns a device node, by path.
     """
 

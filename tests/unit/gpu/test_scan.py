@@ -11,6 +11,8 @@ from dranode.gpu.scan import scan
 from tests.fakes.gpu import AMD, ASPEED, AUDIO, CONTROLLER_3D, DEVICES, DISPLAY, GIB, INTEL, NVIDIA, VGA, Machine
 from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x, plain, power
 
+KFD_NODES = "sys/class/kfd/kfd/topology/nodes"
+
 
 def found(machine: Machine) -> GPUInventory:
     return scan(machine.root())
@@ -77,7 +79,7 @@ def test_a_gpu_in_parts_is_not_taken_for_whole_while_the_kernel_builds_kfds_tree
 
         def listdir(self, path: str) -> list[str]:
             found = super().listdir(path)
-            if path == "sys/class/kfd/kfd/topology/nodes":
+            if path == KFD_NODES:
                 self.looks += 1
                 return found[:3] if self.looks == 1 else found
             return found
@@ -85,11 +87,12 @@ def test_a_gpu_in_parts_is_not_taken_for_whole_while_the_kernel_builds_kfds_tree
     assert scan(Rebuilt(machine.root().files)) == whole
 
 
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EIO])
 @pytest.mark.parametrize(("count", "named"), [(1, "KFD node 1 cannot"), (8, "KFD node 1 and 7 more cannot")])
-def test_partitions_that_the_kernel_hides_are_said_to_be_unknown(count: int, named: str) -> None:
+def test_partitions_that_cannot_be_read_are_said_to_be_unknown(count: int, named: str, error: int) -> None:
     machine = mi300x(gpus=1, parts=count)
     for node in range(1, 1 + count):
-        machine.fail(f"sys/class/kfd/kfd/topology/nodes/{node}/properties")
+        machine.fail(f"{KFD_NODES}/{node}/properties", error)
     inventory = found(machine)
     assert [gpu.kind for gpu in inventory.gpus] == [GPUKind.GPU]
     (warning,) = inventory.warnings
@@ -97,6 +100,18 @@ def test_partitions_that_the_kernel_hides_are_said_to_be_unknown(count: int, nam
         f"{named} be read, so whether AMD GPUs are in partitions is not known; "
         "let this process use their render nodes (in a DaemonSet, privileged: true)"
     )
+
+
+@pytest.mark.parametrize(("error", "said"), [(errno.EACCES, True), (errno.ENOENT, False)])
+def test_partitions_are_unknown_where_kfds_nodes_cannot_be_listed_and_not_where_there_is_no_kfd(
+    error: int, *, said: bool
+) -> None:
+    machine = mi300x(gpus=1, parts=8)
+    machine.fail(KFD_NODES, error)
+    inventory = found(machine)
+    assert [gpu.kind for gpu in inventory.gpus] == [GPUKind.GPU]
+    sentence = f"/{KFD_NODES} cannot be read: Permission denied, so whether AMD GPUs are in partitions is not known"
+    assert inventory.warnings == ((sentence,) if said else ())
 
 
 def test_kernels_that_put_the_part_into_the_function_bits_mean_the_same() -> None:

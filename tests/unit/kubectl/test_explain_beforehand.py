@@ -19,7 +19,7 @@ from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.kubectl.plugin import plugin as kubectl_dranode
-from dranode.sanity.objects import kind_of
+from dranode.sanity.kinds import kind_of
 from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.pods import CPU, GPU, PodCluster, cpus, request, result, running, waiting
 

@@ -294,6 +294,36 @@ def test_without_an_api_server_the_node_alone_is_looked_at(way: Way) -> None:
     assert (status, stations[0][1], stations[-1][:2]) == (0, "unseen", ("CPUs", "passed"))
 
 
+def test_processes_that_may_not_be_looked_into_stop_nothing_and_hide_the_cpus_alone(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [name for name, passed, _ in way.explain()[1] if passed == "unseen"] == []
+    forbid(monkeypatch, way.folder / "proc" / "2")
+    status, stations, _ = way.explain()
+    ((name, what),) = [(name, what) for name, passed, what in stations if passed == "unseen"]
+    assert (status, name) == (0, "CPUs")
+    assert what.startswith("/proc/2/status cannot be read, so which processes run where is not known: Permission")
+
+
+def test_a_damaged_ledger_hides_what_this_node_holds_and_not_the_rest(way: Way) -> None:
+    ledger(way).write_bytes(b"nonsense" * 512)
+    status, ((name, passed, what),), _ = way.explain()
+    assert (status, name, passed) == (0, "node", "unseen")
+    assert what.startswith("the ledger ")
+
+
+@pytest.mark.parametrize("name", ["default/a", "default/pod-a"])
+def test_a_ledger_that_may_not_be_read_is_not_taken_for_an_empty_one(
+    way: Way, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    forbid(monkeypatch, ledger(way).parent)
+    status, stations, _ = way.explain(name, "--driver", "cpu")
+    ((station, passed, what),) = stations
+    assert (status, station, passed) == (0, "record", "unseen")
+    assert what.startswith("whether ")
+    assert what.endswith(f"{ledger(way)} cannot be used: Permission denied")
+
+
 def test_a_registry_that_may_not_be_looked_into_stops_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     forbid(monkeypatch, way.folder / KUBELET / "plugins_registry")
     change(way, "DELETE FROM claims")

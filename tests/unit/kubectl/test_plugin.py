@@ -16,7 +16,7 @@ from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.kubectl.claim_view import age
 from dranode.kubectl.complete import candidates
 from dranode.kubectl.plugin import plugin
-from dranode.sanity.objects import kind_of
+from dranode.sanity.kinds import kind_of
 from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.pods import CPU, GPU, PodCluster, cpu_device, cpus, request, result, running
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,38 @@ def test_the_host_is_written_to_in_one_piece(tmp_path: Path) -> None:
     place = lay(tmp_path)
     HostRoot().write(str(place).lstrip("/"), "bri")
     assert place.read_text() == "bri"
+
+
+# As the driver's pod: root, and no right to pass over the modes of files.
+DENIED = """
+import os, sys
+from dranode.driver.machine.folder import HostRoot
+root = HostRoot()
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+for path in sys.argv[1:]:
+    try:
+        root.write(path.lstrip("/"), "x")
+    except OSError as error:
+        print(error.errno, error.filename)
+"""
+
+
+def test_a_file_that_nobody_may_write_differs_from_a_file_of_another_user() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "closed").mkdir()
+        modes = {"kernels": 0o444, "others": 0o644 if os.geteuid() == 0 else 0o466, "closed/below": 0o444}
+        for path, mode in modes.items():
+            (folder / path).write_text("1")
+            (folder / path).chmod(mode)
+        (folder / "closed").chmod(0o700 if os.geteuid() == 0 else 0)
+        paths = [str(folder / path) for path in modes]
+        ran = subprocess.run([sys.executable, "-c", DENIED, *paths], capture_output=True, text=True, check=True)
+        (folder / "closed").chmod(0o700)
+    numbers = (errno.EPERM, errno.EACCES, errno.EACCES)
+    assert ran.stdout.splitlines() == [f"{number} {path}" for number, path in zip(numbers, paths, strict=True)]
 
 
 @pytest.mark.parametrize(

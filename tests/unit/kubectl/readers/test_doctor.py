@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -179,3 +180,17 @@ def test_a_real_server_is_asked_and_left_as_it_was(node: FakeNode) -> None:
     assert codes == ["api-refused", "feature-gate-off", "class-missing", "no-slices"]
     assert answer["findings"][0]["what"].startswith("the driver's rights: the API server answered 422")
     assert [sentence for sentence in answer["unseen"] if "root" not in sentence] == []
+
+
+def test_relative_paths_are_of_the_working_directory_as_with_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kubelet" / "plugins").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--nri-socket", "none", "-o", "json"]
+    ran = CliRunner(env={"KUBERNETES_SERVICE_HOST": ""}).invoke(command, arguments)
+    missing = [each["what"] for each in json.loads(ran.output)["findings"] if each["code"] == "place-missing"]
+    assert [what.split(",")[0] for what in missing] == [
+        f"there is no folder {tmp_path}/kubelet/plugins_registry",
+        f"there is no socket {tmp_path}/kubelet/pod-resources/kubelet.sock",
+    ]

@@ -48,7 +48,7 @@ class Case:
 
 def record(uid: str, cpus: str, *requests: tuple[str, str], sharing: CPUSharing = CPUSharing.CONTAINER) -> Record:
     """A claim with its CPUs, and the CPUs of each of its requests where it has several."""
-    state = treatment_state(CPUPolicy(sharing=sharing), "")
+    state = treatment_state(CPUPolicy(sharing=sharing), CPUSet())
     parts = tuple(
         Grant(
             request=name,

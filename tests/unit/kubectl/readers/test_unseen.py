@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from typing import Any
 
 import pytest
 
 from dranode.driver.core.diagnosis.rules import diagnose
-from tests.fakes.doctor import KUBELET, NRI, FakeNode, diagnosed, forbid, server_of
+from tests.fakes.doctor import KUBELET, NRI, VALIDATOR, FakeNode, diagnosed, forbid, server_of
 
 
 def test_what_cannot_be_seen_is_said_and_not_judged(node: FakeNode) -> None:
@@ -45,6 +47,66 @@ def test_what_may_not_be_looked_into_is_said_and_not_judged(
     assert diagnose(facts) == ()
     seen = "\n".join(facts.unseen)
     assert [part for part in told if part not in seen] == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "told"),
+    [
+        (f"{KUBELET}/plugins_registry", "who is in kubelet's registry of plug-ins"),
+        ("run/cdi", "the CDI specs in /var/run/cdi"),
+        ("etc/containerd/conf.d", "/etc/containerd/conf.d cannot be listed"),
+        ("etc/kubelet.d", "/etc/kubelet.d cannot be listed"),
+        ("proc", "/proc cannot be listed"),
+    ],
+)
+def test_folders_that_cannot_be_listed_are_not_taken_for_empty_ones(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, folder: str, told: str
+) -> None:
+    node.process("--config-dir=/etc/kubelet.d")
+    node.write("etc/kubelet.d/10.conf", "cpuManagerPolicy: none\n")
+    node.containerd({"default_validator": VALIDATOR}, {}, imports=["conf.d/*.toml"])
+    node.write("etc/containerd/conf.d/10-nri.toml", "version = 3\n")
+    assert [each for each in node.facts().unseen if "root" not in each] == []
+    names = os.listdir
+
+    def failing(path: Any = ".") -> list[str]:
+        if str(path) == str(node.folder / folder):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return names(path)
+
+    monkeypatch.setattr(os, "listdir", failing)
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert [each for each in facts.unseen if told in each and "Input/output error" in each]
+
+
+def test_a_file_system_that_does_not_say_how_full_it_is_is_named(node: FakeNode) -> None:
+    def failing(path: str) -> os.statvfs_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    node.statvfs = failing
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert "how full the file system of /var/lib/kubelet/plugins is: Input/output error" in facts.unseen
+
+
+def test_the_state_of_the_cpu_manager_that_may_not_be_read_is_not_taken_for_the_configured_policy(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = node.folder / KUBELET / "cpu_manager_state"
+    state.unlink()
+    assert not [each for each in node.facts().unseen if "CPU manager" in each]
+    state.write_text('{"policyName":"static"}')
+    opened = os.open
+
+    def guarded(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path) == str(state):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", guarded)
+    (sentence,) = (each for each in node.facts().unseen if "CPU manager" in each)
+    assert "/var/lib/kubelet/cpu_manager_state cannot be read (Permission denied)" in sentence
 
 
 @pytest.mark.parametrize("told", ["containerd://1.7.24", "containerd://2.2.1", "cri-o://1.29.4", "cri-o://1.35.1", ""])

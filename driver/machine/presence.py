@@ -1,0 +1,52 @@
+"""Tells a file that is missing from one that may not be looked for.
+
+`Path.exists`, `is_dir` and their like say no to both since Python 3.14, and `os.path.exists` always did: what follows
+from a file that is missing must not follow from a folder that may not be looked into.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def status_of(path: Path) -> os.stat_result | None:
+    """Return the status of a file, with links followed; None if there is none.
+
+    Raises:
+        OSError: it cannot be looked for.
+    """
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is a file or folder at a path, with links followed.
+
+    Raises:
+        OSError: it cannot be looked for.
+    """
+    return status_of(path) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a regular file at a path, with links followed.
+
+    Raises:
+        OSError: it cannot be looked for.
+    """
+    status = status_of(path)
+    return status is not None and stat.S_ISREG(status.st_mode)
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder at a path, with links followed.
+
+    Raises:
+        OSError: it cannot be looked for.
+    """
+    status = status_of(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)

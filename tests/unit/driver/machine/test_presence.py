@@ -1,0 +1,34 @@
+"""Files that are missing, and files that may not be looked for, as every Python has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.machine.presence import is_file, is_folder, is_there, status_of
+from tests.fakes.doctor import forbid
+
+
+def test_files_and_folders_differ_from_what_is_missing(tmp_path: Path) -> None:
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.touch()
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    there = {path: (is_there(path), is_file(path), is_folder(path)) for path in (file, folder, tmp_path / "link")}
+    assert list(there.values()) == [(True, True, False), (True, False, True), (True, False, True)]
+    for missing in (tmp_path / "none", tmp_path / "dangling", file / "below"):
+        assert (status_of(missing), is_there(missing), is_file(missing), is_folder(missing)) == (None,) + (False,) * 3
+
+
+@pytest.mark.parametrize("asked", [is_there, is_file, is_folder])
+def test_what_may_not_be_looked_for_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: object
+) -> None:
+    assert callable(asked)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").touch()
+    forbid(monkeypatch, tmp_path / "folder")
+    with pytest.raises(PermissionError):
+        asked(tmp_path / "folder" / "file")
