@@ -14,7 +14,7 @@ def memory_pool(machine: MachineMemory, options: MemoryOptions) -> HeldSnapshot:
     """Return the machine without a claim, as NRI enforces it; CPUs are another driver's business."""
     return HeldSnapshot(
         pins_cpus=False,
-        mems=str(CPUSet(node.id for node in machine.nodes)),
+        mems=CPUSet(node.id for node in machine.nodes),
         page_sizes=machine.page_sizes if machine.limits_pages else (),
         exclusive_pages=options.exclusive,
         unified_pages=machine.unified,
@@ -49,5 +49,6 @@ def _part(index: int, given: GivenMemory | None) -> Part:
         index,
         nodes=given.nodes,
         binds=given.policy is not MemoryPolicy.PREFERRED,
+        memory=0 if given.page_size else given.size,
         hugepages=((given.page_size, given.size),) if given.page_size else (),
     )

@@ -19,12 +19,12 @@ from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
     ContainerStarted,
-    ContainerStarting,
     CreateRequest,
     NRIEvent,
     PodGone,
     RuntimePeer,
     ShutdownAnnounced,
+    StartRequest,
     StopRequest,
     UpdateRequest,
 )
@@ -97,7 +97,7 @@ def _create(stream: int, body: nri.CreateContainerRequest) -> NRIEvent:
 
 def _update(stream: int, body: nri.UpdateContainerRequest) -> NRIEvent:
     cpu = body.linux_resources.cpu
-    requested = Resources(cpus_of(cpu.cpus), cpu.mems, hugepages=page_limits_of(body.linux_resources))
+    requested = Resources(cpus_of(cpu.cpus), cpus_of(cpu.mems), hugepages=page_limits_of(body.linux_resources))
     return UpdateRequest(stream, container_of(body.container, pod_of(body.pod)), requested, cpu.quota.value)
 
 
@@ -105,8 +105,8 @@ def _stop(stream: int, body: nri.StopContainerRequest) -> NRIEvent:
     return StopRequest(stream, container_of(body.container, pod_of(body.pod)))
 
 
-def _starting(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
-    return ContainerStarting(container_of(body.container, pod_of(body.pod)))
+def _start(stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
+    return StartRequest(stream, container_of(body.container, pod_of(body.pod)))
 
 
 def _started(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
@@ -144,7 +144,7 @@ _METHODS: Final[Mapping[str, tuple[type[Message], Callable[[int, Any], NRIEvent 
     "StateChange": (nri.StateChangeEvent, _state_change),
     "StopPodSandbox": (nri.PodEvent, _pod_gone),
     "RemovePodSandbox": (nri.PodEvent, _pod_gone),
-    "StartContainer": (nri.ContainerEvent, _starting),
+    "StartContainer": (nri.ContainerEvent, _start),
     "PostStartContainer": (nri.ContainerEvent, _started),
     "RemoveContainer": (nri.ContainerEvent, _removed),
     "RunPodSandbox": (nri.PodEvent, _nothing),
@@ -157,7 +157,7 @@ _METHODS: Final[Mapping[str, tuple[type[Message], Callable[[int, Any], NRIEvent 
 _STATE_CHANGES: Final[Mapping[int, Callable[[int, nri.StateChangeEvent], NRIEvent]]] = {
     nri.STOP_POD_SANDBOX: _pod_gone,
     nri.REMOVE_POD_SANDBOX: _pod_gone,
-    nri.START_CONTAINER: _starting,
+    nri.START_CONTAINER: _start,
     nri.POST_START_CONTAINER: _started,
     nri.REMOVE_CONTAINER: _removed,
 }

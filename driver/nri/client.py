@@ -27,7 +27,6 @@ from dranode.driver.nri.events import (
     Configured,
     ContainerRemoved,
     ContainerStarted,
-    ContainerStarting,
     CreateRequest,
     Notification,
     NRIEvent,
@@ -36,6 +35,7 @@ from dranode.driver.nri.events import (
     PodGone,
     RegistrationRefused,
     ShutdownAnnounced,
+    StartRequest,
     StopRequest,
     SynchronizeRequest,
     UpdateRequest,
@@ -248,7 +248,7 @@ class NRIClient:
 
     def _handle(self, session: Session, event: NRIEvent) -> None:
         match event:
-            case SynchronizeRequest() | CreateRequest() | UpdateRequest() | StopRequest():
+            case SynchronizeRequest() | CreateRequest() | UpdateRequest() | StopRequest() | StartRequest():
                 self._answer(session, event)
             case RegistrationRefused():
                 raise DisconnectedError(f"the runtime refuses the plug-in: {event.message}")
@@ -265,10 +265,9 @@ class NRIClient:
             case Configured():
                 self._enforcer.configured(event.runtime)
                 log.info("connected driver=%s nri=%s runtime=%s", self._identity[0], self._path, event.runtime)
-            case ContainerStarting():
-                self._enforcer.starting(event.container)
             case ContainerStarted():
-                self._enforcer.started(event.container)
+                if self._enforcer.started(event.container):
+                    self.notify()
             case ContainerRemoved():
                 self._enforcer.removed(event.container)
             case PodGone():
@@ -300,10 +299,20 @@ class NRIClient:
                     session.update(request, self._enforcer.update(request.container, request.requested, request.quota))
                 case StopRequest():
                     session.update(request, self._enforcer.stop(request.container))
+                case StartRequest():
+                    self._enforcer.starting(request.container)
+                    session.start(request)
         except DranodeError as error:
             log.warning("refused driver=%s %s: %s", self._identity[0], about(request), error)
             session.refuse(request, str(error))
+            # What is in the way may get other CPUs out of turn.
+            self.notify()
         except Exception as error:
             # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
             log.exception("driver=%s %s: an NRI request failed", self._identity[0], about(request))
-            session.refuse(request, f"dranode failed: {in_words(error)}")
+            if isinstance(request, StartRequest):
+                # The container was given its CPUs before.
+                self._missed = True
+                session.start(request)
+            else:
+                session.refuse(request, f"dranode failed: {in_words(error)}")

@@ -34,7 +34,7 @@ def container_of(message: nri.Container, pod: PodSandbox) -> Container:
         env=tuple(message.env),
         cdi_devices=tuple(device.name for device in message.CDI_devices),
         cpus=cpus_of(cpu.cpus),
-        mems=cpu.mems,
+        mems=cpus_of(cpu.mems),
         quota=cpu.quota.value,
         started=message.state in _STARTED,
         cgroup=linux.cgroups_path,
@@ -78,7 +78,7 @@ def updates_to(updates: Iterable[ContainerUpdate]) -> Iterator[nri.ContainerUpda
 
 
 def _linux(resources: Resources) -> nri.LinuxResources:
-    cpu = nri.LinuxCPU(cpus=str(resources.cpus), mems=resources.mems)
+    cpu = nri.LinuxCPU(cpus=str(resources.cpus), mems=str(resources.mems))
     if resources.lift_quota:
         cpu.quota.value = NO_QUOTA
     limits = (nri.HugepageLimit(page_size=page_size_name(size), limit=limit) for size, limit in resources.hugepages)

@@ -17,7 +17,8 @@ from dranode.driver.nri.enforcement_status import EnforcementStatus
 
 log = logging.getLogger(__name__)
 
-# Seconds that a runtime may take for the masks that an answer carries; it applies them one after another.
+# Seconds that a runtime may take for the masks that it was sent, which it applies one after another, unless it says
+# something before.
 _SETTLING: Final = 10.0
 
 
@@ -30,6 +31,8 @@ class Enforced(msgspec.Struct):
         status: the figures so far.
         drifts: what the verifier, another thread, found since it was last looked at.
         silent: whether another instance answers what is decided now, and counts it.
+        out_of_turn: whether updates are on their way that answer no request.
+        resized: the container that the last request was to update, whose own update comes last.
     """
 
     clock: Callable[[], float]
@@ -37,6 +40,8 @@ class Enforced(msgspec.Struct):
     status: EnforcementStatus = msgspec.field(default_factory=EnforcementStatus)
     drifts: tuple[Drift, ...] = ()
     silent: bool = False
+    out_of_turn: bool = False
+    resized: str = ""
     # When containers were last sent a mask.
     _sent_at: Mapping[str, float] = msgspec.field(default_factory=dict)
 
@@ -63,6 +68,15 @@ class Enforced(msgspec.Struct):
         """Take note that updates were decided and did not arrive: these containers may have other resources."""
         late = map(self.containers.get, ids)
         self.containers.carry_out(ContainerChange(tuple(each.in_doubt() for each in late if each)))
+
+    def called(self) -> None:
+        """Take note that the runtime calls: it has done, or failed to do, what its last calls were answered with.
+
+        Runtimes call for one thing after another and hold their lock until its answer is carried out.
+        """
+        if not self.out_of_turn:
+            self._sent_at = {key: at for key, at in self._sent_at.items() if key == self.resized}
+        self.resized = ""
 
     def moving(self) -> dict[str, float]:
         """Return the ids of containers that were sent a mask a moment ago, with the time at which it was sent."""

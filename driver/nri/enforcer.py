@@ -23,9 +23,10 @@ from dranode.driver.core.claims.events import Notify, Unpinned, notify_none
 from dranode.driver.core.pinning import enforcement
 from dranode.driver.core.pinning.container_index import Containers, claims_of
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.corrections import Drift
+from dranode.driver.core.pinning.corrections import Drift, drifted
 from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
+from dranode.driver.core.pinning.overlaps import start_refusal
 from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.root import Root
@@ -35,6 +36,7 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import ClaimSource, Inquiry
 from dranode.driver.nri.instance import ALONE, Instance
 from dranode.driver.nri.sightings import Sightings
+from dranode.driver.nri.start_gate import StartGate
 from dranode.driver.nri.unsolicited import Unsolicited
 from dranode.driver.nri.verifier import Verifier
 
@@ -48,7 +50,7 @@ _NAMED: Final = 20
 
 
 class RefusedError(DranodeError):
-    """A container cannot be created; the text goes to kubelet."""
+    """A container cannot be created or started; the text goes to kubelet."""
 
 
 class Enforcer:
@@ -82,6 +84,7 @@ class Enforcer:
         self._sightings = Sightings(root)
         self._inquiry = Inquiry(node, self._sightings)
         self._verifier = Verifier(root, notify)
+        self._gate = StartGate(root, clock)
         self.unsolicited = Unsolicited(self._enforced, self._inquiry, instance)
 
     # --- what the runtime reports and requests ---
@@ -127,6 +130,7 @@ class Enforcer:
             containers = self._enforced.mended()
             if containers.get(container.id) is None:
                 self._meet(container)
+            self._enforced.resized = container.id
             allowed = enforcement.update(containers, self.node.snapshot(), container, requested, quota)
             return self._said(self._enforced.carry_out(allowed))
 
@@ -178,27 +182,40 @@ class Enforcer:
 
     def _create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
         containers = self._enforced.mended()
+        if self._gate.drifts:
+            # They get their CPUs again, whatever they were sent since.
+            containers.carry_out(drifted(containers, self._gate.drifts))
 
         def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
             decision = enforcement.create(containers, snapshot, container, evidence)
             if isinstance(decision, CreationRefused):
-                status = self._enforced.status
-                self._enforced.status = replace(status, refused=status.refused + (not self._enforced.silent))
-                raise RefusedError(decision.reason)
+                raise self._refused(decision.reason)
             return decision
 
         allowed = self._inquiry.decide(decide, containers)
         return allowed.resources, self._enforced.carry_out(allowed)
 
     def starting(self, container: Container) -> None:
-        """Take note that a container is made, so that its cgroup is there, however soon it ends."""
-        pinned = self._enforced.containers.get(container.id)
+        """Let a container start that is made, so that its cgroup is there, however soon it ends.
+
+        Raises:
+            RefusedError: by the kernel it would share CPUs of a claim; the text is for kubelet.
+        """
+        self._enforced.called()
+        containers = self._enforced.containers
+        pinned = containers.get(container.id)
+        if pinned is not None and self.instance.speaks:
+            overlapping = self._gate.in_the_way(containers, self.node.snapshot(), pinned)
+            if overlapping:
+                containers.carry_out(drifted(containers, self._gate.drifts))
+                raise self._refused(start_refusal(container, overlapping))
         if pinned is not None and pinned.claims:
             self._sightings.look((container,))
             self.starts(pinned.claims)
 
-    def started(self, container: Container) -> None:
-        """Take note that a container runs."""
+    def started(self, container: Container) -> bool:
+        """Take note that a container runs, and return whether it may have other CPUs than it was given."""
+        self._enforced.called()
         containers = self._enforced.containers
         containers.carry_out(enforcement.start(containers, self.node.snapshot(), container))
         pinned = containers.get(container.id)
@@ -206,14 +223,17 @@ class Enforcer:
             self._sightings.require(self._users(pinned))
         if pinned is not None and pinned.claims:
             self.starts(pinned.claims)
+        return pinned is not None and pinned.doubtful
 
     def removed(self, container: Container) -> None:
         """Take note that a container is gone."""
+        self._enforced.called()
         self._sightings.forget(container.id)
         self._enforced.containers.carry_out(enforcement.remove(self._enforced.containers, container))
 
     def pod_gone(self, pod: PodSandbox) -> None:
         """Take note that a pod sandbox is gone."""
+        self._enforced.called()
         self._enforced.containers.carry_out(enforcement.remove_pod(self._enforced.containers, pod))
 
     # --- from other threads ---
@@ -252,9 +272,15 @@ class Enforcer:
 
     # --- how ---
 
+    def _refused(self, reason: str) -> RefusedError:
+        status = self._enforced.status
+        self._enforced.status = replace(status, refused=status.refused + (not self._enforced.silent))
+        return RefusedError(reason)
+
     @contextlib.contextmanager
     def _speaking(self, *, allowed: bool) -> Iterator[None]:
         """Decide meanwhile; the other instance counts and makes known what this one is not allowed to answer."""
+        self._enforced.called()
         self._enforced.silent = not allowed
         try:
             if allowed and not self.instance.active:

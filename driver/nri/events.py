@@ -101,13 +101,17 @@ class StopRequest(msgspec.Struct, frozen=True):
     container: Container
 
 
-NRIRequest = SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest
+class StartRequest(msgspec.Struct, frozen=True):
+    """A container is made, with the process that will become its own, and is about to be started.
 
+    The answer says nothing, or is a refusal.
+    """
 
-class ContainerStarting(msgspec.Struct, frozen=True):
-    """A container is made, with the process that will become its own, and is about to be started."""
-
+    stream: int
     container: Container
+
+
+NRIRequest = SynchronizeRequest | CreateRequest | UpdateRequest | StopRequest | StartRequest
 
 
 class ContainerStarted(msgspec.Struct, frozen=True):
@@ -139,14 +143,7 @@ class ShutdownAnnounced(msgspec.Struct, frozen=True):
 
 
 Notification = (
-    PluginAccepted
-    | Configured
-    | ContainerStarting
-    | ContainerStarted
-    | ContainerRemoved
-    | PodGone
-    | UpdatesAnswered
-    | ShutdownAnnounced
+    PluginAccepted | Configured | ContainerStarted | ContainerRemoved | PodGone | UpdatesAnswered | ShutdownAnnounced
 )
 NRIEvent = RegistrationRefused | NRIRequest | Notification
 

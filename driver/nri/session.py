@@ -26,6 +26,7 @@ from dranode.driver.nri.events import (
     NRIRequest,
     PluginAccepted,
     RegistrationRefused,
+    StartRequest,
     StopRequest,
     SynchronizeRequest,
     UpdateRequest,
@@ -186,6 +187,10 @@ class Session:
         # StopContainerResponse has the same field.
         self._reply(request, nri.UpdateContainerResponse(update=updates_to(updates)))
 
+    def start(self, request: StartRequest) -> None:
+        """Let the container start."""
+        self._reply(request, nri.Empty())
+
     def synchronize(self, request: SynchronizeRequest, updates: Iterable[ContainerUpdate] = ()) -> None:
         """Answer the runtime's state with what has to change; from now on the plug-in is active."""
         self._reply(request, nri.SynchronizeResponse(update=updates_to(updates)))
@@ -222,7 +227,7 @@ class Session:
         match event:
             case SynchronizePart():
                 yield from self._synchronize(event)
-            case SynchronizeRequest() | CreateRequest() | UpdateRequest() | StopRequest():
+            case SynchronizeRequest() | CreateRequest() | UpdateRequest() | StopRequest() | StartRequest():
                 self._requests.add(stream)
                 yield event
             case Configured():

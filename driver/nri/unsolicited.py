@@ -77,6 +77,8 @@ class Unsolicited(msgspec.Struct):
     def synchronized(self) -> None:
         """Take note that a connection has begun: its drifts are mended, and kubelet has just been asked."""
         self._reconnecting = ()
+        self._sent, self.enforced.out_of_turn = (), False
+        self.enforced.called()
         self._asked_at = self.enforced.clock()
 
     def updates(self) -> tuple[ContainerUpdate, ...]:
@@ -98,6 +100,7 @@ class Unsolicited(msgspec.Struct):
         if runtime is None or not runtime.takes_unsolicited_updates or now < self._not_before:
             return ()
         change, self._sent = settled(due, snapshot, ignore_failure=False)
+        self.enforced.out_of_turn = True
         return self.enforced.carry_out(Allowed(change, updates=self._sent))
 
     def answered(self, error: str) -> None:
@@ -111,7 +114,8 @@ class Unsolicited(msgspec.Struct):
             )
             self._not_before = self.enforced.clock() + _RETRY
             self.enforced.take_back(update.container_id for update in self._sent)
-        self._sent = ()
+        self._sent, self.enforced.out_of_turn = (), False
+        self.enforced.called()
 
     def reconnection_due(self) -> bool:
         """Return whether masks have waited so long that a reconnection has to mend them; a true answer is noted.

@@ -24,7 +24,6 @@ from dranode.driver.core.pinning.pinned import expected, having
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
-from dranode.driver.nri.container import cpus_of
 
 log = logging.getLogger(__name__)
 
@@ -165,8 +164,7 @@ class Verifier(msgspec.Struct):
 
 def configured(container: Container) -> Effective:
     """Return what the kernel should say of a container, by its configuration."""
-    nodes = cpus_of(container.mems)
-    return Effective(container.cpus or None, nodes or None, container.hugepages)
+    return Effective(container.cpus or None, container.mems or None, container.hugepages)
 
 
 def _read(cgroups: Cgroups, container: Container, expected: Effective) -> Effective:

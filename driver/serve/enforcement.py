@@ -36,6 +36,8 @@ from dranode.driver.process.threads import Fatal, OwnedThread
 log = logging.getLogger(__name__)
 
 _VERIFY_SECONDS: Final = 30.0
+# Until a claim's container that has started is looked at again with all others: not every runtime heeds a refusal then.
+_CARRIED_OUT_SECONDS: Final = 1.0
 # How long kubelet may take while the container runtime waits, which does so for 2 s.
 _KUBELET_SECONDS: Final = 1.0
 Answered = Callable[[str, float], None]
@@ -89,6 +91,7 @@ class Enforcement:
         self._joining = threading.Lock()
         self._stopping = threading.Event()
         self._verifies = threading.Event()
+        self._others_move = threading.Event()
         self._silence: str | None = None
         self.enforcer = Enforcer(
             self, access.root, notify=self.first.notify, own_pod=access.own_pod, instance=self.first.instance
@@ -131,6 +134,8 @@ class Enforcement:
             uids = self.own(driver.name, claims)
             if uids:
                 driver.starts(uids)
+        self._others_move.set()
+        self._verifies.set()
 
     @property
     def complete(self) -> bool:
@@ -154,8 +159,11 @@ class Enforcement:
         while not self._stopping.is_set():
             self._verifies.wait(_VERIFY_SECONDS)
             self._verifies.clear()
-            if not self._stopping.is_set() and self.first.instance.active:
-                self.enforcer.verify()
+            if self._others_move.is_set():
+                self._others_move.clear()
+                self._stopping.wait(_CARRIED_OUT_SECONDS)
+            if not self._stopping.is_set() and self.first.instance.active and self.enforcer.verify():
+                self.client.notify()
 
     # --- what the enforcer asks ---
 

@@ -24,7 +24,7 @@ class Pinning:
         driver: whose records are enforced.
         socket: the runtime's NRI socket.
         enforcement: what enforces them; None while other drivers are waited for.
-        usage: what claims use of the CPUs that they hold; of a driver that holds none it has nothing to say.
+        usage: what claims use of the CPUs and the memory that they hold.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Pinning:
         self.enforcement: Enforcement | None = None
         self._access, self._pod_resources, self._fatal = access, pod_resources, fatal
         self._together = together or PinningTogether(1)
-        self.usage = UsageWatch(access.root, self._running, self._snapshot)
+        self.usage = UsageWatch(access.root, self.driver.name, self._running, self._snapshot)
 
     def enforcement_of(self, drivers: tuple[PinningDriver, ...]) -> Enforcement:
         """Return what enforces the records of these drivers."""
@@ -111,10 +111,7 @@ class Pinning:
         return self.enforcement.own(self.driver.name, self.enforcement.enforcer.claims_in_use())
 
     def _running(self) -> tuple[Pinned, ...] | None:
-        own = self.driver.node.snapshot()
-        if self.enforcement is None or not self._complete or own is None or not own.pins_cpus:
-            return None
-        return self.enforcement.enforcer.running()
+        return self.enforcement.enforcer.running() if self.enforcement is not None and self._complete else None
 
     def _snapshot(self) -> HeldSnapshot:
         return HeldSnapshot() if self.enforcement is None else self.enforcement.snapshot()

@@ -124,13 +124,14 @@ class DriverService:
                 self.listener.calls.observe = self._counts.answered
                 self.node.granted = self._counts.granted
             self.node.files.undescribed = self._undescribed
-            self.node.open(boot_id)
+            self.node.open(boot_id, snapshot=False)
             self._witnesses = self._take_over()
             if self.listener.rolling:
                 self._share()
             # kubelet waits for this. A container that is made before the runtime is connected is met when it is.
             self.listener.calls.answer_with(self._cluster, self._cluster.reporting(self.node))
             self.listener.calls.give_way(_GIVEN_WAY_SECONDS)
+            self.node.follow()
             if self._make_counts is not None:
                 self._counts.pass_on(self._make_counts(self))
             self._pin()

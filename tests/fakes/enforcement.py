@@ -50,7 +50,7 @@ def claim(
         CPUSet.parse(held or cpus),
         frozenset(pods or ("p1",)),
         shared_in_pod=shared_in_pod,
-        mems=mems,
+        mems=CPUSet.parse(mems),
         lift_quota=lift_quota,
     )
 
@@ -60,7 +60,7 @@ def snapshot(*claims: HeldClaim, online: str = "0-7", reserved: str = "", mems: 
         {each.claim.uid: each for each in claims},
         CPUSet.parse(online),
         CPUSet.parse(reserved),
-        mems,
+        CPUSet.parse(mems),
         variable=VARIABLE,
         cdi_kind=KIND,
     )

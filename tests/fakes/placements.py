@@ -8,11 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from dranode.driver.core.api.documents import decode, encode_json
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.cluster.extended import NOT_BOUND
+from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.demand import demand_of
 from dranode.sim.fit.dump import read_dump
 from dranode.sim.fit.placement import Placement
@@ -23,25 +26,42 @@ from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.snapshot import PodInfo
 
 Document = dict[str, Any]
+_FILTER_ENDS = 'running "DynamicResources" filter plugin'
+_DRAWN_OR_AMOUNT = ("shareID", "consumedCapacity")
 
 
 def difference(mine: Placement, real: Document, nodes: int) -> str:
     """How the answers differ; empty if they do not."""
     node = real["spec"].get("nodeName")
-    if node is not None:
-        if mine.node is None:
-            return f"bound to {node}, but here: {_sentence(mine, nodes)}"
-        if node in mine.tied:
-            return ""
-        scores = {score.node: (score.total, dict(score.plugins)) for score in mine.scores}
-        return f"bound to {node}, but here to {mine.tied}: {scores}"
-    message = next(each["message"] for each in real["status"]["conditions"] if each["type"] == "PodScheduled")
+    if node is None:
+        message = next(each["message"] for each in real["status"]["conditions"] if each["type"] == "PodScheduled")
+        return _refused_otherwise(mine, message, nodes)
+    if node in mine.tied:
+        return ""
+    if mine.node is None:
+        return f"bound to {node}, but here: {_sentence(mine, nodes)}"
+    scores = {score.node: (score.total, dict(score.plugins)) for score in mine.scores}
+    return f"bound to {node}, but here to {mine.tied}: {scores}"
+
+
+def _refused_otherwise(mine: Placement, message: str, nodes: int) -> str:
+    """How the answer differs from a pod that was refused with a message."""
     if mine.node is not None:
-        return f"bound to no node, but here to {mine.tied}: {message}"
-    if mine.problem and (message == mine.problem or message.startswith('running "DynamicResources" filter plugin')):
+        lottery = len(mine.tied) > 1 and message.startswith(NOT_BOUND.partition("{")[0])
+        return "" if lottery else f"bound to no node, but here to {mine.tied}: {message}"
+    if mine.problem and not mine.everywhere and (message == mine.problem or message.startswith(_FILTER_ENDS)):
         return ""  # an error of a claim that ends the attempt on both sides, in words of their own
     ours = _sentence(mine, nodes)
     return "" if message.startswith(ours) else f"here: {ours}; there: {message}"
+
+
+def chosen_otherwise(choice: PodChoice, mine: Placement) -> str:
+    """How the choice of a node by groups differs from looking at every node; empty if it does not."""
+    if choice.node is None or mine.node is None:
+        return "" if choice.node == mine.node else f"{choice.node or choice.message}, not {mine.tied}"
+    tied = choice.best.tied if choice.best is not None else 0
+    same = choice.node == mine.node and tied == len(mine.tied)
+    return "" if same else f"{choice.node}, one of {tied}, not {mine.tied}"
 
 
 def _sentence(mine: Placement, nodes: int) -> str:
@@ -96,5 +116,10 @@ def replay(case: Document, features: Features) -> list[str]:
 
 
 def _results(allocation: AllocationResult) -> list[Document]:
-    results = json.loads(encode_json(allocation))["devices"]["results"]
-    return [{key: value for key, value in each.items() if key != "shareID"} for each in results]
+    results = json.loads(encode_json(allocation))["devices"].get("results", [])
+    return [{**_amounts(each), **{key: each[key] for key in each if key not in _DRAWN_OR_AMOUNT}} for each in results]
+
+
+def _amounts(result: Document) -> Document:
+    """The amounts of a result as numbers: the API server writes 1500000000 as 1500M."""
+    return {name: Quantity(text).value for name, text in result.get("consumedCapacity", {}).items()}

@@ -30,7 +30,7 @@ def due(containers: Containers, snapshot: HeldSnapshot) -> dict[str, Resources]:
     return {pinned.container.id: wanted for pinned, wanted in changes(containers, snapshot)}
 
 
-def held_claim(uid: str, cpus: CPUSet, mems: str) -> HeldClaim:
+def held_claim(uid: str, cpus: CPUSet, mems: CPUSet) -> HeldClaim:
     return HeldClaim(ClaimRef("ns", uid, uid), cpus, cpus, mems=mems)
 
 
@@ -38,7 +38,7 @@ def held_claim(uid: str, cpus: CPUSet, mems: str) -> HeldClaim:
     having=st.lists(st.lists(NAMES, unique=True, max_size=2), max_size=5),
     steps=st.lists(
         st.tuples(
-            st.lists(st.builds(held_claim, NAMES, SETS, st.sampled_from(("", "0")))),
+            st.lists(st.builds(held_claim, NAMES, SETS, st.sampled_from((CPUSet(), CPUSet((0,)))))),
             st.sets(NAMES, max_size=2),
             st.none() | SETS,
             st.sampled_from((None, None, Unread("the ledger is away", blind=False))),
@@ -53,16 +53,21 @@ def test_a_look_at_what_has_changed_finds_what_a_look_at_everything_would(
 ) -> None:
     pod = PodSandbox("s", "p")
     containers = Containers(Pinned(Container(str(n), str(n), pod), tuple(uids)) for n, uids in enumerate(having))
-    snapshot = HeldSnapshot(online=CPUSet(range(8)), mems="0-1")
+    snapshot = HeldSnapshot(online=CPUSet(range(8)), mems=CPUSet((0, 1)))
     for put, drop, online, unread, settles in steps:
         claims = snapshot.index.changed(put, drop)
         snapshot = replace(snapshot, claims=claims, online=online or snapshot.online, unread=unread)
         assert due(containers, snapshot) == due(Containers(containers), snapshot)
         if settles:
             containers.carry_out(settle(containers, snapshot)[0])
-            # What should have CPUs of which none is online keeps what it has.
+            # Where the shared pool is empty a container keeps what it has.
             assert due(containers, snapshot) == {}
             assert due(Containers(containers), snapshot) == {}
+            for pinned in containers if snapshot.shared and unread is None else ():
+                mine = CPUSet.union(snapshot.claims[uid].cpus for uid in pinned.claims if uid in snapshot.claims)
+                # The kernel would let a mask without any CPU that is online be that of its parent.
+                assert pinned.cpus & snapshot.online
+                assert pinned.cpus & snapshot.online <= mine | snapshot.shared
 
 
 class Node(RuleBasedStateMachine):

@@ -19,9 +19,9 @@ from dranode.sim.fit.demand import copy_of, demand_of
 from dranode.sim.fit.dump import read_dump
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
+from tests.fakes.in_use import allocated_of
 from tests.interop.clusters import RandomCluster
 from tests.interop.goallocator import Scenario, scenarios
-from tests.unit.sim.allocator.test_scheduler_vectors import allocated_of
 
 Document = dict[str, Any]
 _NAMESPACES = ["blue", "green"]
@@ -30,26 +30,15 @@ _NAMESPACES = ["blue", "green"]
 def _documents(cluster: RandomCluster) -> tuple[list[Document], list[Document]]:
     """The cluster with the claims of its pods, and the pods in the order in which they come."""
     nodes = cluster.nodes()
-    documents = [*nodes, *cluster.classes(), *cluster.slices(nodes)]
+    documents = [*nodes, *cluster.classes(), *cluster.slices(nodes), *cluster.rules(nodes)]
     for namespace in _NAMESPACES:
         documents.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         documents += cluster.services(namespace)
     pods = []
     for more, pod in cluster.pods(_NAMESPACES):
         documents += more
-        pods.append(_templated(documents, pod, [each["metadata"]["name"] for each in more]))
+        pods.append(pod)
     return documents, pods
-
-
-def _templated(documents: list[Document], pod: Document, own: list[str]) -> Document:
-    """The pod with templates for every second of its own claims, so that each copy of it has claims of its own."""
-    for claim in [each for each in documents if each["metadata"]["name"] in own[::2]]:
-        template = {**claim, "kind": "ResourceClaimTemplate", "spec": {"spec": claim["spec"]}}
-        documents.append({**template, "status": {}})
-    for entry in pod["spec"].get("resourceClaims", []):
-        if entry["resourceClaimName"] in own[::2]:
-            entry["resourceClaimTemplateName"] = entry.pop("resourceClaimName")
-    return pod
 
 
 def _said(choice: PodChoice) -> object:
@@ -76,7 +65,11 @@ def test_groups_of_nodes_choose_as_looking_at_every_node_does(seed: int) -> None
     dump = read_dump([SourceDocument("case", index, each) for index, each in enumerate([*documents, *pods])])
     # The one that looks at every node takes all devices for different ones, too.
     fast, slow = (
-        Scheduler(Allocator(dump.slices, dump.classes, features, new_share_id=lambda: "share", claims=claims))
+        Scheduler(
+            Allocator(
+                dump.slices, dump.classes, features, new_share_id=lambda: "share", rules=dump.rules, claims=claims
+            )
+        )
         for claims in (dump.asked, None)
     )
     states = [ClusterState.of(dump, features)]

@@ -131,7 +131,7 @@ class Containers:
         before, self.settled = self.settled, after
         if after is None:
             return
-        if before is None:
+        if before is None or before.machine != after.machine:
             keys = set(self._all)
         else:
             keys = self._users_of(before.index.by_key.differing(after.index.by_key))

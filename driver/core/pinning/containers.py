@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits
 
@@ -17,7 +17,7 @@ class Container(msgspec.Struct, frozen=True):
         env: entries as in its OCI configuration (`NAME=value`), those that CDI injected included.
         cdi_devices: the CDI devices that kubelet asked for, where the runtime reports them (containerd from 2.3).
         cpus: the configured `cpuset.cpus`; empty if none is.
-        mems: the configured `cpuset.mems` (list format); empty if none is.
+        mems: the configured `cpuset.mems`; empty if none is.
         quota: the configured `cpu.cfs_quota_us`; 0 or less is no limit.
         hugepages: the configured limits of huge pages.
         started: whether its process has been started.
@@ -29,8 +29,8 @@ class Container(msgspec.Struct, frozen=True):
     pod: PodSandbox
     env: tuple[str, ...] = ()
     cdi_devices: tuple[str, ...] = ()
-    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
-    mems: str = ""
+    cpus: CPUSet = NO_CPUS
+    mems: CPUSet = NO_CPUS
     quota: int = 0
     started: bool = False
     cgroup: str = ""
@@ -47,15 +47,15 @@ class Resources(msgspec.Struct, frozen=True):
 
     Attributes:
         cpus: `cpuset.cpus`.
-        mems: `cpuset.mems` (list format).
+        mems: `cpuset.mems`.
         lift_quota: remove the CFS quota.
         hugepages: limits of huge pages; sizes that are left out stay unchanged.
         unified: whether limits of huge pages are files of cgroup v2, by which alone runc changes those of a container
             that exists.
     """
 
-    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
-    mems: str = ""
+    cpus: CPUSet = NO_CPUS
+    mems: CPUSet = NO_CPUS
     lift_quota: bool = False
     hugepages: HugepageLimits = NO_LIMITS
     unified: bool = False

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.effective import Effective, difference
@@ -54,9 +53,9 @@ def has_what_it_should(pinned: Pinned, resources: Resources) -> bool:
     """Return whether a container has been given these resources; empty ones may be anything."""
     return (
         (not resources.cpus or resources.cpus.mask == pinned.cpus.mask)
-        and resources.mems in ("", pinned.mems)
+        and (not resources.mems or resources.mems.mask == pinned.mems.mask)
         and (not resources.hugepages or set(resources.hugepages) <= set(pinned.hugepages))
-        and not (pinned.doubtful and (resources.mems or resources.hugepages))
+        and not (pinned.doubtful and resources)
     )
 
 
@@ -87,8 +86,7 @@ def settled(
 
 def effective_of(resources: Resources) -> Effective:
     """Return what the kernel should say of a container that has been given these resources."""
-    nodes = CPUSet.parse(resources.mems) if resources.mems else None
-    return Effective(resources.cpus or None, nodes, resources.hugepages)
+    return Effective(resources.cpus or None, resources.mems or None, resources.hugepages)
 
 
 def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:
@@ -115,7 +113,10 @@ def _counting(actual: Effective, pinned: Pinned, snapshot: HeldSnapshot) -> Effe
 
 
 def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
-    """Enter what drifting containers really have, so that `settle` corrects them."""
+    """Enter what drifting containers have, so that `settle` corrects them, even if they should have just that by then.
+
+    The kernel was asked a while ago: an update that the runtime took its time for may have been carried out since.
+    """
     put = ((containers.get(each.container.id), each.actual) for each in drifts)
     return ContainerChange(tuple(_with(pinned, actual) for pinned, actual in put if pinned is not None))
 
@@ -124,6 +125,7 @@ def _with(pinned: Pinned, actual: Effective) -> Pinned:
     return replace(
         pinned,
         cpus=pinned.cpus if actual.cpus is None else actual.cpus,
-        mems=pinned.mems if actual.nodes is None else str(actual.nodes),
+        mems=pinned.mems if actual.nodes is None else actual.nodes,
         hugepages=limits_over(pinned.hugepages, actual.hugepages),
+        doubtful=True,
     )

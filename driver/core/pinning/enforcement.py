@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
@@ -31,6 +31,7 @@ from dranode.driver.core.pinning.pinned import (
     nodes_near_cpus,
     resources_for,
     some_of,
+    stays_on,
 )
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
@@ -88,7 +89,7 @@ def create(
         # Whatever that container's claim holds, neither the ledger's last word nor a CDI spec says it.
         snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
     resources = resources_for(identity.claims, snapshot, container.hugepages)
-    refusal = _no_cpus(container, identity.claims, snapshot) if snapshot.pins_cpus and not resources.cpus else ""
+    refusal = _no_cpus(container, identity.claims, snapshot, resources.cpus) if snapshot.pins_cpus else ""
     refusal = refusal or _memory_elsewhere(container, identity.claims)
     refusal = refusal or _occupied(containers, snapshot, container, identity.claims, drop)
     if refusal:
@@ -125,11 +126,12 @@ def update(
     own = replace(own, hugepages=limits_over(own.hugepages, resources.hugepages))
     right = expected(own, snapshot)
     # containerd drops the swap limit and the OOM score of a changed request, so change only what is necessary.
+    cpus = right.cpus or stays_on(own, snapshot)
     kept = Resources(
-        right.cpus if (resources.cpus or own.cpus) != right.cpus else CPUSet(),
-        right.mems if (resources.mems or own.mems) != right.mems else "",
+        cpus if own.doubtful or (resources.cpus or own.cpus) != cpus else CPUSet(),
+        right.mems if own.doubtful or (resources.mems or own.mems) != right.mems else NO_CPUS,
         lift_quota=right.lift_quota and quota > 0,
-        hugepages=tuple(each for each in right.hugepages if each not in own.hugepages),
+        hugepages=tuple(each for each in right.hugepages if own.doubtful or each not in own.hugepages),
         unified=right.unified,
     )
     if kept:
@@ -228,7 +230,7 @@ def pinned_as_listed(
         container if identity.unheard or identity.denied else _slim(container),
         tuple(claim.key for claim in identity.claims),
         container.cpus,
-        container.mems if any(claim.mems or claim.nodes for claim in identity.claims) else "",
+        container.mems if any(claim.mems or claim.nodes for claim in identity.claims) else NO_CPUS,
         hugepages=container.hugepages,
         parts=some_of(identity.claims, snapshot),
         unsure=unsure,
@@ -251,7 +253,7 @@ def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = N
             case AskKubelet() as ask:
                 pods.extend(ask.pods)
             case Pinned() as again:
-                put.append(replace(again, provisional=pinned.provisional))
+                put.append(replace(again, provisional=pinned.provisional, doubtful=pinned.doubtful))
     return AskKubelet(tuple(dict.fromkeys(pods))) if pods else Allowed(ContainerChange(tuple(put)))
 
 
@@ -305,17 +307,22 @@ def _occupied(
         return ""
     keys = {claim.key for claim in claims}
     for other in containers:
-        if other.container.id not in drop and keys.isdisjoint(other.claims) and not other.cpus.isdisjoint(held):
+        # A container without a CPU set runs on every CPU.
+        runs_on = other.cpus or snapshot.online
+        if other.container.id not in drop and keys.isdisjoint(other.claims) and not runs_on.isdisjoint(held):
             names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
             return (
-                f"{other.container} still runs on CPUs {other.cpus}, of which {names} holds some, and no container is "
+                f"{other.container} still runs on CPUs {runs_on}, of which {names} holds some, and no container is "
                 f"moved now: {snapshot.unread.reason}; {container} can start once the ledger can be read again"
             )
     return ""
 
 
-def _no_cpus(container: Container, claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> str:
+def _no_cpus(container: Container, claims: Collection[HeldClaim], snapshot: HeldSnapshot, cpus: CPUSet) -> str:
+    """Return why a container has no CPU to start on, of its claims or of the shared pool; empty if it has."""
     names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+    if cpus and (not names or any(claim.cpus & snapshot.online for claim in claims)):
+        return ""
     if snapshot.unread is not None and not names:
         return (
             f"nobody can say which CPUs are free for {container}, which has no claim: {snapshot.unread.reason}; "

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.claim_names import claim_key
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
@@ -42,7 +42,7 @@ class JoinedSnapshots(msgspec.Struct):
             claims=self._claims,
             online=CPUSet.union(each.online for each in with_cpus.values()),
             reserved=CPUSet.union(each.reserved for each in with_cpus.values()),
-            mems=next((each.mems for each in every if each.mems), ""),
+            mems=next((each.mems for each in every if each.mems), NO_CPUS),
             unread=_first(with_cpus.values() if with_cpus else every),
             memory_unread=_first(others) if with_cpus else None,
             pins_cpus=bool(with_cpus),

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.claims.expected_cpus import expected_cpus
 from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.effective import Effective
@@ -44,13 +44,14 @@ class Pinned(msgspec.Struct, frozen=True):
         denied: it names a claim on record that kubelet says it has not; `container` is whole as well, since a kubelet
             that has just started may not know of it yet.
         memory_unsure: as `unsure`, of claims that hold memory alone.
-        doubtful: it may have another memory or other huge pages than these, because an update did not arrive.
+        doubtful: it may have other resources than these, because an update did not arrive, or because it had others
+            when the kernel was last asked; so it gets them again whatever they are.
     """
 
     container: Container
     claims: tuple[str, ...] = ()
-    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
-    mems: str = ""
+    cpus: CPUSet = NO_CPUS
+    mems: CPUSet = NO_CPUS
     provisional: bool = False
     parts: frozenset[tuple[str, int]] = frozenset()
     unsure: bool = False
@@ -64,7 +65,7 @@ class Pinned(msgspec.Struct, frozen=True):
     @property
     def effective(self) -> Effective:
         """Return what the kernel should say of the container, by what it was given."""
-        return Effective(self.cpus, CPUSet.parse(self.mems) if self.mems else None, self.hugepages)
+        return Effective(self.cpus, self.mems or None, self.hugepages)
 
     def given(self, resources: Resources) -> Pinned:
         """Return the container after it was given these resources."""
@@ -91,7 +92,7 @@ class Pinned(msgspec.Struct, frozen=True):
 
 
 def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot, own: HugepageLimits = NO_LIMITS) -> Resources:
-    """Return the resources that a container with these claims should have; without CPUs if there are none for it.
+    """Return the resources that a container with these claims should have; without CPUs if the shared pool has none.
 
     Memory comes from the nodes of claims that hold memory, or else from those that are local to its CPUs, if every
     claim with CPUs asks for that. With a claim that asks for the shared pool as well, the CPUs are those of the claims
@@ -101,7 +102,7 @@ def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot, own: Huge
     having_cpus = [claim for claim in claims if claim.cpus]
     return Resources(
         _cpus(having_cpus, snapshot) if snapshot.pins_cpus else CPUSet(),
-        str(bound_nodes(claims) or nodes_near_cpus(claims)),
+        bound_nodes(claims) or nodes_near_cpus(claims),
         lift_quota=any(claim.lift_quota for claim in having_cpus),
         hugepages=_pages(claims, snapshot, own) if snapshot.page_sizes else NO_LIMITS,
         unified=snapshot.unified_pages,
@@ -118,8 +119,7 @@ def _cpus(having_cpus: Iterable[HeldClaim], snapshot: HeldSnapshot) -> CPUSet:
     cpus = expected_cpus((claim.cpus for claim in having_cpus), snapshot.online)
     if cpus is None:
         return snapshot.shared
-    with_pool = cpus and any(claim.with_pool for claim in having_cpus)
-    return cpus | snapshot.shared if with_pool else cpus
+    return cpus | snapshot.shared if any(claim.with_pool for claim in having_cpus) else cpus
 
 
 def bound_nodes(claims: Iterable[HeldClaim]) -> CPUSet:
@@ -134,7 +134,7 @@ def nodes_near_cpus(claims: Iterable[HeldClaim]) -> CPUSet:
     having_cpus = [claim for claim in claims if claim.cpus]
     if not all(claim.mems for claim in having_cpus):
         return CPUSet()
-    return CPUSet.union(CPUSet.parse(claim.mems) for claim in having_cpus)
+    return CPUSet.union(claim.mems for claim in having_cpus)
 
 
 def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
@@ -157,8 +157,8 @@ def _on_held(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
 
 
 def pooled(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
-    """Return whether a container runs on the shared pool: no claim of it holds CPUs (any more), or one wants both."""
-    with_cpus = [claim for claim in having(pinned, snapshot) if claim.cpus]
+    """Return whether a container runs on the shared pool: no claim of it has CPUs online, or one wants both."""
+    with_cpus = [claim for claim in having(pinned, snapshot) if claim.cpus & snapshot.online]
     return not with_cpus or any(claim.with_pool for claim in with_cpus)
 
 
@@ -170,6 +170,13 @@ def having(pinned: Pinned, snapshot: HeldSnapshot) -> tuple[HeldClaim, ...]:
         for key, claim in records
         if claim is not None
     )
+
+
+def stays_on(pinned: Pinned, snapshot: HeldSnapshot) -> CPUSet:
+    """Return the mask that a container keeps where the shared pool that it should run on has no CPU."""
+    if not snapshot.pins_cpus:
+        return CPUSet()
+    return pinned.cpus or CPUSet.union(claim.cpus for claim in having(pinned, snapshot))
 
 
 def some_of(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> frozenset[tuple[str, int]]:

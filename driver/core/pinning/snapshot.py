@@ -25,18 +25,19 @@ class Part(msgspec.Struct, frozen=True):
         index: its number in the allocation.
         cpus: the CPUs on which a container with only this result runs.
         held: the CPUs that no other claim gets.
-        mems: `cpuset.mems` of such containers (list format); empty if they take memory from anywhere.
+        mems: `cpuset.mems` of such containers; empty if they take memory from anywhere.
         with_pool: whether such containers run on the shared pool besides.
-        nodes, binds, hugepages: as in `HeldClaim`.
+        nodes, binds, memory, hugepages: as in `HeldClaim`.
     """
 
     index: int
     cpus: CPUSet = NO_CPUS
     held: CPUSet = NO_CPUS
-    mems: str = ""
+    mems: CPUSet = NO_CPUS
     with_pool: bool = False
     nodes: CPUSet = NO_CPUS
     binds: bool = False
+    memory: int = 0
     hugepages: HugepageLimits = NO_LIMITS
 
     @property
@@ -56,13 +57,14 @@ class HeldClaim(msgspec.Struct, frozen=True):
         held: the CPUs that no other claim gets.
         pods: UIDs of the pods that it was reserved for at its last Prepare.
         shared_in_pod: whether all containers of one pod may use it at the same time; else only one container may.
-        mems: for a claim that holds CPUs, the `cpuset.mems` that is local to them (list format); empty if its
-            containers take memory from anywhere.
+        mems: for a claim that holds CPUs, the `cpuset.mems` that is local to them; empty if its containers take memory
+            from anywhere.
         lift_quota: whether its containers have no CFS quota.
         parts: what each allocation result was given, if containers can have only some results; else empty.
         with_pool: whether its containers run on the shared pool besides.
         nodes: for a claim that holds memory, the NUMA nodes of that.
         binds: whether its containers take memory from such nodes alone.
+        memory: for a claim that holds ordinary memory, the bytes of that.
         hugepages: how much its containers may have in huge pages.
         driver: the driver that gave it, in a snapshot of several drivers; else empty.
     """
@@ -72,12 +74,13 @@ class HeldClaim(msgspec.Struct, frozen=True):
     held: CPUSet = NO_CPUS
     pods: frozenset[str] = frozenset()
     shared_in_pod: bool = False
-    mems: str = ""
+    mems: CPUSet = NO_CPUS
     lift_quota: bool = False
     parts: tuple[Part, ...] = ()
     with_pool: bool = False
     nodes: CPUSet = NO_CPUS
     binds: bool = False
+    memory: int = 0
     hugepages: HugepageLimits = NO_LIMITS
     driver: str = ""
 
@@ -105,11 +108,12 @@ class HeldClaim(msgspec.Struct, frozen=True):
             self,
             cpus=CPUSet.union(part.cpus for part in parts),
             held=CPUSet.union(part.held for part in parts),
-            mems=str(CPUSet.union(CPUSet.parse(part.mems) for part in parts)) if local else "",
+            mems=CPUSet.union(part.mems for part in parts) if local else NO_CPUS,
             parts=parts,
             with_pool=any(part.with_pool for part in parts),
             nodes=CPUSet.union(part.nodes for part in parts),
             binds=any(part.binds for part in parts),
+            memory=sum(part.memory for part in parts),
             hugepages=limit_sums(part.hugepages for part in parts),
         )
 
@@ -193,7 +197,7 @@ class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
             the driver in a snapshot of several.
         online: the CPUs that are online.
         reserved: the CPUs that no claim ever gets.
-        mems: the machine's memory nodes (list format); empty if unknown.
+        mems: the machine's memory nodes; empty if unknown.
         variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
         part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
             none.
@@ -212,7 +216,7 @@ class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
     claims: Mapping[str, HeldClaim] = msgspec.field(default_factory=HeldClaims)
     online: CPUSet = msgspec.field(default_factory=CPUSet)
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
-    mems: str = ""
+    mems: CPUSet = NO_CPUS
     variable: str = ""
     cdi_kind: str = ""
     part_variable: str = ""

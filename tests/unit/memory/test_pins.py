@@ -56,14 +56,14 @@ def test_the_pool_names_every_node_and_the_sizes_that_runtimes_can_limit() -> No
         ({"sys/fs/cgroup/unified/cgroup.controllers": "hugetlb"}, (), False),
     ):
         pool = memory_pool(read_memory(machine({**files, **more})), MemoryOptions(exclusive=True))
-        assert (pool.page_sizes, pool.unified_pages, pool.pins_cpus, pool.mems) == (sizes, unified, False, "0")
+        assert (pool.page_sizes, pool.unified_pages, pool.pins_cpus, pool.mems) == (sizes, unified, False, CPUSet((0,)))
     gpus = MachineMemory((MemoryNode(0, GIB), MemoryNode(8, GIB, cpus=False)))
-    assert memory_pool(gpus, MemoryOptions()).mems == "0,8"
-    assert memory_pool(read_memory(open_machine("sockets=2,cores=2")), MemoryOptions()).mems == "0-1"
+    assert memory_pool(gpus, MemoryOptions()).mems == CPUSet((0, 8))
+    assert memory_pool(read_memory(open_machine("sockets=2,cores=2")), MemoryOptions()).mems == CPUSet((0, 1))
 
 
 def test_of_a_machine_that_was_not_read_nothing_is_enforced() -> None:
     pool = unread_memory_pool()
-    assert (pool.mems, pool.page_sizes, pool.pins_cpus) == ("", (), False)
+    assert (pool.mems, pool.page_sizes, pool.pins_cpus) == (CPUSet(), (), False)
     assert pool.variable
     assert pool.cdi_kind

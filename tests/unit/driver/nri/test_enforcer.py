@@ -94,6 +94,21 @@ def test_a_mask_that_changes_while_the_kernel_is_asked_is_no_drift() -> None:
     assert told == []
 
 
+def test_a_container_that_was_seen_before_its_update_arrived_gets_the_next_one_all_the_same() -> None:
+    node, kernel, now = Node(), Kernel(str(HELD.shared)), [0.0]
+    enforcer = Enforcer(node, kernel, clock=lambda: now[0])
+    enforcer.synchronize((OTHER,))
+    node.now = EMPTY
+    assert [str(each.resources.cpus) for each in enforcer.stop(MINE)] == ["0-7"]
+    now[0] = 11.0
+    assert [str(drift.actual.cpus) for drift in enforcer.verify()] == [str(HELD.shared)]
+    # The runtime has taken that long, and carries the update out now.
+    kernel.cpus = "0-7"
+    node.now = HELD
+    (sent,) = enforcer.create(MINE)[1]
+    assert (sent.container_id, sent.resources.cpus) == ("c2", HELD.shared)
+
+
 def test_a_container_whose_cgroup_the_runtime_has_yet_to_limit_is_no_drift() -> None:
     class Unlimited(HostRoot):
         def read_bytes(self, path: str) -> bytes:
@@ -276,7 +291,7 @@ def test_a_container_on_held_cpus_stays_there_while_kubelet_is_silent() -> None:
     enforcer = Enforcer(node, HostRoot(), clock=lambda: now[0])
     enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
     assert enforcer.synchronize((replace(STRANGER, cpus=CPUSet((2,))),)) == ()
-    node.now = replace(HELD, mems="0")
+    node.now = replace(HELD, mems=CPUSet((0,)))
     assert enforcer.unsolicited.updates() == ()
     # kubelet gave the claim to another pod.
     node.answer, now[0] = {STRANGER.pod.uid: KubeletPodClaims({})}, 5.0

@@ -23,7 +23,7 @@ MIB = 1 << 20
 HUGE = 2 * MIB
 GIANT = 1 << 30
 FOLDER = "kubepods/pod1/c1"
-LIMITED = Resources(CPUSet((1,)), "0", hugepages=((HUGE, 8 * MIB), (GIANT, 0)))
+LIMITED = Resources(CPUSet((1,)), CPUSet((0,)), hugepages=((HUGE, 8 * MIB), (GIANT, 0)))
 
 
 def test_a_new_container_gets_limits_in_the_runtimes_words() -> None:
@@ -92,9 +92,9 @@ class World:
     def __init__(self, own: str, of_pod: str) -> None:
         part = Part(0, nodes=CPUSet((0,)), binds=True, hugepages=((HUGE, 8 * MIB),))
         claim = HeldClaim(ClaimRef("default", "mine", "a")).with_parts((part,))
-        self.snapshot = HeldSnapshot(HeldClaims.of([claim]), mems="0-1", pins_cpus=False, page_sizes=(HUGE,))
+        self.snapshot = HeldSnapshot(HeldClaims.of([claim]), mems=CPUSet((0, 1)), pins_cpus=False, page_sizes=(HUGE,))
         container = Container("c1", "main", pod("p1"), started=True, cgroup=f"/{FOLDER}")
-        self.containers = Containers([Pinned(container, ("a",), mems="0", hugepages=((HUGE, 8 * MIB),))])
+        self.containers = Containers([Pinned(container, ("a",), mems=CPUSet((0,)), hugepages=((HUGE, 8 * MIB),))])
         files = {
             f"{FOLDER}/cpuset.mems.effective": "0",
             f"{FOLDER}/hugetlb.2MB.max": own,

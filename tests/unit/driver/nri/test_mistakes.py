@@ -43,6 +43,22 @@ def test_a_failing_handler_is_answered_with_an_error_and_the_thread_lives(bench:
     assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
 
 
+def test_a_container_starts_in_spite_of_a_mistake(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.client.start()
+    runtime = bench.accept()
+    runtime.handshake()
+    made = container("g", "p1")
+    runtime.create(made, P1)
+
+    def broken() -> HeldSnapshot:
+        raise ZeroDivisionError("a mistake of ours")
+
+    bench.node.snapshot = broken  # type: ignore[method-assign]
+    runtime.call("StartContainer", nri.ContainerEvent(pod=P1, container=made))
+    del bench.node.snapshot
+    assert "an NRI request failed" in caplog.text
+
+
 class Broken:
     """A handler's method that fails until it is mended."""
 

@@ -19,6 +19,7 @@ from dranode.driver.nri.events import (
     RegistrationRefused,
     RuntimePeer,
     ShutdownAnnounced,
+    StartRequest,
     SynchronizeRequest,
     UpdateRequest,
     UpdatesAnswered,
@@ -164,8 +165,28 @@ def test_both_styles_of_an_event_mean_the_same_and_are_answered(
 
 
 @pytest.mark.parametrize(
-    "method", ["RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StartContainer", "PostCreateContainer"]
+    ("method", "body"),
+    [
+        ("StateChange", nri.StateChangeEvent(event=nri.START_CONTAINER, pod=POD, container=CONTAINER)),
+        ("StartContainer", ONE),
+    ],
 )
+def test_a_start_waits_for_its_answer_in_both_styles(method: str, body: Any) -> None:
+    pair = Pair()
+    for refuse in (False, True):
+        (event,), stream = pair.call(method, body)
+        assert isinstance(event, StartRequest)
+        assert event.container.id == CONTAINER.id
+        assert stream not in pair.wire.answers
+        if refuse:
+            pair.session.refuse(event, "not yet")
+        else:
+            pair.session.start(event)
+        pair.flush()
+        assert pair.wire.answers[stream] == (ttrpc.Response(code=2, message="not yet") if refuse else ttrpc.Response())
+
+
+@pytest.mark.parametrize("method", ["RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "PostCreateContainer"])
 def test_events_without_interest_are_answered_all_the_same(method: str) -> None:
     assert Pair().answer_to(method, nri.PodEvent(pod=POD)) == ttrpc.Response()
 
@@ -228,7 +249,7 @@ def test_an_adjustment_says_cpus_memory_nodes_and_that_the_quota_is_lifted() -> 
     (event,), stream = pair.call("CreateContainer", nri.CreateContainerRequest(pod=POD, container=CONTAINER))
     assert isinstance(event, CreateRequest)
     assert event.container.env == ("A=1",)
-    pair.session.adjust(event, Resources(CPUSet.parse("2-3"), "0-1", lift_quota=True))
+    pair.session.adjust(event, Resources(CPUSet.parse("2-3"), CPUSet((0, 1)), lift_quota=True))
     pair.flush()
     cpu = nri.CreateContainerResponse.FromString(pair.wire.answers[stream].payload).adjust.linux.resources.cpu
     assert (cpu.cpus, cpu.mems, cpu.quota.value) == ("2-3", "0-1", -1)
@@ -253,15 +274,17 @@ def test_a_request_is_answered_once() -> None:
         pair.session.adjust(event, cpus("1"))
 
 
-def test_a_requested_cpuset_and_quota_are_read_and_an_unreadable_one_is_none() -> None:
+def test_requested_cpusets_and_quota_are_read_and_an_unreadable_one_is_none() -> None:
     pair = Pair()
     body = nri.UpdateContainerRequest(pod=POD, container=CONTAINER)
-    body.linux_resources.cpu.cpus = "0-3"
+    # In whatever form a list is written, it is the same nodes.
+    body.linux_resources.cpu.cpus, body.linux_resources.cpu.mems = "0-3", "1,0"
     body.linux_resources.cpu.quota.value = 50_000
     (event,), _ = pair.call("UpdateContainer", body)
     assert isinstance(event, UpdateRequest)
-    assert (event.requested, event.quota) == (cpus("0-3"), 50_000)
-    body.linux_resources.cpu.cpus = "3-0"
+    assert event.requested == Resources(CPUSet.parse("0-3"), CPUSet((0, 1)))
+    assert event.quota == 50_000
+    body.linux_resources.cpu.cpus = body.linux_resources.cpu.mems = "3-0"
     (event,), _ = pair.call("UpdateContainer", body)
     assert isinstance(event, UpdateRequest)
     assert event.requested == Resources()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -111,6 +112,25 @@ def test_a_kubelet_that_lists_no_pod_of_a_claim_does_not_say_that_no_container_h
         assert pinning.in_use(MINE) is True
     finally:
         kubelet.close()
+
+
+def test_cgroups_are_looked_at_soon_after_a_claims_container_has_taken_cpus_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dranode.driver.serve.enforcement._VERIFY_SECONDS", 10 * PATIENCE)
+    monkeypatch.setattr("dranode.driver.serve.enforcement._CARRIED_OUT_SECONDS", 0.01)
+    node = NodeClaims(PinnedLamps(), tmp_path, tmp_path / "cdi")
+    access = ContainerAccess(str(tmp_path / "nri.sock"), HostRoot())
+    asked = PodResources(tmp_path / "kubelet.sock")
+    enforcement = Enforcement((PinningDriver(node),), access, asked, pytest.fail)
+    looks = threading.Semaphore(0)
+    monkeypatch.setattr(enforcement.enforcer, "verify", looks.release)
+    enforcement.start()
+    try:
+        enforcement.enforcer.starts({"uid-a"})
+        assert looks.acquire(timeout=PATIENCE)
+    finally:
+        enforcement.stop()
 
 
 def test_kubelet_answers_for_the_pods_that_it_lists_and_for_no_others(tmp_path: Path) -> None:

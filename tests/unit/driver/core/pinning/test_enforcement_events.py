@@ -9,6 +9,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.containers import ContainerUpdate, Resources
 from dranode.driver.core.pinning.corrections import settle
 from dranode.driver.core.pinning.enforcement import (
+    Allowed,
     create,
     remove,
     remove_pod,
@@ -17,7 +18,7 @@ from dranode.driver.core.pinning.enforcement import (
     synchronize,
     update,
 )
-from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, AskProcesses, Evidence
+from dranode.driver.core.pinning.identity import AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
 from tests.fakes.enforcement import NONE, A, after, claim, container, env, ids, made, masks, pod, running, snapshot
 
 
@@ -30,12 +31,12 @@ def test_a_container_whose_claim_was_unprepared_joins_the_shared_pool() -> None:
 def test_the_quota_is_lifted_and_memory_stays_near_where_the_claim_says_so() -> None:
     near = claim("a", "0-1", mems="1", lift_quota=True)
     resources = made(NONE, snapshot(near), container("g", env=env("a", "0-1"))).resources
-    assert resources == Resources(CPUSet((0, 1)), "1", lift_quota=True)
+    assert resources == Resources(CPUSet((0, 1)), CPUSet((1,)), lift_quota=True)
     both = snapshot(near, claim("b", "2", mems="0"))
     resources = made(NONE, both, container("g", env=env("a", "0-1") + env("b", "2"))).resources
-    assert resources.mems == "0-1"
+    assert resources.mems == CPUSet((0, 1))
     far = snapshot(near, claim("b", "2"))
-    assert made(NONE, far, container("g", env=env("a", "0-1") + env("b", "2"))).resources.mems == ""
+    assert made(NONE, far, container("g", env=env("a", "0-1") + env("b", "2"))).resources.mems == CPUSet()
 
 
 def test_memory_is_widened_to_every_node_when_the_claim_is_gone() -> None:
@@ -43,7 +44,7 @@ def test_memory_is_widened_to_every_node_when_the_claim_is_gone() -> None:
         NONE, made(NONE, snapshot(claim("a", "0-1", mems="0"), mems="0-1"), container("g", env=env("a", "0-1")))
     )
     change, updates = settle(known, snapshot(mems="0-1"))
-    assert [each.resources for each in updates] == [Resources(CPUSet(range(8)), "0-1")]
+    assert [each.resources for each in updates] == [Resources(CPUSet(range(8)), CPUSet((0, 1)))]
     assert settle(after(known, change), snapshot(mems="0-1"))[1] == ()
 
 
@@ -85,7 +86,7 @@ def test_the_container_that_is_created_is_never_among_the_updates() -> None:
         (Resources(CPUSet((5,))), 0, Resources(CPUSet((0, 1)))),
         (Resources(CPUSet((0, 1))), 0, Resources()),
         (Resources(), 0, Resources()),
-        (Resources(mems="1"), 0, Resources(mems="0")),
+        (Resources(mems=CPUSet((1,))), 0, Resources(mems=CPUSet((0,)))),
         (Resources(), 50_000, Resources(lift_quota=True)),
         (Resources(), -1, Resources()),
     ],
@@ -98,6 +99,45 @@ def test_an_update_keeps_the_mask_and_touches_the_request_only_where_it_has_to(
     known = after(NONE, made(NONE, on_record, one))
     allowed = update(known, on_record, one, wanted, quota)
     assert allowed.updates == ((ContainerUpdate("p1-g", answer),) if answer else ())
+
+
+def test_an_update_keeps_a_container_whose_cpus_are_all_offline_away_from_those_of_claims() -> None:
+    one = container("g", env=env("a", "0-1"))
+    known = after(NONE, made(NONE, snapshot(A), one))
+    wide = Resources(CPUSet(range(8)))
+    offline, none_left = snapshot(A, claim("b", "2-3"), online="2-7"), snapshot(A, claim("b", "2-7"), online="2-7")
+    for before in (known, after(known, start(known, snapshot(A), one)), NONE):
+        assert masks(update(before, offline, one, wide, 0).updates) == {"p1-g": "4-7"}
+    assert masks(update(known, none_left, one, wide, 0).updates) == {"p1-g": "0-1"}
+
+
+def test_a_container_whose_cpus_have_all_gone_offline_shares_the_pool_until_one_is_back() -> None:
+    one = container("g", env=env("a", "0-1"))
+    known = after(NONE, made(NONE, snapshot(A), one))
+    known = after(known, start(known, snapshot(A), one))
+    for online, taken, mask in [
+        ("2-7", snapshot(A, online="2-7"), "2-7"),
+        ("2-7", snapshot(A, claim("b", "2", "p2"), online="2-7"), "3-7"),
+        ("1-7", snapshot(A, claim("b", "2", "p2"), online="1-7"), "1"),
+    ]:
+        change, updates = settle(known, taken)
+        known = after(known, change)
+        assert masks(updates) == {"p1-g": mask}, online
+
+
+def test_a_container_that_came_without_a_mask_while_its_cpus_are_offline_leaves_those_of_claims() -> None:
+    on_record = snapshot(A, claim("b", "2-3", "p2"), online="2-7")
+    kubelet = Evidence(pods={"p1": KubeletPodClaims({"g": ("dra.k8s.io/cpu=claim-a",)})})
+    found = synchronize(on_record, (container("g", env=env("a", "0-1")),), kubelet)
+    assert isinstance(found, Allowed)
+    assert masks(found.updates) == {"p1-g": "4-7"}
+
+
+def test_an_update_widens_no_container_where_claims_hold_every_cpu() -> None:
+    shared = container("s", "p3", cpus="2-7")
+    known = running(snapshot(A), shared)
+    taken = snapshot(A, claim("b", "2-7", "p2"))
+    assert masks(update(known, taken, shared, Resources(CPUSet(range(8))), 0).updates) == {"p3-s": "2-7"}
 
 
 def test_an_update_of_an_unknown_container_adds_it() -> None:

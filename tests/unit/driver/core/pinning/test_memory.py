@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
@@ -20,6 +20,7 @@ from tests.fakes import enforcement as fake
 from tests.fakes.enforcement import NONE, after, container, made, refusal
 
 SMALL, LARGE = 2 << 20, 1 << 30
+NODE_0, NODE_1, BOTH = CPUSet((0,)), CPUSet((1,)), CPUSet((0, 1))
 CPU, MEMORY = "dra.cpu", "dra.memory"
 UNREAD = Unread("the ledger is damaged")
 
@@ -38,7 +39,7 @@ def machine(*claims: HeldClaim, exclusive: bool = False, sizes: tuple[int, ...] 
     """The memory driver alone, on a machine of two NUMA nodes."""
     return HeldSnapshot(
         HeldClaims.of(claims),
-        mems="0-1",
+        mems=BOTH,
         variable="DRANODE_MEMS_",
         part_variable="DRANODE_MEMORY_",
         cdi_kind="dra.memory/claim",
@@ -67,7 +68,7 @@ def zeros(one: Container) -> Container:
 class TestAlone:
     def test_a_container_gets_the_nodes_and_pages_of_its_claim_and_cpus_stay_as_they_are(self) -> None:
         given = made(NONE, machine(memory("a", part(0, "1"), part(1, "1", 8))), zeros(of("a", 0, 1))).resources
-        assert given == Resources(CPUSet(), "1", hugepages=((SMALL, 8 * SMALL),))
+        assert given == Resources(CPUSet(), NODE_1, hugepages=((SMALL, 8 * SMALL),))
 
     def test_a_container_without_a_claim_gets_nothing(self) -> None:
         assert not made(NONE, machine(memory("a", part(0, "1"))), container("other", "p2")).resources
@@ -86,25 +87,25 @@ class TestAlone:
 
     def test_sizes_that_no_runtime_can_limit_are_left_alone(self) -> None:
         on_record = machine(memory("a", part(0, "1", 8)), exclusive=True, sizes=())
-        assert made(NONE, on_record, of("a", 0)).resources == Resources(mems="1")
+        assert made(NONE, on_record, of("a", 0)).resources == Resources(mems=NODE_1)
 
     def test_a_container_has_the_results_that_it_names(self) -> None:
         on_record = machine(memory("a", part(0, "0", 2), part(1, "1", 8)))
-        assert made(NONE, on_record, of("a", 1)).resources == Resources(mems="1", hugepages=((SMALL, 8 * SMALL),))
+        assert made(NONE, on_record, of("a", 1)).resources == Resources(mems=NODE_1, hugepages=((SMALL, 8 * SMALL),))
         by_variable = container("x", env=("DRANODE_MEMS_a=0-1", "DRANODE_MEMORY_a_0=0"))
-        assert made(NONE, on_record, by_variable).resources == Resources(mems="0", hugepages=((SMALL, 2 * SMALL),))
+        assert made(NONE, on_record, by_variable).resources == Resources(mems=NODE_0, hugepages=((SMALL, 2 * SMALL),))
 
     def test_memory_that_is_only_preferred_binds_to_no_node_but_beside_memory_that_does(self) -> None:
         liked, bound = part(0, "1", binds=False), part(1, "0")
-        assert made(NONE, machine(memory("a", liked)), of("a", 0)).resources.mems == ""
-        assert made(NONE, machine(memory("a", liked, bound)), of("a", 0, 1)).resources.mems == "0-1"
+        assert made(NONE, machine(memory("a", liked)), of("a", 0)).resources.mems == NO_CPUS
+        assert made(NONE, machine(memory("a", liked, bound)), of("a", 0, 1)).resources.mems == BOTH
 
     def test_a_claim_has_one_container_at_a_time_unless_its_pod_shares_it(self) -> None:
         on_record = machine(memory("a", part(0, "1"), pods=("p1", "p2")))
         containers = after(NONE, made(NONE, on_record, of("a", 0)))
         assert "in use by" in refusal(containers, on_record, of("a", 0, name="second"))
         shared = machine(memory("a", part(0, "1"), pods=("p1", "p2"), shared=True))
-        assert made(containers, shared, of("a", 0, name="second")).resources.mems == "1"
+        assert made(containers, shared, of("a", 0, name="second")).resources.mems == NODE_1
         assert "only containers of one pod may share it" in refusal(containers, shared, of("a", 0, name="x", pod="p2"))
 
     def test_a_forged_variable_is_refused(self) -> None:
@@ -124,7 +125,7 @@ class TestAlone:
         (sent,) = decision.updates
         assert (sent.container_id, sent.resources) == (
             "p1-main",
-            Resources(mems="1", hugepages=((SMALL, 8 * SMALL),)),
+            Resources(mems=NODE_1, hugepages=((SMALL, 8 * SMALL),)),
         )
         assert settle(after(NONE, decision), on_record)[1] == ()
 
@@ -132,9 +133,9 @@ class TestAlone:
         on_record = machine(memory("a", part(0, "1", 8)))
         mine = zeros(of("a", 0))
         containers = after(NONE, made(NONE, on_record, mine))
-        asked = Resources(mems="0-1", hugepages=((SMALL, 0), (LARGE, 0)))
+        asked = Resources(mems=BOTH, hugepages=((SMALL, 0), (LARGE, 0)))
         (sent,) = update(containers, on_record, mine, asked, 0).updates
-        assert sent.resources == Resources(mems="1", hugepages=((SMALL, 8 * SMALL),))
+        assert sent.resources == Resources(mems=NODE_1, hugepages=((SMALL, 8 * SMALL),))
         assert update(containers, on_record, mine, Resources(hugepages=((SMALL, 9 * SMALL),)), 0).updates == ()
 
     def test_an_update_that_did_not_arrive_is_sent_again(self) -> None:
@@ -143,7 +144,7 @@ class TestAlone:
         assert list(changes(containers, on_record)) == []
         containers.carry_out(ContainerChange(tuple(each.in_doubt() for each in containers)))
         ((_, resources),) = changes(containers, on_record)
-        assert (resources.mems, resources.hugepages) == ("1", ((SMALL, 8 * SMALL),))
+        assert (resources.mems, resources.hugepages) == (NODE_1, ((SMALL, 8 * SMALL),))
 
 
 class TestDrift:
@@ -165,7 +166,7 @@ class TestDrift:
         assert str(found) == f'container "main" of pod default/p1 {sentence}'
         containers.carry_out(drifted(containers, (found,)))
         (sent,) = settle(containers, self.ON_RECORD)[1]
-        assert (sent.resources.mems, sent.resources.hugepages) == ("1", ((SMALL, 8 * SMALL),))
+        assert (sent.resources.mems, sent.resources.hugepages) == (NODE_1, ((SMALL, 8 * SMALL),))
 
     def test_what_was_not_read_is_no_drift(self) -> None:
         assert drift(self.containers(), self.ON_RECORD, {"p1-main": Effective()}) == ()
@@ -193,15 +194,15 @@ class TestBesideCPUs:
 
     def test_one_claim_gives_what_both_drivers_gave(self) -> None:
         given = made(NONE, self.on_record(part(0, "1", 4)), self.mine(0)).resources
-        assert (str(given.cpus), given.mems, given.hugepages) == ("0-1", "1", ((SMALL, 4 * SMALL),))
+        assert (str(given.cpus), given.mems, given.hugepages) == ("0-1", NODE_1, ((SMALL, 4 * SMALL),))
 
     def test_with_memory_alone_a_container_runs_on_the_shared_pool(self) -> None:
         given = made(NONE, self.on_record(part(0, "1")), of("a", 0)).resources
-        assert (str(given.cpus), given.mems) == ("2-7", "1")
+        assert (str(given.cpus), given.mems) == ("2-7", NODE_1)
 
     def test_local_memory_agrees_or_is_refused(self) -> None:
         local = fake.snapshot(fake.claim("a", "0-1", mems="0"), mems="0-1")
-        assert made(NONE, self.on_record(part(0, "0"), cpus=local), self.mine(0)).resources.mems == "0"
+        assert made(NONE, self.on_record(part(0, "0"), cpus=local), self.mine(0)).resources.mems == NODE_0
         assert refusal(NONE, self.on_record(part(0, "0-1"), cpus=local), self.mine(0)) == (
             'container "main" of pod default/p1 has memory on NUMA nodes 1 by claim default/claim-a, but claim '
             "default/claim-a asks for memory that is local to its CPUs, on NUMA nodes 0: align the claims by "

@@ -1,0 +1,69 @@
+"""Claims on all that a machine's slices promise, as a scheduler would allocate them, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dranode.cpu.devices import cpu_devices, groups
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
+from dranode.cpu.policies import Threads
+from dranode.cpu.topology import Topology
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.resource import Device
+from dranode.driver.core.claims.grant import AllocatedClaim
+from tests.fakes.cpu import claim, config, granted, holding, own, result
+
+
+def filled(machine: Topology, options: CPUOptions, sizes: Iterator[int]) -> CPUSet:
+    """The CPUs that no claim holds once claims have all that is published.
+
+    Args:
+        machine: the machine.
+        options: how it is published.
+        sizes: of how many steps each request is for capacity; never ends.
+
+    Raises:
+        ClaimError: a claim is refused.
+    """
+    held: dict[str, str] = {}
+    for device in cpu_devices(machine, options, {}):
+        for asked in _claims(machine, options, device, sizes, held):
+            held[asked.ref.name] = str(granted(machine, asked, options, holding(**held)).held)
+    return machine.online - _union(held)
+
+
+def _claims(
+    machine: Topology, options: CPUOptions, device: Device, sizes: Iterator[int], held: dict[str, str]
+) -> Iterator[AllocatedClaim]:
+    if options.mode is DeviceMode.INDIVIDUAL:
+        yield claim([result(device.name)], name=device.name)
+        return
+    capacity = device.capacity["dra.cpu/cpu"]
+    assert capacity.request_policy is not None
+    assert capacity.request_policy.default is not None
+    step, left = int(capacity.request_policy.default.value), int(capacity.value.value)
+    assert left % step == 0
+    while left:
+        count = step * min(next(sizes), left // step)
+        left -= count
+        chosen = []
+        if options.group_by is GroupBy.MACHINE:
+            (group,) = groups(machine, options)
+            chosen = [config(own(cpuset=str(_of(machine, group.cpus - _union(held), count, options.threads))))]
+        yield claim([result(device.name, count)], chosen, name=f"{device.name}-{left}")
+
+
+def _of(machine: Topology, free: CPUSet, count: int, threads: Threads) -> CPUSet:
+    """So many free CPUs, of whole cores where claims have to have those: the largest first that fit."""
+    whole = sorted((core for core in machine.cores if core <= free), key=len, reverse=True)
+    parts = whole if threads is Threads.FULL_CORE else [CPUSet((cpu,)) for cpu in free]
+    chosen = CPUSet()
+    for part in parts:
+        if len(chosen) + len(part) <= count:
+            chosen |= part
+    assert len(chosen) == count
+    return chosen
+
+
+def _union(held: dict[str, str]) -> CPUSet:
+    return CPUSet.union(map(CPUSet.parse, held.values()))

@@ -1,0 +1,235 @@
+"""A container starts once the kernel says that it shares no CPU of a claim, and in any case after a minute."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from msgspec.structs import replace
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.containers import Container, Resources
+from dranode.driver.core.pinning.identity import KubeletPodClaims
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.nri.enforcer import Enforcer, RefusedError
+from dranode.driver.nri.events import RuntimePeer
+from dranode.driver.nri.start_gate import PATIENCE
+
+EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+HELD = replace(EMPTY, claims={"a": CLAIM})
+
+
+def made(name: str, *env: str) -> Container:
+    return Container(f"id-{name}", name, PodSandbox(f"s-{name}", name, "default", name), env=env, cgroup=f"/{name}")
+
+
+MINE = replace(made("p1", "DRA_CPUSET_a=2-3"), name="main")
+OTHER = made("other")
+
+
+@dataclass
+class Kernel(HostRoot):
+    """The CPUs of cgroups by their names; those in `empty` have no processes."""
+
+    cpus: dict[str, str] = field(default_factory=dict)
+    empty: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def exists(self, path: str) -> bool:
+        del path
+        return True
+
+    def read_bytes(self, path: str) -> bytes:
+        _, _, name, file = path.rsplit("/", 3)
+        if file == "cpuset.cpus.effective" and name in self.cpus:
+            return f"{self.cpus[name]}\n".encode()
+        if file == "cgroup.events":
+            return b"populated 0\n" if name in self.empty else b"populated 1\n"
+        raise FileNotFoundError(path)
+
+
+@dataclass
+class Bench:
+    """A node where a claim came after another container."""
+
+    kernel: Kernel = field(default_factory=Kernel)
+    now: float = 0.0
+    on_record: HeldSnapshot = EMPTY
+
+    def __post_init__(self) -> None:
+        self.enforcer = Enforcer(self, self.kernel, clock=lambda: self.now)
+        self.enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.0"))
+
+    def snapshot(self) -> HeldSnapshot:
+        return self.on_record
+
+    def reread(self) -> HeldSnapshot:
+        return self.on_record
+
+    def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
+        return {each.uid: KubeletPodClaims({}) for each in pods}
+
+    def run(self, container: Container, cpus: str) -> None:
+        """Make and start a container."""
+        resources, _ = self.enforcer.create(container)
+        self.kernel.cpus[container.cgroup.strip("/")] = cpus or str(resources.cpus)
+        self.enforcer.starting(container)
+        self.enforcer.started(container)
+
+    def prepare(self) -> None:
+        self.on_record = HELD
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.run(OTHER, "")
+    bench.prepare()
+    return bench
+
+
+def test_it_starts_when_the_others_have_left(bench: Bench) -> None:
+    (update,) = bench.enforcer.create(MINE)[1]
+    bench.kernel.cpus["other"] = str(update.resources.cpus)
+    bench.kernel.cpus["p1"] = "2-3"
+    bench.enforcer.starting(MINE)
+    assert bench.enforcer.status().refused == 0
+
+
+def test_it_does_not_start_beside_one_whose_update_was_lost_and_which_gets_it_again(bench: Bench) -> None:
+    assert len(bench.enforcer.create(MINE)[1]) == 1
+    with pytest.raises(RefusedError, match='container "other" of pod default/other is on CPUs 0-7, of which claim'):
+        bench.enforcer.starting(MINE)
+    assert bench.enforcer.status().refused == 1
+    # The runtime takes down what did not start, and kubelet has it made again.
+    again = replace(MINE, id="again", cgroup="/again")
+    for answer in (bench.enforcer.stop(MINE), bench.enforcer.create(again)[1]):
+        # The runtime may have failed to move it once more.
+        (update,) = answer
+        assert (update.container_id, update.resources.cpus) == (OTHER.id, HELD.shared)
+    bench.kernel.cpus |= {"other": str(HELD.shared), "again": "2-3"}
+    bench.enforcer.starting(again)
+    bench.enforcer.started(again)
+    assert bench.enforcer.create(made("next"))[1] == ()
+
+
+def test_an_old_update_in_doubt_is_sent_again_out_of_turn(bench: Bench) -> None:
+    bench.enforcer.configured(RuntimePeer("containerd", "v2.4.2", "v0.12.1"))
+    bench.enforcer.create(MINE)
+    assert bench.enforcer.unsolicited.updates() == ()
+    with pytest.raises(RefusedError):
+        bench.enforcer.starting(MINE)
+    (update,) = bench.enforcer.unsolicited.updates()
+    assert update.container_id == OTHER.id
+
+
+def test_it_starts_all_the_same_beside_one_that_nothing_moves_for_a_minute(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = []
+    for attempt, pause in enumerate((0.0, 10.0, 20.0, 40.0)):
+        bench.now += pause
+        again = replace(MINE, id=f"c{attempt}", cgroup=f"/c{attempt}")
+        bench.enforcer.create(again)
+        bench.kernel.cpus[f"c{attempt}"] = "2-3"
+        try:
+            bench.enforcer.starting(again)
+            tries.append("starts")
+        except RefusedError:
+            tries.append("refused")
+            bench.enforcer.stop(again)
+    assert tries == ["refused", "refused", "refused", "starts"]
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert "it starts all the same, because what is in the way has been for 60 s" in line
+    assert 'container "other"' in line
+
+
+def test_a_minute_counts_from_when_it_was_in_the_way_again(bench: Bench) -> None:
+    for beginning in (0.0, 2 * PATIENCE):
+        bench.now = beginning
+        bench.kernel.cpus["other"] = "0-7"
+        bench.enforcer.create(MINE)
+        with pytest.raises(RefusedError):
+            bench.enforcer.starting(MINE)
+        bench.kernel.cpus["other"] = str(HELD.shared)
+        bench.enforcer.create(MINE)
+        bench.enforcer.starting(MINE)
+        bench.enforcer.stop(MINE)
+
+
+def test_one_that_was_made_before_the_claim_and_starts_after_it_is_made_again(bench: Bench) -> None:
+    bench.on_record = EMPTY
+    late = made("late")
+    assert bench.enforcer.create(late)[0].cpus == CPUSet(range(8))
+    bench.kernel.cpus["late"] = "0-7"
+    bench.prepare()
+    bench.enforcer.create(MINE)
+    bench.kernel.cpus["other"] = str(HELD.shared)
+    bench.kernel.cpus["p1"] = "2-3"
+    # The runtime changes what the container will be made of, which it was already.
+    bench.enforcer.starting(MINE)
+    bench.enforcer.started(MINE)
+    with pytest.raises(RefusedError, match="kubelet makes it again, on other CPUs"):
+        bench.enforcer.starting(late)
+
+
+def test_one_that_starts_with_an_update_under_way_is_in_doubt(bench: Bench) -> None:
+    bench.on_record = EMPTY
+    late = made("late")
+    bench.enforcer.create(late)
+    bench.prepare()
+    bench.enforcer.create(MINE)
+    bench.enforcer.starting(late)
+    assert bench.enforcer.started(late)
+    assert not bench.enforcer.started(OTHER)
+
+
+def test_one_that_has_ended_is_not_in_the_way(bench: Bench) -> None:
+    bench.kernel.empty = ("other",)
+    bench.enforcer.create(MINE)
+    bench.enforcer.starting(MINE)
+
+
+def test_a_waiting_instance_keeps_its_word_to_itself() -> None:
+    class Waiting:
+        active = speaks = False
+
+        def turn(self, request: str) -> bool:
+            del request
+            return False
+
+        def connected(self) -> None:
+            pass
+
+        def disconnected(self) -> None:
+            pass
+
+    bench = Bench()
+    bench.enforcer = Enforcer(bench, bench.kernel, instance=Waiting())
+    bench.run(OTHER, "0-7")
+    bench.prepare()
+    bench.enforcer.create(MINE)
+    bench.enforcer.starting(MINE)
+
+
+def test_what_was_sent_counts_as_carried_out_once_the_runtime_calls_again(bench: Bench) -> None:
+    bench.enforcer.create(MINE)
+    assert bench.enforcer.verify() == ()
+    bench.kernel.cpus["p1"] = "2-3"
+    bench.kernel.empty = ("other",)
+    bench.enforcer.starting(MINE)
+    assert [str(drift.actual.cpus) for drift in bench.enforcer.verify()] == ["0-7"]
+
+
+def test_a_container_that_is_resized_is_updated_after_the_runtime_has_called_again(bench: Bench) -> None:
+    assert len(bench.enforcer.update(replace(OTHER, started=True), Resources(), 0)) == 1
+    bench.enforcer.removed(made("gone"))
+    assert bench.enforcer.verify() == ()
