@@ -1,5 +1,8 @@
 """Counters of the kernel for each CPU: interrupts, and the time that tasks ran.
 
+The kernel shows those of CPUs that are online. What it does not show of one of a claim's CPUs, at its beginning or now,
+is not known of the claim.
+
 Sources: Documentation/filesystems/proc.rst (`/proc/interrupts`, `/proc/stat`) and scheduler/sched-stats.rst.
 """
 
@@ -10,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.disturbance import Disturbance
@@ -31,12 +35,13 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The counters of a claim's CPUs when it began.
 
     Attributes:
-        interrupts: how often each interrupt had fired on them, by its label in `/proc/interrupts`.
+        interrupts: how often each interrupt had fired on them, by its label in `/proc/interrupts`; None if the kernel
+            did not show that of all of them.
         busy: how many seconds tasks had run on them.
         source: the file that says so; empty if none does.
     """
 
-    interrupts: Mapping[str, int] = {}
+    interrupts: Mapping[str, int] | None = None
     busy: float = 0.0
     source: str = ""
 
@@ -49,30 +54,44 @@ class CPUCounters(msgspec.Struct, frozen=True):
         names: what each interrupt is of, by its label.
         busy: how many seconds tasks have run on each CPU.
         source: the file that says so; empty if none does.
+        shown: the CPUs whose interrupts the kernel shows.
     """
 
     interrupts: Mapping[str, Mapping[int, int]] = {}
     names: Mapping[str, str] = {}
     busy: Mapping[int, float] = {}
     source: str = ""
+    shown: CPUSet = msgspec.field(default_factory=CPUSet)
 
     def begin(self, cpus: CPUSet) -> Begun:
         """Return the counters of these CPUs, for later."""
-        return Begun(interrupts=self._fired(cpus), busy=self._ran(cpus), source=self.source)
+        source = self._source(cpus)
+        return Begun(interrupts=self._fired(cpus), busy=self._ran(cpus) if source else 0.0, source=source)
 
     def since(self, begun: Begun, claim: ClaimRef, cpus: CPUSet) -> Disturbance:
         """Return what happened on a claim's CPUs since it began."""
-        fired = {label: count - begun.interrupts.get(label, 0) for label, count in self._fired(cpus).items()}
-        named = {f"{label} {self.names[label]}".strip(): (label, count) for label, count in fired.items() if count > 0}
-        return Disturbance(
-            claim=claim,
-            cpus=cpus,
+        found = Disturbance(claim, cpus)
+        if (source := self._source(cpus)) and source == begun.source:
+            found = replace(found, busy=max(0.0, self._ran(cpus) - begun.busy))
+        now, before = self._fired(cpus), begun.interrupts
+        if now is None or before is None:
+            return found
+        # A number that another device has now counts from nothing again.
+        firsts = {label: before.get(label, 0) for label in now}
+        fired = {label: count - firsts[label] if count >= firsts[label] else count for label, count in now.items()}
+        named = {f"{label} {self.names[label]}".strip(): (label, count) for label, count in fired.items() if count}
+        return replace(
+            found,
             interrupts={name: count for name, (label, count) in named.items() if label.isdecimal()},
             kernel={name: count for name, (label, count) in named.items() if not label.isdecimal()},
-            busy=max(0.0, self._ran(cpus) - begun.busy) if self.source and self.source == begun.source else None,
         )
 
-    def _fired(self, cpus: CPUSet) -> dict[str, int]:
+    def _source(self, cpus: CPUSet) -> str:
+        return self.source if cpus <= CPUSet(self.busy) else ""
+
+    def _fired(self, cpus: CPUSet) -> dict[str, int] | None:
+        if not cpus <= self.shown:
+            return None
         sums = {label: sum(counts.get(cpu, 0) for cpu in cpus) for label, counts in self.interrupts.items()}
         return {label: count for label, count in sums.items() if count}
 
@@ -84,13 +103,14 @@ def cpu_counters(interrupts: str, schedstat: str, stat: str) -> CPUCounters:
     """Read the texts of these files of `/proc`; one that is not there is empty."""
     fired: dict[str, Mapping[int, int]] = {}
     names: dict[str, str] = {}
+    shown = CPUSet()
     for label, counts, name in _interrupt_lines(interrupts):
-        fired[label], names[label] = counts, name
+        fired[label], names[label], shown = counts, name, CPUSet(counts)
     ran = {cpu: numbers[_RAN] * _NANO for cpu, numbers in _cpu_numbers(schedstat) if len(numbers) > _RAN}
     if ran:
-        return CPUCounters(fired, names, ran, SCHEDSTAT)
+        return CPUCounters(fired, names, ran, SCHEDSTAT, shown)
     ticks = {cpu: sum(numbers[:_TASKS]) * _TICK for cpu, numbers in _cpu_numbers(stat)}
-    return CPUCounters(fired, names, ticks, STAT if ticks else "")
+    return CPUCounters(fired, names, ticks, STAT if ticks else "", shown)
 
 
 def _interrupt_lines(text: str) -> Iterator[tuple[str, Mapping[int, int], str]]:

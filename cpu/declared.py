@@ -34,7 +34,7 @@ OPTIONS: Final = (
     ),
     Option(
         "threads",
-        "full-core publishes whole physical cores as the step of every request.",
+        "full-core hands out whole physical cores: as the step of every request, or as the individual devices.",
         default="any",
         choices=("any", "full-core"),
         flag="--threads",

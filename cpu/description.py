@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dranode.cpu.devices import individual_cpu
+from dranode.cpu.devices import individual_cpus
 from dranode.cpu.policies import Isolation
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_of
@@ -25,13 +25,13 @@ def description(grant: Grant, record: Record, topology: Topology) -> dict[str, A
     if grant.admin:
         return {}
     published = grant.attributes.get("dra.cpu/cpuset")
-    single = individual_cpu(grant.device)
+    device = individual_cpus(grant.device, topology)
     if grant.cpus is not None:
         cpus = grant.cpus
     elif published is not None and published.string:
         cpus = CPUSet.parse(published.string)
     else:
-        cpus = record.cpus if single is None else CPUSet((single,))
+        cpus = record.cpus if device is None else device
     nodes = {topology.cpus[cpu].numa for cpu in cpus if cpu in topology.cpus} - {None}
     return {"cpus": str(cpus), "numaNodes": sorted(node for node in nodes if node is not None)} if cpus else {}
 

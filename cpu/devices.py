@@ -2,27 +2,27 @@
 
 Names, attributes and capacities are dra-driver-cpu's, so that claims and selectors written for it work here, with three
 exceptions. An individual device is named after its CPU id (`cpu004`), so that names stay the same when CPUs come, go or
-are reserved. Attributes with foreign or deprecated names are published only on demand. And a capacity has a request
-policy: without it, a request without an amount would take the whole group, and a request for half a CPU would be
-allocated and would then fail on the node for ever.
+are reserved; where the node hands out whole cores it is a core, named after its first CPU (`core004`), so that the
+scheduler cannot allocate half of one. Attributes with foreign or deprecated names are published only on demand. And a
+capacity has a request policy: without it, a request without an amount would take the whole group, and a request for
+half a CPU would be allocated and would then fail on the node for ever.
 
-Additional attributes, only on machines where they are of use: `dra.cpu/coreType` of a group whose CPUs are all
-of one type (hybrid machines), `dra.cpu/isolated` of an individual CPU and `dra.cpu/numIsolatedCPUs` of a group
-(machines with `isolcpus=`). An attribute is left out if
-the kernel does not report its value (a NUMA node, a package, a core id), or if a group spans several sockets.
+Additional attributes, only on machines where they are of use: `dra.cpu/coreType` of a group whose CPUs are all of one
+type (hybrid machines), `dra.cpu/isolated` of an individual CPU and `dra.cpu/numIsolatedCPUs` of a group (machines with
+`isolcpus=`). An attribute is left out if the kernel does not report its value (a NUMA node, a package, a core id), or
+if a group spans several sockets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, assert_never
 
 import msgspec
 
-from dranode.cpu.logical_cpu import CPU
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
-from dranode.cpu.policies import Threads
+from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.quantity import Quantity
@@ -38,7 +38,7 @@ from dranode.driver.core.api.resource import (
 
 CAPACITY: Final = "dra.cpu/cpu"
 
-_INDIVIDUAL: Final = re.compile(r"cpu([0-9]{3,7})", re.ASCII)
+_INDIVIDUAL: Final = re.compile(r"(cpu|core)([0-9]{3,7})", re.ASCII)
 _NAMES: Final = {
     GroupBy.NUMANODE: "cpudevnuma{:03d}",
     GroupBy.SOCKET: "cpudevsocket{:03d}",
@@ -95,22 +95,40 @@ def groups(topology: Topology, options: CPUOptions) -> tuple[Group, ...]:
     return tuple(Group(name.format(id_), id_, cpus, cpus & free) for id_, cpus in sorted(cpus_by_id.items()))
 
 
-def individual_order(topology: Topology, options: CPUOptions) -> Iterator[int]:
-    """Yield the CPUs of individual mode: cores by their lowest CPUs, the threads of each core in a row."""
+def individual_parts(topology: Topology, options: CPUOptions) -> tuple[CPUSet, ...]:
+    """Return the CPUs of each device of individual mode: a whole core with full-core, else one, siblings in a row."""
     free = allocatable(topology, options)
-    for core in topology.cores:
-        yield from core & free
+    if options.threads is Threads.FULL_CORE:
+        return tuple(core for core in topology.cores if core <= free)
+    return tuple(CPUSet((cpu,)) for core in topology.cores for cpu in core & free)
 
 
-def individual_name(cpu: int) -> str:
-    """Return the device name of a CPU in individual mode."""
-    return f"cpu{cpu:03d}"
+def individual_name(cpu: int, options: CPUOptions) -> str:
+    """Return the name of the device of individual mode that has this CPU as its first."""
+    return f"{'core' if options.threads is Threads.FULL_CORE else 'cpu'}{cpu:03d}"
 
 
 def individual_cpu(device: str) -> int | None:
-    """Return the CPU of a device of individual mode, or None if the name is not one of that mode."""
+    """Return the first CPU of a device of individual mode, or None if the name is not one of that mode."""
     match = _INDIVIDUAL.fullmatch(device)
-    return int(match[1]) if match is not None and device == individual_name(int(match[1])) else None
+    return int(match[2]) if match is not None and match[2] == f"{int(match[2]):03d}" else None
+
+
+def is_core(device: str) -> bool:
+    """Return whether a device of individual mode is a whole core, by its name."""
+    return device.startswith("core")
+
+
+def individual_cpus(device: str, topology: Topology) -> CPUSet | None:
+    """Return the CPUs of a device of individual mode; None if the name is not one of that mode.
+
+    The name decides, and not the node's option, since a claim may have been allocated before that was changed.
+    """
+    cpu = individual_cpu(device)
+    if cpu is None:
+        return None
+    one = CPUSet((cpu,))
+    return topology.whole_cores(one) if is_core(device) and cpu in topology.online else one
 
 
 def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str, CPUSet]) -> tuple[Device, ...]:
@@ -120,11 +138,9 @@ def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str
     roots are not to be published.
     """
     if options.mode is DeviceMode.INDIVIDUAL:
-        order = tuple(individual_order(topology, options))
-        return tuple(
-            _individual(topology, topology.cpus[cpu], options, pcie_roots)
-            for cpu in order[: len(order) - _kept_back(topology, options)]
-        )
+        parts = individual_parts(topology, options)
+        kept_back = 1 if _keeps_one(topology, options) else 0
+        return tuple(_individual(topology, part, options, pcie_roots) for part in parts[: len(parts) - kept_back])
     published = published_counts(topology, options)
     return tuple(
         _grouped(topology, group, options, pcie_roots, count)
@@ -136,23 +152,31 @@ def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str
 def published_counts(topology: Topology, options: CPUOptions) -> tuple[int, ...]:
     """Return how many CPUs each group publishes: all that are handed out, but for those that are kept back.
 
-    They come from the largest group, the last of several, whichever CPUs of it claims get.
+    They come from the largest group, the last of several, whichever CPUs of it claims get. With whole cores, what is
+    left of the last step is published neither, since no claim can get it.
     """
-    counts = [len(group.cpus) for group in groups(topology, options)]
+    every = groups(topology, options)
+    counts = [len(group.cpus) for group in every]
     largest = max(range(len(counts)), key=lambda index: (counts[index], index))
-    counts[largest] -= min(counts[largest], _kept_back(topology, options))
-    return tuple(counts)
+    if _keeps_one(topology, options):
+        whole = options.threads is Threads.FULL_CORE
+        counts[largest] -= min(counts[largest], max(map(len, topology.cores)) if whole else 1)
+    steps = (_step(topology, group.cpus, options) for group in every)
+    return tuple(count - count % step for count, step in zip(counts, steps, strict=True))
 
 
-def _kept_back(topology: Topology, options: CPUOptions) -> int:
-    """Return how many CPUs fewer are published than claims could get, so that containers without claims have one.
+def _keeps_one(topology: Topology, options: CPUOptions) -> bool:
+    """Return whether a CPU, or a core, fewer is published than claims could get, so that one is left.
 
-    The scheduler would else allocate a claim that can only be refused.
+    Containers without claims need one where they are pinned, and interrupts where claims may have all others quiet. The
+    scheduler would else allocate a claim that can only be refused.
     """
-    free = allocatable(topology, options)
-    if not options.keep_shared or not free or free != topology.online:
-        return 0
-    return max(map(len, topology.cores)) if options.threads is Threads.FULL_CORE else 1
+    if options.mode is DeviceMode.GROUPED:
+        free = CPUSet.union(group.cpus for group in groups(topology, options))
+    else:
+        free = allocatable(topology, options)
+    needs_one = options.keep_shared or options.max_isolation is not Isolation.CPUSET
+    return needs_one and bool(free) and free == topology.online
 
 
 def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
@@ -199,7 +223,8 @@ def _grouped(topology: Topology, group: Group, options: CPUOptions, roots: Mappi
     )
 
 
-def _individual(topology: Topology, cpu: CPU, options: CPUOptions, roots: Mapping[str, CPUSet]) -> Device:
+def _individual(topology: Topology, cpus: CPUSet, options: CPUOptions, roots: Mapping[str, CPUSet]) -> Device:
+    cpu = topology.cpus[cpus.first()]
     attributes = {
         **_numa_attributes(cpu.numa, options),
         **_socket_attribute(cpu.package),
@@ -209,14 +234,16 @@ def _individual(topology: Topology, cpu: CPU, options: CPUOptions, roots: Mappin
         "dra.cpu/coreType": DeviceAttribute(string=cpu.type),
         "dra.cpu/smtEnabled": DeviceAttribute(bool_=topology.smt),
     }
+    if options.threads is Threads.FULL_CORE:
+        attributes["dra.cpu/numCPUs"] = DeviceAttribute(int_=len(cpus))
     if topology.isolated:
-        attributes["dra.cpu/isolated"] = DeviceAttribute(bool_=cpu.id in topology.isolated)
+        attributes["dra.cpu/isolated"] = DeviceAttribute(bool_=cpus <= topology.isolated)
     if topology.nohz_full:
-        attributes["dra.cpu/nohzFull"] = DeviceAttribute(bool_=cpu.id in topology.nohz_full)
-    mapping = NodeAllocatableMapping(device_multiplier=Quantity(1))
+        attributes["dra.cpu/nohzFull"] = DeviceAttribute(bool_=cpus <= topology.nohz_full)
+    mapping = NodeAllocatableMapping(device_multiplier=Quantity(len(cpus)))
     return Device(
-        name=individual_name(cpu.id),
-        attributes={**attributes, **_pcie_attribute(CPUSet((cpu.id,)), roots)},
+        name=individual_name(cpu.id, options),
+        attributes={**attributes, **_pcie_attribute(cpus, roots)},
         node_allocatable_resources=_node_resources(mapping, options),
     )
 
@@ -246,12 +273,14 @@ def _node_resources(mapping: NodeAllocatableMapping, options: CPUOptions) -> dic
 def _step(topology: Topology, cpus: CPUSet, options: CPUOptions) -> int:
     """Return the number of CPUs of which requests are a multiple.
 
-    With full-core it is the number of threads of a core, if all cores of the group have as many; otherwise it is 1.
+    With full-core it is the number of threads of a core. Where cores have different ones, as on hybrid machines and
+    with a thread offline, it is the largest, if smaller cores add up to that; else it is 1.
     """
     if options.threads is not Threads.FULL_CORE:
         return 1
     sizes = {len(core) for core in topology.cores if core <= cpus}
-    return sizes.pop() if len(sizes) == 1 else 1
+    largest = max(sizes, default=1)
+    return 1 if any(largest % size for size in sizes) else largest
 
 
 def _capacity(count: int, step: int) -> DeviceCapacity:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from dranode.cpu.claim_env import claim_edits, request_edits
 from dranode.cpu.config import Memory, merge
+from dranode.cpu.devices import is_core
 from dranode.cpu.grouped import grouped_share
 from dranode.cpu.individual import individual_share, verified
 from dranode.cpu.options import CPUOptions, DeviceMode
@@ -22,7 +23,7 @@ from dranode.cpu.policies import Isolation
 from dranode.cpu.share import Asked, NodeView, Share
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_state
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
 from dranode.driver.core.claims.configs import main_request
@@ -86,14 +87,14 @@ def adopted(claim: AllocatedClaim, recovered: ClaimGrant, topology: Topology, op
     return tuple(grants)
 
 
-def _grant(result: DeviceRequestAllocationResult, share: Share, mems: str, options: CPUOptions) -> Grant:
+def _grant(result: DeviceRequestAllocationResult, share: Share, mems: CPUSet, options: CPUOptions) -> Grant:
     return Grant(
         request=result.request,
         pool=result.pool,
         device=result.device,
         share_id=result.share_id,
         admin=bool(result.admin_access),
-        attributes=_metadata(share, options) if share.held else {},
+        attributes=_metadata(share, result.device, options) if share.held else {},
         state=treatment_state(share.policy, mems),
         with_pool=share.policy.shared and not result.admin_access,
     )
@@ -112,17 +113,17 @@ def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...
     )
 
 
-def _metadata(share: Share, options: CPUOptions) -> dict[str, DeviceAttribute]:
+def _metadata(share: Share, device: str, options: CPUOptions) -> dict[str, DeviceAttribute]:
     """Return the attributes that the workload sees in addition to those that the device publishes.
 
-    A device of individual mode names its CPU by its own attributes.
+    A device that is one CPU names it by its own attributes.
     """
     attributes: dict[str, DeviceAttribute] = {}
     if share.policy.isolation is not Isolation.CPUSET:
         attributes["dra.cpu/isolation"] = DeviceAttribute(string=share.policy.isolation.value)
     if share.policy.shared:
         attributes["dra.cpu/shared"] = DeviceAttribute(bool_=True)
-    if options.mode is DeviceMode.INDIVIDUAL:
+    if options.mode is DeviceMode.INDIVIDUAL and not is_core(device):
         return attributes
     attributes["dra.cpu/allocatedNumCPUs"] = DeviceAttribute(int_=len(share.held))
     cpus = str(share.cpus)
@@ -131,21 +132,21 @@ def _metadata(share: Share, options: CPUOptions) -> dict[str, DeviceAttribute]:
     return attributes
 
 
-def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topology) -> str:
+def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topology) -> CPUSet:
     """Return the NUMA nodes that the share's memory comes from; empty unless it asks for local memory.
 
     A claim that was recovered from its CDI spec may have CPUs that are offline now; the kernel names no node for those.
     """
     cpus = share.cpus & topology.online
     if share.policy.memory is not Memory.LOCAL or not cpus:
-        return ""
+        return NO_CPUS
     without = CPUSet(cpu for cpu in cpus if topology.cpus[cpu].numa not in topology.memory_nodes)
     if without:
         raise ClaimError(
             f'request "{result.request}" asks for local memory, but {_no_memory(without, topology)}; '
             "leave out memory: local"
         )
-    return str(_nodes(cpus, topology))
+    return _nodes(cpus, topology)
 
 
 def _no_memory(cpus: CPUSet, topology: Topology) -> str:

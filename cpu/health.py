@@ -1,7 +1,8 @@
 """The health of devices and claims whose CPUs are offline.
 
     mode         published           Unhealthy                              a claim that holds an offline CPU
-    individual   what is online      the device of every CPU that is not    is impaired too
+    individual   what is online      the device of every CPU that is not,   is impaired too
+                                     or of a core whose first CPU is not
     grouped      by what is online   a group that has no CPU left           is impaired; the device stays healthy
 
 An offline CPU is not published, because a claim that was allocated it could only fail. A claim that was allocated it
@@ -35,10 +36,10 @@ def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions
     topology: Topology = inventory.hardware
     names = set(seen).difference(device.name for device in inventory.devices)
     if options.mode is DeviceMode.INDIVIDUAL:
-        # With full-core a device also vanishes when a reserved thread of its core comes online; its CPU is healthy.
+        # With full-core a device also vanishes when a reserved thread of its core comes online; its CPUs are healthy.
         names = {name for name in names if individual_cpu(name) not in topology.online}
         # A claim may be older than this process, so every offline CPU counts, whether this process published it or not.
-        names.update(map(individual_name, topology.offline - options.reserved))
+        names.update(individual_name(cpu, options) for cpu in topology.offline - options.reserved)
     for name in sorted(names):
         yield DeviceHealth(name, Health.UNHEALTHY, _GONE[options.mode])
 
@@ -57,7 +58,7 @@ def _message(record: Record, offline: CPUSet, topology: Topology) -> str:
     if remaining == cpus:
         runs = f"runs on {cpus} as before"
     else:
-        runs = f"runs on {remaining} alone instead of {cpus}" if remaining else f"cannot run on any of {cpus}"
+        runs = f"runs on {remaining} alone instead of {cpus}" if remaining else "runs on the shared CPUs meanwhile"
     state = "offline" if offline <= topology.present else "offline or gone"
     return (
         f"CPUs {offline} are {state} that claim {record.ref} holds, which {runs}: bring them back or recreate its pods"

@@ -1,4 +1,4 @@
-"""The CPU of an allocation result in individual mode: the scheduler chose it, and policies only verify the choice.
+"""The CPU or core of an allocation result in individual mode: the scheduler chose it, and policies only verify that.
 
 A policy that demands something (`full-core`, `one-per-core`, `l3: require`, a cpuset) is verified over all CPUs for
 which the claim demands it. A policy that only prefers something (packed, spread, `l3: prefer`) refuses nothing.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dranode.cpu.config import CPUPolicy
-from dranode.cpu.devices import individual_cpu
+from dranode.cpu.devices import individual_cpu, individual_cpus
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.pick_l3 import Caches
 from dranode.cpu.policies import L3, Threads
@@ -23,28 +23,27 @@ from dranode.driver.core.claims.held import ClaimRef
 
 
 def individual_share(asked: Asked, node: NodeView) -> Share:
-    """Return the CPU that the result's device stands for.
+    """Return the CPUs that the result's device stands for: one, or those of a core.
 
     Raises:
-        ClaimConflictError: another claim holds the CPU.
-        ClaimError: the CPU does not exist, or the driver does not hand it out.
+        ClaimConflictError: another claim holds one of them.
+        ClaimError: they do not exist, or the driver does not hand them out.
     """
-    cpu = individual_cpu(asked.result.device)
+    cpu, cpus = individual_cpu(asked.result.device), individual_cpus(asked.result.device, node.topology)
     what = f"{asked} was allocated {asked.result.device}"
-    if cpu is None:
-        raise ClaimError(f"{what}, which is no CPU of this node in individual mode; delete the claim")
-    cpus = CPUSet((cpu,))
+    if cpu is None or cpus is None:
+        raise ClaimError(f"{what}, which is no CPU of this node in individual mode, nor a core; delete the claim")
     present = node.topology.present
     for wrong, why in (
         (cpu not in present, f"which this machine does not have; it has {present}"),
         (cpu not in node.topology.online, f"which is not online; {node.topology.online} are"),
-        (cpu in node.options.reserved, f"which is reserved by --reserved-cpus {node.options.reserved}"),
-        (cpu in asked.mine, "which it was allocated twice"),
-        (any(cpu not in chosen for chosen in asked.policy.cpusets), "which is not in the cpuset of its configuration"),
+        (cpus & node.options.reserved, f"which is reserved by --reserved-cpus {node.options.reserved}"),
+        (cpus & asked.mine, "which it was allocated twice"),
+        (any(cpus - chosen for chosen in asked.policy.cpusets), "which is not in the cpuset of its configuration"),
     ):
         if wrong:
             raise ClaimError(f"{what}, {why}")
-    if cpu in node.held.cpus:
+    if cpus & node.held.cpus:
         raise conflict(f"{what}, which is not free", node.held, cpus)
     return Share(asked.policy, cpus, cpus)
 

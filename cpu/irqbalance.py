@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 from dranode.cpu.settings import Kind, Setting
@@ -25,6 +24,7 @@ _BANNED: Final = re.compile(r"BANNED ([0-9a-f,]+)", re.ASCII)
 _SECONDS: Final = 1.0
 _MAX_BYTES: Final = 1 << 16
 _SCM_CREDENTIALS: Final = 2
+_UNTOLD: Final = "an irqbalance may put interrupts back on quiet CPUs: restart it, or stop it on this node"
 
 
 class IRQBalance:
@@ -37,16 +37,26 @@ class IRQBalance:
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def settings(self, quiet: CPUSet) -> Iterator[Setting]:
-        """Yield what each has banned and is to ban besides; one that does not answer is left out."""
+    def settings(self, quiet: CPUSet) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
+        """Return what each has banned and is to ban besides, and a sentence for each that cannot be told anything."""
         try:
             names = sorted(os.listdir(self._folder))  # noqa: PTH208 - names alone
-        except OSError:
-            return
+        except FileNotFoundError:
+            return (), ()
+        except OSError as error:
+            return (), (f"/{_FOLDER} cannot be listed ({error.strerror}), so {_UNTOLD}",)
+        settings: list[Setting] = []
+        silent: list[str] = []
         for name in filter(_SOCKET.fullmatch, names):
-            banned = _banned(f"{self._folder}/{name}")
-            if banned is not None:
-                yield Setting(f"{_FOLDER}/{name}", Kind.BANNED, banned, needed=quiet)
+            path = f"{_FOLDER}/{name}"
+            try:
+                settings.append(Setting(path, Kind.BANNED, _banned(f"{self._folder}/{name}"), needed=quiet))
+            except (FileNotFoundError, ConnectionRefusedError):
+                # It has ended: nobody listens there any more.
+                continue
+            except (OSError, ValueError) as error:
+                silent.append(f"/{path} gives no answer ({error}), so {_UNTOLD}")
+        return tuple(settings), tuple(silent)
 
     def ban(self, setting: Setting, cpus: CPUSet) -> None:
         """Have these CPUs banned and no others, from irqbalance's next round on (10 s by default).
@@ -57,12 +67,12 @@ class IRQBalance:
         _ask(f"{self._folder}/{setting.path.rpartition('/')[2]}", f"settings cpus {cpus or 'NULL'}")
 
 
-def _banned(path: str) -> CPUSet | None:
-    try:
-        match = _BANNED.search(_ask(path, "setup"))
-        return None if match is None else CPUSet.parse_mask(match[1])
-    except (OSError, ValueError):
-        return None
+def _banned(path: str) -> CPUSet:
+    answer = _ask(path, "setup")
+    match = _BANNED.search(answer)
+    if match is None:
+        raise ValueError(f"{answer[:80]!r} names no banned CPUs")
+    return CPUSet.parse_mask(match[1])
 
 
 def _ask(path: str, command: str) -> str:

@@ -35,7 +35,7 @@ class CPUOptions(NamedTuple):
     """Options that say how a node's CPUs are published and handed out.
 
     Attributes:
-        mode: one device a group of CPUs, or one a CPU.
+        mode: one device a group of CPUs, or one a CPU (a core with full-core).
         group_by: what a group is.
         reserved: CPUs that the driver neither publishes nor hands out.
         threads: any or full-core; with full-core, claims get whole physical cores and requests are rounded up to them.

@@ -13,15 +13,15 @@ from typing import Final
 import msgspec
 
 from dranode.cpu.policies import Isolation
-from dranode.cpu.settings import Kind, Setting
+from dranode.cpu.settings import EXCLUSIVE, Kind, Setting
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.claims.record import Record
-from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.cgroups import GONE, Cgroups
 from dranode.driver.machine.pod_cgroups import containers_of
 from dranode.driver.machine.root import Root, read_text
 
-EXCLUSIVE: Final = "cpuset.cpus.exclusive"
 _PARTITION: Final = "cpuset.cpus.partition"
 _UNIFIED: Final = "sys/fs/cgroup"
 _ISOLATED: Final = "isolated"
@@ -51,8 +51,7 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
     """Yield the containers that run on CPUs of claims that ask for a partition.
 
     Raises:
-        OSError: the cgroups of a pod may not be looked into.
-        MachineError: they cannot be.
+        MachineError: the cgroups of a pod cannot be looked into.
     """
     wanted: dict[str, CPUSet] = {}
     for claim in claims:
@@ -65,9 +64,27 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
 
 def _of_pod(root: Root, pod: str, own: CPUSet) -> Iterator[Partition]:
     for each in containers_of(root, Cgroups(root), pod):
-        cpus = _cpus(root, f"{each.hierarchy}/{each.cgroup}/cpuset.cpus")
+        folder = f"{each.hierarchy}/{each.cgroup}"
+        cpus = _own_cpus(root, folder)
         if cpus and not cpus.isdisjoint(own):
-            yield Partition(f"{each.hierarchy}/{each.cgroup}", cpus, cpus - own)
+            yield Partition(folder, cpus, cpus - own)
+
+
+def _own_cpus(root: Root, folder: str) -> CPUSet | None:
+    """Return the CPUs that a container's cgroup was given; None if it has ended.
+
+    Raises:
+        MachineError: they cannot be read; for one without CPUs nothing would be granted above it any more.
+    """
+    path = f"{folder}/cpuset.cpus"
+    try:
+        return CPUSet.parse(read_text(root, path))
+    except OSError as error:
+        if error.errno in GONE:
+            return None
+        raise MachineError(f"/{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise MachineError(f"/{path} cannot be understood: {error}") from error
 
 
 def exclusive_settings(root: Root, partitions: Iterable[Partition], noted: Iterable[str]) -> Iterator[Setting]:

@@ -164,7 +164,7 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:
         """Return what has run and interrupted on the CPUs of claims that want them quiet."""
-        from dranode.cpu.tuner import disturbances
+        from dranode.cpu.disturbances import disturbances
 
         return disturbances(self._host, claims, notes)
 
@@ -174,7 +174,7 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def unrestorable(self, notes: Any) -> str:
         """Return why settings that claims have changed cannot be put back; empty if they can."""
-        from dranode.cpu.tuner import loss
+        from dranode.cpu.disturbances import loss
 
         return loss(self._host, notes)
 
@@ -228,6 +228,11 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
         log.warning(
             "no CPU is reserved, so one fewer is published than there are, for containers without a claim; "
             "--reserved-cpus says which are theirs"
+        )
+    elif "keep_shared" in options and read.max_isolation is not Isolation.CPUSET and not read.reserved:
+        log.warning(
+            "no CPU is reserved, so one fewer is published than there are, for interrupts, since claims may have "
+            "all others quiet; --reserved-cpus says which are theirs"
         )
     if not isinstance(root, HostRoot):
         return CPUPlugin(root, read)

@@ -17,7 +17,7 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 
 def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
     """Return the machine without a claim, as NRI enforces it."""
-    return replace(unread_pool(topology.online, reserved), mems=str(CPUSet(topology.memory_nodes)))
+    return replace(unread_pool(topology.online, reserved), mems=CPUSet(topology.memory_nodes))
 
 
 def unread_pool(online: CPUSet, reserved: CPUSet) -> HeldSnapshot:

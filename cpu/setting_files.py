@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.cpu.settings import Kind, Setting
+from dranode.cpu.settings import NEW_INTERRUPTS, Kind, Setting
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.attributes import names, read_attribute
@@ -23,6 +23,7 @@ HOST_UNITS: Final = ("system.slice", "user.slice", "init.scope")
 """Where systemd puts what is no pod (systemd.special(7))."""
 BUS: Final = "run/dbus/system_bus_socket"
 """The socket of a machine's D-Bus, over which systemd is asked."""
+_NODES: Final = "sys/devices/system/node"
 _POSSIBLE: Final = "sys/devices/system/cpu/possible"
 _PODS: Final = re.compile(r"kube")
 # How far below a slice pods are looked for: <service>/<kubelet's root>/kubepods.
@@ -71,6 +72,12 @@ def every_cpu(root: Root) -> CPUSet | None:
     return _cpus(root, _POSSIBLE)
 
 
+def cpus_of_nodes(root: Root) -> tuple[CPUSet, ...]:
+    """Return the CPUs of each NUMA node that has any and says so."""
+    folders = (name for name in names(root, _NODES) if name.removeprefix("node").isdecimal())
+    return tuple(cpus for name in folders if (cpus := _cpus(root, f"{_NODES}/{name}/cpulist")))
+
+
 def has_unified_cgroups(root: Root) -> bool:
     """Return whether `/sys/fs/cgroup` is that of cgroup v2."""
     return root.exists(f"{_CGROUP}/cgroup.controllers")
@@ -81,20 +88,33 @@ def why_kept(root: Root, unit: str) -> str:
     return _kept(root, f"{_CGROUP}/{unit}")
 
 
-def unmovable(root: Root, *, by_systemd: bool) -> Iterator[str]:
+def unmovable(root: Root, seen: Collection[str], *, by_systemd: bool) -> Iterator[str]:
     """Yield a sentence for each kind of host work of which this machine does not say where it runs.
 
     Args:
         root: the machine's files.
+        seen: the paths of the settings that were read.
         by_systemd: whether systemd is told where the host's services run.
     """
-    for path in (*_interrupt_files(root), f"{_IRQ}/default_smp_affinity", _WORKQUEUE):
-        if _cpus(root, path) is None and not is_gone(root, path):
-            yield f"what /{path} is for stays, because it does not read as CPUs"
+    interrupts = map(_interrupt_file, _numbers(names(root, _IRQ)))
+    for path in (*interrupts, NEW_INTERRUPTS, _WORKQUEUE, *_queue_files(root)):
+        if path not in seen:
+            yield from _unseen(root, path)
     if not root.exists(_WORKQUEUE):
         yield f"unbound kernel work stays, because there is no /{_WORKQUEUE}"
-    yield from _unread_queues(root)
+    yield from _unlisted_queues(root)
     yield from _unmovable_units(root, by_systemd=by_systemd)
+
+
+def _unseen(root: Root, path: str) -> Iterator[str]:
+    if not is_gone(root, path):
+        why = "it does not read as CPUs" if _cpus(root, path) is None else "whose it is cannot be read"
+        yield f"what /{path} is for stays, because {why}"
+    elif path.endswith("/smp_affinity_list"):
+        number = path.split("/")[2]
+        # Of a number without a device nothing fires.
+        if devices := _devices(root, number):
+            yield f"interrupt {number} ({devices}) stays, because there is no /{path}"
 
 
 def _unmovable_units(root: Root, *, by_systemd: bool) -> Iterator[str]:
@@ -131,10 +151,6 @@ def _interrupts(root: Root) -> Iterator[Setting]:
             yield Setting(path, Kind.INTERRUPT, cpus, owner=owner)
 
 
-def _interrupt_files(root: Root) -> Iterator[str]:
-    return map(_interrupt_file, _numbers(names(root, _IRQ)))
-
-
 def _interrupt_file(name: str) -> str:
     return f"{_IRQ}/{name}/smp_affinity_list"
 
@@ -152,31 +168,37 @@ def _devices(root: Root, interrupt: str) -> str | None:
 
 
 def _masks(root: Root) -> Iterator[Setting]:
-    for path, kind in ((f"{_IRQ}/default_smp_affinity", Kind.NEW_INTERRUPTS), (_WORKQUEUE, Kind.WORKQUEUE)):
+    for path, kind in ((NEW_INTERRUPTS, Kind.NEW_INTERRUPTS), (_WORKQUEUE, Kind.WORKQUEUE)):
         cpus = _cpus(root, path)
         if cpus is not None:
             yield Setting(path, kind, cpus)
 
 
 def _queues(root: Root) -> Iterator[Setting]:
+    for path in _queue_files(root):
+        index = f"{path.partition('/queues/')[0]}/ifindex"
+        cpus, owner = _cpus(root, path), read_attribute(root, index)
+        if owner is None and is_gone(root, index):
+            owner = ""
+        # Without any CPU the queue is not steered, so there is nothing to be moved.
+        if cpus is not None and owner is not None:
+            yield Setting(path, Kind.QUEUE, cpus, owner=owner)
+
+
+def _queue_files(root: Root) -> Iterator[str]:
     for device in names(root, _NET):
         for queue in names(root, f"{_NET}/{device}/queues"):
-            path = f"{_NET}/{device}/queues/{queue}/{'rps' if queue.startswith('rx') else 'xps'}_cpus"
-            cpus, owner = _cpus(root, path), read_attribute(root, f"{_NET}/{device}/ifindex")
-            if owner is None and is_gone(root, f"{_NET}/{device}/ifindex"):
-                owner = ""
-            # Without any CPU the queue is not steered, so there is nothing to be moved.
-            if cpus is not None and owner is not None:
-                yield Setting(path, Kind.QUEUE, cpus, owner=owner)
+            yield f"{_NET}/{device}/queues/{queue}/{'rps' if queue.startswith('rx') else 'xps'}_cpus"
 
 
-def _unread_queues(root: Root) -> Iterator[str]:
-    try:
-        root.listdir(_NET)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        yield f"the packets of network devices stay, because /{_NET} cannot be listed: {error.strerror}"
+def _unlisted_queues(root: Root) -> Iterator[str]:
+    for folder in (_NET, *(f"{_NET}/{device}/queues" for device in names(root, _NET))):
+        try:
+            root.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # a device without queues, or none at all; some files there are no devices (bonding_masters)
+        except OSError as error:
+            yield f"the packets of network devices stay, because /{folder} cannot be listed: {error.strerror}"
 
 
 def _slices(root: Root) -> Iterator[Setting]:
@@ -208,7 +230,7 @@ def _cpus(root: Root, path: str) -> CPUSet | None:
     text = read_attribute(root, path)
     if text is None:
         return None
-    listed = path.endswith(("smp_affinity_list", "cpuset.cpus", "cpuset.cpus.exclusive", _POSSIBLE))
+    listed = path.endswith(("smp_affinity_list", "cpuset.cpus", "cpuset.cpus.exclusive", "cpulist", _POSSIBLE))
     try:
         return CPUSet.parse(text) if listed else CPUSet.parse_mask(text)
     except ValueError:

@@ -4,6 +4,7 @@ A setting has an original value, as it was before the first claim changed it, an
 original without the CPUs of all claims, and without claims the original. So claims come and go in any order. What was
 found and what is to be written are noted before anything is written: after a crash the setting has one of these values.
 A third value is somebody else's, who thereby says what the original is from now on; irqbalance does nothing else.
+An interrupt that comes while new ones are kept off quiet CPUs begins where those do; its original is where they would.
 
     kind            file (below /proc or /sys)                              without a CPU left it is
     interrupt       /proc/irq/N/smp_affinity_list                           the housekeeping CPUs
@@ -52,8 +53,12 @@ _MASKS: Final = frozenset((Kind.NEW_INTERRUPTS, Kind.WORKQUEUE, Kind.QUEUE))
 _GRANTS: Final = frozenset((Kind.EXCLUSIVE, Kind.BANNED))
 # These allow all CPUs while they name none.
 _ALL_OR_SOME: Final = frozenset((Kind.SLICE, Kind.UNIT))
+NEW_INTERRUPTS: Final = "proc/irq/default_smp_affinity"
+"""The file that says on which CPUs interrupts begin that come later."""
 UNITS: Final = "run/systemd/"
 """What the path of a unit of systemd begins with in the notes."""
+EXCLUSIVE: Final = "cpuset.cpus.exclusive"
+"""The file in which a cgroup grants CPUs to partitions below it."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -88,12 +93,14 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
         given: the values, as cpu-lists, that this driver may have left it with.
         owner: as in `Setting`.
         refused: why it cannot be changed, where the kernel has refused; it is not tried again meanwhile.
+        assumed: whether the original was never seen, but is what new interrupts would have got without claims.
     """
 
     original: str
     given: tuple[str, ...] = ()
     owner: str = ""
     refused: str = ""
+    assumed: bool = False
 
 
 class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -104,11 +111,14 @@ class TuningNotes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         settings: the settings that claims have changed, by path.
         begun: the counters of each claim's CPUs when it began, by the claim's UID.
         lost: why what was on record before may be lost, and with it how settings were; empty if it is not.
+        interrupts: those that there were at the last look, with their owners, by path; None unless claims have changed
+            what new ones get.
     """
 
     boot: str = ""
     lost: str = ""
     settings: Mapping[str, Noted] = {}
+    interrupts: Mapping[str, str] | None = None
     begun: Mapping[str, Begun] = {}
 
     @classmethod
@@ -159,11 +169,13 @@ class Machine(msgspec.Struct, frozen=True):
         online: those that are online.
         reserved: those that no claim gets; interrupts that have to go elsewhere go there.
         quiet: those that claims want to be quiet.
+        nodes: those of each NUMA node; an interrupt of a device that is near one begins on its CPUs.
     """
 
     online: CPUSet
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     quiet: CPUSet = msgspec.field(default_factory=CPUSet)
+    nodes: tuple[CPUSet, ...] = ()
 
     @property
     def housekeeping(self) -> CPUSet:
@@ -183,8 +195,11 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine, un
     """
     noted = {path: known for path, known in notes.settings.items() if path in unread}
     writes: list[Write] = []
+    interrupts = {path: owner for path, owner in (notes.interrupts or {}).items() if path in unread}
     for setting in settings:
-        known = _known(setting, notes.settings.get(setting.path))
+        if setting.kind is Kind.INTERRUPT:
+            interrupts[setting.path] = setting.owner
+        known = _known(setting, notes.settings.get(setting.path)) or _begun(setting, notes, machine)
         original = CPUSet.parse(known.original)
         aim = original if setting.kept else goal(setting.kind, original, machine) | setting.needed
         if known.refused or not _is_due(setting, known, aim):
@@ -194,7 +209,8 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine, un
         given = tuple(dict.fromkeys((str(setting.cpus), str(aim))))
         noted[setting.path] = msgspec.structs.replace(known, given=given)
         writes.append(Write(setting, aim))
-    return Tuning(msgspec.structs.replace(notes, settings=noted), tuple(writes))
+    seen = interrupts if NEW_INTERRUPTS in noted else None
+    return Tuning(msgspec.structs.replace(notes, settings=noted, interrupts=seen), tuple(writes))
 
 
 def _is_due(setting: Setting, known: Noted, aim: CPUSet) -> bool:
@@ -203,14 +219,34 @@ def _is_due(setting: Setting, known: Noted, aim: CPUSet) -> bool:
     return aim != setting.cpus or (unsent and str(aim) == known.original)
 
 
-def _known(setting: Setting, noted: Noted | None) -> Noted:
-    """Return what is on record of a setting, unless it is another's now or somebody else has changed it."""
+def _known(setting: Setting, noted: Noted | None) -> Noted | None:
+    """Return what is on record of a setting; what it is now if somebody else has changed it; None if it is new."""
     now = str(setting.cpus)
     if noted is None or noted.owner != setting.owner:
-        return Noted(original=now, owner=setting.owner)
+        return None
     if setting.kind is Kind.BANNED or now in (noted.original, *noted.given):
         return noted
     return Noted(original=now, owner=setting.owner)
+
+
+def _begun(setting: Setting, notes: TuningNotes, machine: Machine) -> Noted:
+    """Return what a setting that is not on record was without claims: what it is, unless it has come since.
+
+    An interrupt begins on the CPUs of `/proc/irq/default_smp_affinity`, or those of them near its device
+    (irq_setup_affinity() in kernel/irq/manage.c); its driver may have said otherwise.
+    """
+    now, default = str(setting.cpus), notes.settings.get(NEW_INTERRUPTS)
+    plain = Noted(original=now, owner=setting.owner)
+    if setting.kind is not Kind.INTERRUPT or default is None or notes.interrupts is None:
+        return plain
+    if notes.interrupts.get(setting.path) == setting.owner:
+        return plain
+    original = CPUSet.parse(default.original)
+    for given in map(CPUSet.parse, default.given):
+        for place in (given | original, machine.online, *machine.nodes):
+            if setting.cpus and setting.cpus == given & place and given != original:
+                return Noted(original=str(original & place), given=(now,), owner=setting.owner, assumed=True)
+    return plain
 
 
 def goal(kind: Kind, original: CPUSet, machine: Machine) -> CPUSet:
@@ -247,7 +283,10 @@ def noted_after(
             noted[path] = msgspec.structs.replace(known, given=(str(write.cpus),))
         elif path in unread:
             noted[path] = known
-        elif path in refused:
+        elif path in refused and known.assumed:
+            continue  # the kernel places it itself, so what new interrupts get is nothing to it
+        elif path in refused and str(write.setting.cpus) == known.original:
+            # One that could be changed before will be again: it is tried with the next look.
             noted[path] = msgspec.structs.replace(known, given=(), refused=refused[path])
         elif now is not None and str(now.cpus) != known.original:
             # The kernel may have taken the value otherwise than it was written.

@@ -10,8 +10,9 @@ import msgspec
 from dranode.cpu.claim_env import env_isolation
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.cpu.policies import Isolation
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.record import Record
 
@@ -23,24 +24,24 @@ class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         sharing: which containers may run at the same time.
         cfs_quota: whether their CPU limit is lifted.
         memory: with `local`, `mems` becomes their `cpuset.mems`.
-        mems: with local memory, the NUMA nodes of the CPUs (a list such as 0-1); else empty.
+        mems: with local memory, the NUMA nodes of the CPUs; else empty.
         isolation: what keeps off their CPUs besides other containers.
     """
 
     sharing: CPUSharing = CPUSharing.CONTAINER
     cfs_quota: CFSQuota = CFSQuota.KEEP
     memory: Memory = Memory.NONE
-    mems: str = ""
+    mems: CPUSet = NO_CPUS
     isolation: Isolation = Isolation.CPUSET
 
 
-def treatment_state(policy: CPUPolicy, mems: str) -> Any:
+def treatment_state(policy: CPUPolicy, mems: CPUSet) -> Any:
     """Return the plain JSON for `Grant.state`; None if every setting has its default."""
     treatment = Treatment(
         sharing=policy.sharing,
         cfs_quota=policy.cfs_quota,
         memory=policy.memory,
-        mems=mems,
+        mems=mems or NO_CPUS,
         isolation=policy.isolation,
     )
     return encode(treatment) or None
@@ -75,7 +76,7 @@ def claim_treatment(grants: Iterable[Grant]) -> Treatment:
         sharing=CPUSharing.POD if shared else CPUSharing.CONTAINER,
         cfs_quota=CFSQuota.UNLIMITED if lifted else CFSQuota.KEEP,
         memory=Memory.LOCAL if local else Memory.NONE,
-        mems=str(CPUSet.union(CPUSet.parse(treatment.mems) for treatment in treatments)) if local else "",
+        mems=CPUSet.union(treatment.mems for treatment in treatments) if local else NO_CPUS,
         isolation=max((treatment.isolation for treatment in treatments), key=lambda each: each.level),
     )
 
@@ -89,6 +90,13 @@ def isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
     Raises:
         DocumentError: a state is not this driver's.
     """
+    try:
+        return _isolated_cpus(record, isolation)
+    except DocumentError as error:
+        raise DocumentError(f"the record of claim {record.ref} is of another version: {error}") from error
+
+
+def _isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
     if not record.grants:
         return record.held if env_isolation(record.uid, record.edits).level >= isolation.level else CPUSet()
     if any(grant.cpus is None for grant in record.grants):

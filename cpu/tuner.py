@@ -8,16 +8,18 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from dranode.cpu.cpu_counters import CPUCounters, cpu_counters
+from dranode.cpu.cpu_counters import CPUCounters
+from dranode.cpu.disturbances import BOOT_ID, boot_id, read_cpu_counters
 from dranode.cpu.irqbalance import IRQBalance
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.policies import Isolation
 from dranode.cpu.setting_files import (
+    cpus_of_nodes,
     every_cpu,
     has_unified_cgroups,
     is_gone,
@@ -30,16 +32,23 @@ from dranode.cpu.settings import UNITS, Kind, Machine, Setting, Tuning, TuningNo
 from dranode.cpu.sysfs import read_online
 from dranode.cpu.systemd import Systemd
 from dranode.cpu.treatment import isolated_cpus
+from dranode.cpu.unmoved import (
+    NO_CONTAINERS,
+    kernels_words,
+    no_right,
+    refused_settings,
+    returned,
+    unread_settings,
+    unrestorable,
+)
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError, DocumentError, MachineError
-from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Notes
 from dranode.driver.core.claims.record import ClaimState, Record
 from dranode.driver.machine.root import Root
 
 log = logging.getLogger(__name__)
 
-_BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 # Nothing can be written at all, so that a claim would get nothing of what it asks for.
 _NO_RIGHT: Final = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 # The interrupt is the kernel's own to place (managed, or one of a CPU): EIO, and EPERM from recent kernels.
@@ -74,7 +83,7 @@ class Tuner(msgspec.Struct):
         machine = self._machine(claims)
         if not machine.quiet and not noted.settings:
             notes.write(replace(noted, begun={}).document())
-            self._report(_lost(noted), machine)
+            self._report(unrestorable(noted), machine)
             return
         if machine.quiet and not machine.housekeeping:
             # CPUs went offline under claims that were prepared. None of them may keep another from being unprepared.
@@ -85,22 +94,29 @@ class Tuner(msgspec.Struct):
         granted = tuple(each for each in partitions if not each.others)
         # Where containers are not known, what their partitions were granted stays.
         needed = exclusive_settings(self.root, granted, () if unseen else noted.settings)
-        settings = (*self._settings(noted.settings, machine.quiet), *needed)
-        tuned = tuning(settings, noted, machine, self._unread(noted.settings.keys() - {each.path for each in settings}))
+        banned, silent = ((), ()) if self.balancer is None else self.balancer.settings(machine.quiet)
+        # irqbalance first: it would move back what it may.
+        settings = (*banned, *self._settings(noted.settings), *needed)
+        paths = frozenset(each.path for each in settings)
+        unseen_paths = (noted.settings.keys() | (noted.interrupts or {}).keys()) - paths
+        tuned = tuning(settings, noted, machine, self._unread(unseen_paths))
         notes.write(tuned.notes.document())
+        if back := returned(tuned, noted, machine):
+            log.warning("cpus=%s: %s", machine.quiet, back)
         failures = self._write(tuned)
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
         by_systemd = any(each.kind is Kind.UNIT for each in settings)
-        others = unmovable(self.root, by_systemd=by_systemd) if machine.quiet else ()
-        unmoved = (*_refused(tuned, final, failures), *unseen, *self._partition(partitions), *others)
-        self._report((*_lost(noted), *unmoved), machine)
+        others = (*silent, *unmovable(self.root, paths, by_systemd=by_systemd)) if machine.quiet else ()
+        others = (*others, *unread_settings(final.settings, paths, (*unseen, *others)))
+        unmoved = (*refused_settings(tuned, final, failures), *unseen, *self._partition(partitions), *others)
+        self._report((*unrestorable(noted), *unmoved), machine)
 
     def _noted(self, notes: Notes) -> TuningNotes:
         """Return what is on record of this boot; where it is not known which boot this is, nothing may be forgotten."""
-        document, boot = notes.read(), _boot_id(self.root)
+        document, boot = notes.read(), boot_id(self.root)
         if isinstance(document, Mapping) and document.get("boot") and not boot:
-            raise ClaimError(f"/{_BOOT_ID} cannot be read, so it is not known whether settings are to be put back")
+            raise ClaimError(f"/{BOOT_ID} cannot be read, so it is not known whether settings are to be put back")
         try:
             read = TuningNotes.read(document, boot)
             return replace(read, lost=read.lost or notes.lost)
@@ -121,7 +137,7 @@ class Tuner(msgspec.Struct):
     def _noted_after(self, tuned: Tuning, failures: Mapping[str, OSError]) -> TuningNotes:
         settings = {write.setting.path: write.setting for write in tuned.writes}
         after = {path: setting for path in settings if (setting := self._reread(settings[path])) is not None}
-        own = {path: _reason(error) for path, error in failures.items() if _is_kernels_own(settings[path], error)}
+        own = {path: kernels_words(error) for path, error in failures.items() if _is_kernels_own(settings[path], error)}
         return noted_after(tuned, after, own, self._unread(settings.keys() - after.keys()))
 
     def _unread(self, paths: Iterable[str]) -> frozenset[str]:
@@ -133,10 +149,8 @@ class Tuner(msgspec.Struct):
         """Return the containers that are to be partitions, and why they are not known."""
         try:
             return tuple(find_partitions(self.root, claims)), ()
-        except OSError as error:
-            return (), (f"which containers are to be partitions is not known: {error.strerror} ({error.filename})",)
         except MachineError as error:
-            return (), (f"which containers are to be partitions is not known: {error}",)
+            return (), (f"{NO_CONTAINERS}: {error}",)
 
     def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
         made: set[str] = set()
@@ -164,20 +178,18 @@ class Tuner(msgspec.Struct):
                 f"claims want all CPUs quiet that are online ({online}), and interrupts need one; "
                 "make a claim smaller, or leave out its isolation"
             )
-        return Machine(online, self.reserved, quiet)
+        return Machine(online, self.reserved, quiet, cpus_of_nodes(self.root))
 
-    def _settings(self, noted: Iterable[str], quiet: CPUSet) -> tuple[Setting, ...]:
+    def _settings(self, noted: Iterable[str]) -> tuple[Setting, ...]:
         try:
             settings = read_settings(self.root)
         except MachineError as error:
             raise ClaimError(f"{error}; isolation: quiet needs the node's own /proc (docs/isolation.md)") from error
-        # irqbalance first: it would move back what it may.
-        banned = () if self.balancer is None else self.balancer.settings(quiet)
         units = self._units()
         if units or any(path.startswith(UNITS) for path in noted):
             # What was written to their cgroups goes back first: systemd writes there what their units say.
             settings = tuple(replace(each, kept=True) if each.kind is Kind.SLICE else each for each in settings)
-        return (*banned, *settings, *units)
+        return (*settings, *units)
 
     def _units(self) -> tuple[Setting, ...]:
         """Return what systemd allows the units of the host, if it says so and the kernel heeds it."""
@@ -214,7 +226,7 @@ class Tuner(msgspec.Struct):
                 continue
             except OSError as error:
                 if error.errno in _NO_RIGHT and not _is_kernels_own(write.setting, error):
-                    denied = denied or ClaimError(_no_right(write, error))
+                    denied = denied or ClaimError(no_right(write, error))
                 failures[write.setting.path] = error
         if denied is not None:
             raise denied
@@ -246,76 +258,5 @@ class Tuner(msgspec.Struct):
         self.unmoved = unmoved
 
 
-def disturbances(root: Root, claims: Iterable[Record], notes: Any) -> Iterator[Disturbance]:
-    """Yield what has happened on the CPUs of these claims since they began, as far as that is on record."""
-    try:
-        begun = TuningNotes.read(notes, _boot_id(root)).begun
-    except DocumentError:
-        return
-    known = [claim for claim in claims if claim.uid in begun]
-    now = read_cpu_counters(root) if known else CPUCounters()
-    for claim in known:
-        yield now.since(begun[claim.uid], claim.ref, isolated_cpus(claim, Isolation.QUIET))
-
-
-def loss(root: Root, notes: Any) -> str:
-    """Return why settings that claims have changed cannot be put back, by what is on record; empty if they can."""
-    try:
-        return "".join(_lost(TuningNotes.read(notes, _boot_id(root))))
-    except DocumentError as error:
-        return f"how settings were before claims changed them is on record as another version wrote it: {error}"
-
-
-def _lost(notes: TuningNotes) -> tuple[str, ...]:
-    """Return the sentence on settings that cannot be put back, if there are any."""
-    sentence = (
-        f"how settings were before claims changed them is not known any more ({notes.lost}), so they stay as they "
-        "are now: reboot the node, which sets them anew"
-    )
-    return (sentence,) if notes.lost else ()
-
-
-def read_cpu_counters(root: Root) -> CPUCounters:
-    """Read the counters of all CPUs; those that the kernel does not show are missing."""
-    return cpu_counters(*(_text(root, f"proc/{name}") for name in ("interrupts", "schedstat", "stat")))
-
-
-def _text(root: Root, path: str) -> str:
-    try:
-        return root.read_bytes(path).decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def _boot_id(root: Root) -> str:
-    return _text(root, _BOOT_ID).strip()
-
-
 def _is_kernels_own(setting: Setting, error: OSError) -> bool:
     return setting.kind is Kind.INTERRUPT and error.errno in _NEVER
-
-
-def _no_right(write: Write, error: OSError) -> str:
-    return (
-        f"/{write.setting.path} cannot be written: {error.strerror}; isolation: quiet needs the node's own /proc and "
-        "/sys writable, as deploy/components/isolation mounts them"
-    )
-
-
-def _refused(tuned: Tuning, final: TuningNotes, failures: Mapping[str, OSError]) -> Iterator[str]:
-    """Yield a sentence for each setting that the kernel refuses to change, now or earlier."""
-    reasons = {path: noted.refused for path, noted in final.settings.items() if noted.refused}
-    reasons |= {path: _reason(error) for path, error in failures.items()}
-    for path in sorted(reasons):
-        yield _unmoved(path, tuned.notes.settings[path].owner, reasons[path])
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
-
-
-def _unmoved(path: str, owner: str, reason: str) -> str:
-    if path.startswith(UNITS):
-        return f"{path.removeprefix(UNITS)} stays where it is: systemd says {reason}"
-    name = f"interrupt {path.split('/')[2]} ({owner or 'no device'})" if path.startswith("proc/irq/") else f"/{path}"
-    return f"{name} stays where it is: the kernel says {reason}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from pathlib import Path
 
 from dranode.driver.core.api.cpuset import CPUSet, mask_text
+from tests.fakes.unix_server import UnixServer
 
 
-class FakeIRQBalance:
+class FakeIRQBalance(UnixServer):
     """One irqbalance.
 
     Attributes:
@@ -19,13 +19,7 @@ class FakeIRQBalance:
 
     def __init__(self, folder: Path, *, banned: str = "", number: int = 7) -> None:
         self.banned = self._asked = self._own = CPUSet.parse(banned)
-        self.path = folder / f"irqbalance{number}.sock"
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._socket.bind(str(self.path))
-        self._socket.listen()
-        self._thread = threading.Thread(target=self._serve, name="irqbalance", daemon=True)
-        self._thread.start()
+        super().__init__(folder / f"irqbalance{number}.sock", "irqbalance")
 
     def round(self) -> None:
         """Heed what it was told since the last round."""
@@ -33,21 +27,11 @@ class FakeIRQBalance:
 
     def end(self) -> None:
         """End, and remove the socket."""
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._socket.close()
+        super().end()
         self.path.unlink()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            with connection:
-                self._answer(connection)
-
-    def _answer(self, connection: socket.socket) -> None:
+    def converse(self, connection: socket.socket) -> None:
+        """Take one command."""
         message, ancillary, _, _ = connection.recvmsg(16384, socket.CMSG_SPACE(12))
         ((_, kind, data),) = ancillary
         _, uid, _ = struct.unpack("3i", data)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import socket
-import threading
 from pathlib import Path
 from typing import Any
 
 from jeepney import HeaderFields, Message, MessageType
 from jeepney.low_level import Header, MessageFlag, Parser
 
+from tests.fakes.unix_server import UnixServer
 
-class FakeSystemd:
+
+class FakeSystemd(UnixServer):
     """One systemd.
 
     Attributes:
@@ -24,27 +25,11 @@ class FakeSystemd:
         self.allowed: dict[str, bytes] = {}
         self.cgroups: dict[str, bytes] = {}
         self.refuses = ""
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(bus))
-        self._socket.listen()
         self._serials = 0
-        threading.Thread(target=self._serve, name="systemd", daemon=True).start()
+        super().__init__(bus, "systemd")
 
-    def end(self) -> None:
-        """Go away, as a bus that is restarted."""
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            with connection:
-                self._converse(connection)
-
-    def _converse(self, connection: socket.socket) -> None:
+    def converse(self, connection: socket.socket) -> None:
+        """Authenticate a caller, and answer its calls."""
         greeting = b""
         while b"BEGIN\r\n" not in greeting:
             greeting += connection.recv(4096)

@@ -9,12 +9,13 @@ from unittest.mock import patch
 
 import click
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dranode.driver.cli.daemon import plain_options
 from dranode.driver.cli.serve import command
 from dranode.driver.cli.settings import SERVE, STORE, driver_settings
+from dranode.driver.core.api.errors import UsageError
 
 SETTINGS = (*driver_settings(), *SERVE, STORE)
 FLAGS = [
@@ -70,15 +71,20 @@ def by_click(arguments: list[str]) -> dict[str, Any] | None:
     """The parameters as click reads them; None where it refuses."""
     try:
         return command.make_context("serve", list(arguments)).params
-    except (click.ClickException, click.exceptions.Exit, SystemExit):
+    except (click.ClickException, click.exceptions.Exit, SystemExit, UsageError):
         return None
 
 
+@example(["--machine=host=on"], {})
 @given(words(), st.dictionaries(st.sampled_from(VARIABLES), st.sampled_from(VALUES), max_size=3))
 def test_what_is_read_plainly_is_what_click_reads(arguments: list[str], variables: dict[str, str]) -> None:
     environment = {"NODE_NAME": "node", **variables}
     with patch.dict(os.environ, environment, clear=True), patch("sys.stdout"):
-        plain = plain_options(arguments, environment)
+        try:
+            plain = plain_options(arguments, environment)
+        except UsageError:
+            assert by_click(arguments) is None
+            return
         if plain is None:
             return
         read = by_click(arguments)

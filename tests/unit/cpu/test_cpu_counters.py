@@ -23,6 +23,7 @@ timestamp 4295009337
 cpu0 0 0 100 50 60 30 2000000000 1000 90
 domain0 03 0 0 0
 cpu1 0 0 100 50 60 30 500000000 1000 90
+cpu3 0 0 100 50 60 30 0 1000 90
 """
 STAT = "cpu  10 20 30 40 0 0 0 0 0 0\ncpu0 100 20 30 4000 5 6 7 0 0 0\ncpu1 1 2 3 4 5 6 7 8 9 0\nintr 5 6\n"
 
@@ -41,7 +42,7 @@ def test_interrupts_are_counted_by_cpu_and_named_by_device() -> None:
 
 def test_time_is_the_schedulers_and_else_that_of_ticks() -> None:
     both = cpu_counters("", SCHEDSTAT, STAT)
-    assert (both.source, both.busy) == ("schedstat", {0: 2.0, 1: 0.5})
+    assert (both.source, both.busy) == ("schedstat", {0: 2.0, 1: 0.5, 3: 0.0})
     ticks = cpu_counters("", "", STAT)
     assert (ticks.source, ticks.busy) == ("stat", {0: 1.5, 1: pytest.approx(0.06)})
     assert cpu_counters("", "version 15\n", "").source == ""
@@ -69,8 +70,27 @@ def test_an_interrupt_that_came_later_counts_from_nothing_and_one_that_went_coun
     assert found.busy is None, "another file says other things"
 
 
+def test_an_interrupt_number_that_another_device_has_now_counts_from_nothing() -> None:
+    begun = Begun(interrupts={"36": 9})
+    assert cpu_counters(INTERRUPTS, "", "").since(begun, CLAIM, cpus("3")).interrupts == {
+        "24 ACPI:Ged": 7,
+        "36 virtio1-req.0": 2,
+    }
+
+
+def test_what_the_kernel_does_not_show_of_all_cpus_is_not_known() -> None:
+    now = cpu_counters(INTERRUPTS, SCHEDSTAT, STAT)
+    # CPU 2 is offline, and of CPU 3 it was not known at the beginning.
+    for begun, held in ((now.begin(cpus("1")), "1-2"), (now.begin(cpus("2-3")), "3"), (Begun(busy=0.5), "1")):
+        found = now.since(begun, CLAIM, cpus(held))
+        assert (found.interrupts, found.kernel, found.count, found.busy) == (None, None, None, None)
+    quiet = now.since(now.begin(cpus("0")), CLAIM, cpus("0"))
+    assert (quiet.interrupts, quiet.count, quiet.busy) == ({}, 0, 0.0)
+
+
 @pytest.mark.parametrize("text", ["", "\n", "no table\n", "CPU0\nx\n", "           CPU0 CPU1\n 24: 1\n 25: a b\n\n"])
 def test_what_is_no_table_counts_nothing(text: str) -> None:
     now = cpu_counters(text, text, text)
     assert now.interrupts == {}
-    assert now.since(Begun(), CLAIM, cpus("0")).busy is None
+    found = now.since(now.begin(cpus("0")), CLAIM, cpus("0"))
+    assert (found.count, found.busy) == (None, None)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dranode.cpu.devices import cpu_devices, left_out
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved, read_options
-from dranode.cpu.policies import Threads
+from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
@@ -115,6 +115,37 @@ def test_siblings_follow_one_another_and_names_do_not_shift() -> None:
     assert names(four_way, INDIVIDUAL)[:5] == ["cpu000", "cpu002", "cpu004", "cpu006", "cpu001"]
 
 
+def of_the_kernel(device: dict[str, Any]) -> tuple[bool, ...]:
+    return tuple(device["attributes"][f"dra.cpu/{name}"]["bool"] for name in ("isolated", "nohzFull"))
+
+
+def test_with_whole_cores_an_individual_device_is_a_core() -> None:
+    options = INDIVIDUAL._replace(threads=Threads.FULL_CORE, reserved=cpus("8"), node_allocatable_mapping=True)
+    machine = replace(EXAMPLE, isolated=cpus("2,10-11"), nohz_full=cpus("2-3,10-11"))
+    first, second, third, *rest = published(machine, options)
+    assert first == {
+        "name": "core001",
+        "attributes": {
+            "resource.kubernetes.io/numaNode": {"int": 0},
+            "dra.cpu/socketID": {"int": 0},
+            "dra.cpu/cpuID": {"int": 1},
+            "dra.cpu/coreID": {"int": 1},
+            "dra.cpu/cacheL3ID": {"int": 0},
+            "dra.cpu/coreType": {"string": "standard"},
+            "dra.cpu/smtEnabled": {"bool": True},
+            "dra.cpu/numCPUs": {"int": 2},
+            "dra.cpu/isolated": {"bool": False},
+            "dra.cpu/nohzFull": {"bool": False},
+        },
+        "nodeAllocatableResources": {"cpu": {"mapping": {"deviceMultiplier": "2"}}},
+    }
+    assert [(one["name"], *of_the_kernel(one)) for one in (second, third)] == [
+        ("core002", True, True),
+        ("core003", False, True),
+    ]
+    assert len(rest) == 4
+
+
 @pytest.mark.parametrize(
     ("machine", "reserved", "roots", "slices", "per_numa"),
     [
@@ -192,10 +223,38 @@ def test_a_half_reserved_core_is_not_promised_where_cores_are_whole() -> None:
     )
 
 
-def test_cores_of_unequal_size_are_asked_for_by_the_cpu() -> None:
-    hybrid = topology({0: (0, 0, 0, 0), 1: (0, 0, 0, 0), 2: (1, 0, 0, 0), 3: (2, 0, 0, 0)})
+def test_of_cores_of_unequal_size_a_request_is_for_as_much_as_the_largest_has() -> None:
+    hybrid = topology({0: (0, 0, 0, 0), 1: (0, 0, 0, 0), 2: (1, 0, 0, 0), 3: (2, 0, 0, 0), 4: (3, 0, 0, 0)})
     (one,) = published(hybrid, CPUOptions(threads=Threads.FULL_CORE))
+    capacity = one["capacity"]["dra.cpu/cpu"]
+    # The fifth CPU is half a request.
+    assert capacity["value"] == "4"
+    assert capacity["requestPolicy"] == {"default": "2", "validRange": {"min": "2", "step": "2"}}
+
+
+def test_cores_of_which_none_replace_another_are_asked_for_by_the_cpu() -> None:
+    odd = topology({cpu: (cpu // 3, 0, 0, 0) for cpu in range(5)})
+    (one,) = published(odd, CPUOptions(threads=Threads.FULL_CORE))
     assert one["capacity"]["dra.cpu/cpu"]["requestPolicy"] == RANGE
+
+
+@pytest.mark.parametrize("mode", list(DeviceMode))
+def test_interrupts_keep_a_cpu_where_claims_may_have_all_others_quiet(mode: DeviceMode) -> None:
+    quiet = CPUOptions(mode=mode, max_isolation=Isolation.QUIET)
+    assert (count(quiet), count(quiet._replace(reserved=cpus("0")))) == (15, 15)
+    assert count(quiet._replace(max_isolation=Isolation.CPUSET)) == 16
+
+
+def count(options: CPUOptions) -> int:
+    """How many CPUs are published of a machine of 16."""
+    devices = cpu_devices(regular(sockets=1, numa=2, l3=1, cores=4, threads=2), options, {})
+    return sum(int(each.capacity["dra.cpu/cpu"].value.value) if each.capacity else 1 for each in devices)
+
+
+def test_cpus_of_no_group_are_left_for_containers_without_claims() -> None:
+    machine = topology({0: (0, 0, 0, 0), 1: (1, 0, 0, 0), 2: (2, 0, None, 0)})
+    (one,) = published(machine, CPUOptions(keep_shared=True))
+    assert one["capacity"]["dra.cpu/cpu"]["value"] == "2"
 
 
 def test_a_node_that_spans_sockets_publishes_no_socket() -> None:
@@ -382,7 +441,7 @@ def test_what_is_published_leaves_containers_without_claims_a_cpu(
     assert [one["attributes"]["dra.cpu/numCPUs"]["int"] for one in devices] == list(expected.values())
 
 
-@pytest.mark.parametrize(("threads", "count"), [(Threads.ANY, 15), (Threads.FULL_CORE, 14)])
+@pytest.mark.parametrize(("threads", "count"), [(Threads.ANY, 15), (Threads.FULL_CORE, 7)])
 def test_single_cpus_are_published_but_for_one(threads: Threads, count: int) -> None:
     machine = regular(sockets=1, numa=2, l3=1, cores=4, threads=2)
     kept = CPUOptions(mode=DeviceMode.INDIVIDUAL, threads=threads, keep_shared=True)

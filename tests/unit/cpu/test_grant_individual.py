@@ -16,6 +16,7 @@ from tests.fakes.cpu import MACHINES, claim, config, cpus, granted, holding, own
 from tests.fakes.topology import regular
 
 INDIVIDUAL = CPUOptions(mode=DeviceMode.INDIVIDUAL)
+CORES = CPUOptions(mode=DeviceMode.INDIVIDUAL, threads=Threads.FULL_CORE)
 SMT = regular(sockets=1, numa=1, l3=2, cores=2, threads=2)
 
 
@@ -40,7 +41,7 @@ def test_a_claim_without_results_of_this_driver_gets_nothing() -> None:
     assert (got.grants, got.edits, str(got.held)) == ((), None, "")
 
 
-@pytest.mark.parametrize("device", ["cpudev000", "cpu0", "cpu0000", "gpu000"])
+@pytest.mark.parametrize("device", ["cpudev000", "cpu0", "cpu0000", "gpu000", "core0", "core"])
 def test_a_device_that_is_no_cpu_is_refused(device: str) -> None:
     with pytest.raises(ClaimError, match=f"was allocated {device}, which is no CPU of this node"):
         take(MACHINES["M1"], device)
@@ -76,9 +77,41 @@ def test_whole_cores_are_verified_over_all_requests(threads: str) -> None:
         take(SMT, "cpu000 cpu004 cpu001", config(own(threads=threads)))
 
 
-def test_the_node_may_demand_whole_cores() -> None:
+def test_a_claim_gets_the_cores_that_were_allocated_and_learns_their_cpus() -> None:
+    got = take(SMT, "core000 core003", options=CORES)
+    assert (str(got.cpus), str(got.held)) == ("0,3-4,7", "0,3-4,7")
+    told = [{name: value.int_ or value.string for name, value in grant.attributes.items()} for grant in got.grants]
+    assert told == [
+        {"dra.cpu/allocatedNumCPUs": 2, "dra.cpu/cpuset": "0,4"},
+        {"dra.cpu/allocatedNumCPUs": 2, "dra.cpu/cpuset": "3,7"},
+    ]
+
+
+def test_a_core_may_be_run_on_with_one_thread_of_it() -> None:
+    got = take(SMT, "core001 core002", config(own(threads="one-per-core")), options=CORES)
+    assert (str(got.cpus), str(got.held)) == ("1-2", "1-2,5-6")
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen", "why"),
+    [
+        ("core002", "2-3", "which is not in the cpuset"),
+        ("core001", "0-7", "which is reserved by --reserved-cpus 5"),
+        ("core000 core000", "0-7", "which it was allocated twice"),
+        ("core003", "0-7", "which is not free; 7 held by default/other"),
+        ("core009", "0-7", "which this machine does not have; it has 0-7"),
+    ],
+)
+def test_a_core_is_refused_for_any_of_its_cpus(device: str, chosen: str, why: str) -> None:
+    with pytest.raises(ClaimError, match=why):
+        take(SMT, device, config({"cpuset": chosen}), held="7", options=CORES._replace(reserved=cpus("5")))
+
+
+def test_what_was_allocated_before_the_node_published_cores_is_had_in_whole_ones() -> None:
+    assert str(take(SMT, "cpu000 cpu004", options=CORES).held) == "0,4"
+    assert str(take(SMT, "core000", options=INDIVIDUAL).held) == "0,4"
     with pytest.raises(ClaimError, match="splits cores: 4 are missing"):
-        take(SMT, "cpu000", options=CPUOptions(mode=DeviceMode.INDIVIDUAL, threads=Threads.FULL_CORE))
+        take(SMT, "cpu000", options=CORES)
 
 
 def test_one_per_core_runs_on_one_thread_of_each_core() -> None:

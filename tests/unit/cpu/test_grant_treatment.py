@@ -20,13 +20,13 @@ def grants(*states: Any, admin: bool = False) -> list[Grant]:
 
 
 def test_what_is_not_by_default_comes_back_from_the_state() -> None:
-    state = treatment_state(CPUPolicy(sharing=CPUSharing.POD, memory=Memory.LOCAL), "0-1")
+    state = treatment_state(CPUPolicy(sharing=CPUSharing.POD, memory=Memory.LOCAL), cpus("0-1"))
     assert state == {"sharing": "pod", "memory": "local", "mems": "0-1"}
-    assert claim_treatment(grants(state)) == Treatment(sharing=CPUSharing.POD, memory=Memory.LOCAL, mems="0-1")
+    assert claim_treatment(grants(state)) == Treatment(sharing=CPUSharing.POD, memory=Memory.LOCAL, mems=cpus("0-1"))
 
 
 def test_defaults_leave_no_state() -> None:
-    assert treatment_state(CPUPolicy(), "") is None
+    assert treatment_state(CPUPolicy(), cpus("")) is None
     assert claim_treatment(grants(None)) == Treatment()
     assert claim_treatment([]) == Treatment()
 
@@ -42,7 +42,7 @@ def test_one_result_lifts_the_quota_of_the_claim() -> None:
 
 def test_memory_is_local_to_all_cpus_of_the_claim_or_to_none() -> None:
     local, other = {"memory": "local", "mems": "0"}, {"memory": "local", "mems": "2"}
-    assert claim_treatment(grants(local, other)).mems == "0,2"
+    assert claim_treatment(grants(local, other)).mems == cpus("0,2")
     assert claim_treatment(grants(local, None)) == Treatment()
 
 

@@ -54,15 +54,17 @@ def test_an_offline_cpu_is_unhealthy_in_individual_mode_even_if_it_never_was_onl
     assert unhealthy(driver) == {}
 
 
-def test_a_cpu_that_is_withdrawn_for_a_reserved_thread_of_its_core_is_not_said_to_be_offline() -> None:
+def test_a_core_that_is_withdrawn_for_a_reserved_thread_of_its_core_is_not_said_to_be_offline() -> None:
     machine = HotplugRoot("sockets=1,cores=2,threads=2")
     options = CPUOptions(mode=DeviceMode.INDIVIDUAL, reserved=CPUSet.parse("2"), threads=Threads.FULL_CORE)
     driver = CPUPlugin(machine, options)
     machine.online = "0-1,3"
-    assert "cpu000" in [device.name for device in driver.discover().devices]
+    assert "core000" in [device.name for device in driver.discover().devices]
     machine.online = "0-3"
-    assert "cpu000" not in [device.name for device in driver.discover().devices]
+    assert "core000" not in [device.name for device in driver.discover().devices]
     assert unhealthy(driver) == {}
+    machine.online = "0,2"
+    assert unhealthy(driver)["core001"] == "the CPU is offline"
 
 
 def test_a_group_is_unhealthy_only_when_its_last_cpu_is_gone() -> None:
@@ -100,7 +102,7 @@ def test_a_machine_that_is_left_with_its_reserved_cpus_publishes_nothing_and_goe
             "2-3",
             "2-3",
             (
-                "CPUs 2-3 are offline that claim default/a holds, which cannot run on any of 2-3: "
+                "CPUs 2-3 are offline that claim default/a holds, which runs on the shared CPUs meanwhile: "
                 "bring them back or recreate its pods"
             ),
         ),

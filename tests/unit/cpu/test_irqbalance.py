@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,13 +80,39 @@ def test_an_irqbalance_that_was_started_again_gets_the_ban_again(irqbalance: Fak
     again.end()
 
 
-def test_a_node_without_irqbalance_and_one_that_does_not_answer_need_nothing(tmp_path: Path) -> None:
+def test_a_node_without_irqbalance_and_one_that_has_ended_need_nothing(tmp_path: Path) -> None:
     (tmp_path / "irqbalance9.sock").touch()
     for folder in (tmp_path, tmp_path / "none"):
         kernel = Kernel()
-        assert list(IRQBalance(str(folder)).settings(CPUSet((1,)))) == []
+        assert IRQBalance(str(folder)).settings(CPUSet((1,))) == ((), ())
         Tuner(kernel, balancer=IRQBalance(str(folder))).tune([A], MemoryNotes(kernel))
         assert kernel.files[interrupt(24)] == "0-1,4-7"
+
+
+class Mute(FakeIRQBalance):
+    """One whose answer is none."""
+
+    def converse(self, connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"what?")
+
+
+def test_one_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> None:
+    mute = Mute(tmp_path)
+    (tmp_path / "file").touch()
+    for folder, sentence in [
+        (
+            tmp_path,
+            "/run/irqbalance/irqbalance7.sock gives no answer ('what?' names no banned CPUs), so an irqbalance may",
+        ),
+        (tmp_path / "file", "/run/irqbalance cannot be listed (Not a directory), so an irqbalance may put interrupts"),
+    ]:
+        kernel = Kernel()
+        tuner = Tuner(kernel, balancer=IRQBalance(str(folder)))
+        tuner.tune([A], MemoryNotes(kernel))
+        assert [each for each in tuner.unmoved if each.startswith(sentence) and "restart it" in each]
+        assert kernel.files[interrupt(24)] == "0-1,4-7"
+    mute.end()
 
 
 def test_an_irqbalance_that_ends_meanwhile_is_no_failure_of_the_claim(irqbalance: FakeIRQBalance) -> None:

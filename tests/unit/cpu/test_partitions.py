@@ -141,20 +141,28 @@ def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | Non
     assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: the kernel says {reason}",)
 
 
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("unread", "what"),
     [
-        (errno.EACCES, f"Permission denied ({PODS})"),
-        (errno.EIO, f"/{PODS} cannot be listed, so its containers are not known: Input/output error"),
+        (PODS, f"/{PODS} cannot be listed, so its containers are not known"),
+        (f"{CONTAINER}/cpuset.cpus", f"/{CONTAINER}/cpuset.cpus cannot be read"),
+        (
+            f"{CONTAINER}/cpuset.cpus.effective",
+            f"the CPUs of the container in {CONTAINER.removeprefix('sys/fs/cgroup/')} cannot be read",
+        ),
     ],
 )
-def test_partitions_stay_while_the_cgroups_cannot_be_looked_into_and_that_is_said(error: int, reason: str) -> None:
+def test_partitions_stay_while_their_cgroups_cannot_be_read_and_that_is_said(
+    unread: str, what: str, error: int
+) -> None:
     kernel = PartitioningKernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([record()], notes)
-    kernel.unread[PODS] = error
+    kernel.unread[unread] = error
     tuner.tune([record()], notes)
     assert (partition(kernel), exclusive(kernel)) == ("isolated", ["2-3", "2-3"])
+    reason = f"{what}: {os.strerror(error)}"
     assert tuner.unmoved == (f"which containers are to be partitions is not known: {reason}",)
     kernel.unread.clear()
     tuner.tune([], notes)

@@ -9,9 +9,10 @@ import os
 import msgspec
 import pytest
 
-from dranode.cpu.tuner import Tuner, disturbances
+from dranode.cpu.disturbances import disturbances
+from dranode.cpu.tuner import Tuner
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.errors import ClaimError, DocumentError
 from dranode.driver.core.claims.record import ClaimState, Record
 from tests.fakes.settings import (
     BOOT,
@@ -225,6 +226,41 @@ def test_notes_of_another_version_are_not_forgotten() -> None:
     assert values(kernel, ALL) == BEFORE
 
 
+@pytest.mark.parametrize(
+    ("path", "original", "what"),
+    [
+        ("sys/kernel/later/cpumask", "0-5", "/sys/kernel/later/cpumask"),
+        ("run/systemd/machine.slice", "", "machine.slice"),
+    ],
+)
+def test_what_a_later_version_changed_stays_on_record_and_is_said(path: str, original: str, what: str) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.files["sys/kernel/later/cpumask"] = "f3"
+    notes.document["settings"][path] = {"original": original, "given": ["0-7", "0-1,4-7"], "more": "of it"}
+    for claims in ([A], []):
+        tuner.tune(claims, notes)
+        (sentence,) = (sentence for sentence in tuner.unmoved if what in sentence)
+        assert sentence == (
+            f"{what} cannot be read now, or is known to another version alone: it stays as it is, and on record with "
+            f"the CPUs that it had before ({original or 'none named'})"
+        )
+        assert notes.document["settings"][path]["original"] == original
+    assert values(kernel, ALL) == BEFORE
+    assert list(notes.document["settings"]) == [path]
+
+
+def test_a_claim_whose_record_is_of_another_version_is_named_and_its_disturbances_are_not_known() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    later = quiet_record("later", "5", isolation="of a later version")
+    with pytest.raises(DocumentError, match="the record of claim default/later is of another version: isolation"):
+        tuner.tune([A, later], notes)
+    (found,) = disturbances(kernel, [later], notes.document)
+    assert (str(found.cpus), found.count) == ("5", None)
+
+
 def test_an_interrupt_that_comes_later_is_moved() -> None:
     kernel = Kernel()
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
@@ -236,6 +272,85 @@ def test_an_interrupt_that_comes_later_is_moved() -> None:
     tuner.tune([], notes)
     assert kernel.files[interrupt(40)] == "0-7"
     assert notes.document is None
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends"),
+    [
+        # On the CPUs of new interrupts, those of them that are online, or near its device.
+        ("0-1,4-7", "0-7"),
+        ("0-1,4-6", "0-6"),
+        ("0-1", "0-3"),
+        # Its driver has said otherwise.
+        ("5", "5"),
+        ("0,4", "0,4"),
+    ],
+)
+def test_an_interrupt_that_came_later_is_in_the_end_where_it_would_have_begun(begins: str, ends: str) -> None:
+    kernel = Kernel()
+    for node, near in enumerate(("0-3", "4-7")):
+        kernel.files[f"sys/devices/system/node/node{node}/cpulist"] = near
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.files |= {interrupt(40): begins, f"{IRQ}/40/eth1/.": ""}
+    kernel.files[ONLINE] = "0-6" if begins == "0-1,4-6" else "0-7"
+    Tuner(kernel).tune([A], notes)
+    assert kernel.files[interrupt(40)] == begins
+    Tuner(kernel).tune([], notes)
+    assert kernel.files[interrupt(40)] == ends
+    assert notes.document is None
+
+
+def test_an_interrupt_that_was_there_before_keeps_what_looks_like_that_of_a_later_one() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    kernel.files |= {interrupt(40): "0-1,4-7", f"{IRQ}/40/eth1/.": ""}
+    tuner.tune([A], notes)
+    kernel.unread[interrupt(40)] = errno.EIO
+    tuner.tune([A], notes)
+    kernel.unread.clear()
+    tuner.tune([A, B], notes)
+    assert kernel.files[interrupt(40)] == "0-1,4,6-7"
+    tuner.tune([], notes)
+    assert kernel.files[interrupt(40)] == "0-1,4-7"
+
+
+def test_notes_of_a_version_that_did_not_list_interrupts_make_none_a_later_one() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    kernel.files |= {interrupt(40): "0-1,4-7", f"{IRQ}/40/eth1/.": ""}
+    tuner.tune([A], notes)
+    del notes.document["interrupts"]
+    tuner.tune([A], notes)
+    tuner.tune([], notes)
+    assert kernel.files[interrupt(40)] == "0-1,4-7"
+
+
+def test_an_interrupt_that_came_later_and_is_the_kernels_own_to_place_is_forgotten() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.files |= {interrupt(40): "0-1,4-7", f"{IRQ}/40/nvme1q1/.": ""}
+    kernel.refuses[interrupt(40)] = errno.EIO
+    tuner.tune([A], notes)
+    tuner.tune([], notes)
+    assert (kernel.files[interrupt(40)], notes.document) == ("0-1,4-7", None)
+
+
+def test_what_somebody_else_puts_back_is_moved_again_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.files[interrupt(24)], kernel.files[interrupt(26)] = "3", "7"
+    tuner.tune([A], notes)
+    assert values(kernel, (interrupt(24), interrupt(26))) == ["0-1,4-7", "7"]
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("cpus=2-3: somebody else has put interrupt 24 (eth0) there again (1 in all)")
+    # A device that has the number now was put there by nobody.
+    kernel.remove(f"{IRQ}/25")
+    kernel.files |= {interrupt(25): "0-7", f"{IRQ}/25/eth2/.": ""}
+    tuner.tune([A], notes)
+    assert len(caplog.records) == 1
 
 
 def test_without_proc_irq_nothing_is_promised() -> None:
@@ -283,6 +398,60 @@ def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
     tuner.tune([A], MemoryNotes(kernel))
     assert tuner.unmoved == (f"what /{path} is for stays, because it does not read as CPUs",)
     assert kernel.files[interrupt(25)] == "0-1,4-7"
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+@pytest.mark.parametrize(
+    ("hidden", "sentence"),
+    [
+        (interrupt(24), f"what /{interrupt(24)} is for stays, because it does not read as CPUs"),
+        (f"{IRQ}/24", f"what /{interrupt(24)} is for stays, because whose it is cannot be read"),
+        (RPS, f"what /{RPS} is for stays, because it does not read as CPUs"),
+        ("sys/class/net/eth0/ifindex", f"what /{RPS} is for stays, because whose it is cannot be read"),
+        ("sys/class/net/eth0/queues", "the packets of network devices stay, because /sys/class/net/eth0/queues cannot"),
+    ],
+)
+def test_what_cannot_be_read_is_said(hidden: str, sentence: str, error: int) -> None:
+    kernel = Kernel()
+    before = dict(kernel.files)
+    kernel.unread[hidden] = error
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    assert any(said.startswith(sentence) for said in tuner.unmoved), tuner.unmoved
+    assert kernel.files[interrupt(25)] == "0-1,4-7"
+    tuner.tune([], notes)
+    assert kernel.files == before | {SYSTEM: "0-7"}
+
+
+def test_an_interrupt_without_a_list_is_said_if_it_has_a_device() -> None:
+    kernel = Kernel()
+    del kernel.files[interrupt(24)]
+    kernel.files[f"{IRQ}/27/spurious"] = ""
+    tuner = Tuner(kernel)
+    tuner.tune([A], MemoryNotes(kernel))
+    assert tuner.unmoved == (f"interrupt 24 (eth0) stays, because there is no /{interrupt(24)}",)
+
+
+def test_the_affinity_of_new_interrupts_is_none_of_an_interrupt() -> None:
+    kernel = Kernel()
+    kernel.refuses[DEFAULT] = errno.ENOSPC
+    tuner = Tuner(kernel)
+    tuner.tune([A], MemoryNotes(kernel))
+    assert tuner.unmoved == (f"/{DEFAULT} stays where it is: the kernel says No space left on device",)
+
+
+def test_an_interrupt_that_is_refused_once_it_was_moved_is_tried_again_and_goes_back() -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel)
+    tuner.tune([A], notes)
+    kernel.refuses[interrupt(24)] = errno.EIO
+    tuner.tune([A, B], notes)
+    assert tuner.unmoved == ("interrupt 24 (eth0) stays where it is: the kernel says Input/output error",)
+    kernel.refuses.clear()
+    tuner.tune([A, B], notes)
+    assert kernel.files[interrupt(24)] == "0-1,4,6-7"
+    tuner.tune([], notes)
+    assert values(kernel, ALL) == BEFORE
 
 
 def test_a_slice_with_pods_keeps_its_cpus() -> None:
@@ -445,8 +614,9 @@ def test_what_disturbs_a_claim_counts_from_its_beginning_to_its_end() -> None:
     (found,) = (each for each in disturbances(kernel, [A, B], notes.document) if each.claim == A.ref)
     assert (found.count, found.busy) == (0, 0.0), "a claim that came again has begun anew"
     kernel.files[BOOT] = "second"
-    assert list(disturbances(kernel, [A], notes.document)) == []
-    assert list(disturbances(kernel, [A], None)) == []
+    for noted in (notes.document, None):
+        (found,) = disturbances(kernel, [A, quiet_record("plain", "6", isolation="cpuset")], noted)
+        assert (found.claim, found.count, found.busy) == (A.ref, None, None), "when it began is not known"
 
 
 def test_where_it_is_not_known_which_boot_this_is_nothing_is_forgotten() -> None:

@@ -1,0 +1,64 @@
+"""Reads what has disturbed claims that want quiet CPUs, and what is on record of this boot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from dranode.cpu.cpu_counters import Begun, CPUCounters, cpu_counters
+from dranode.cpu.policies import Isolation
+from dranode.cpu.settings import TuningNotes
+from dranode.cpu.treatment import isolated_cpus
+from dranode.cpu.unmoved import unrestorable
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.record import Record
+from dranode.driver.machine.root import Root
+
+BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+
+
+def disturbances(root: Root, claims: Iterable[Record], notes: Any) -> Iterator[Disturbance]:
+    """Yield what has happened on the CPUs of those of these claims that want them quiet, as far as that is known."""
+    try:
+        begun = TuningNotes.read(notes, boot_id(root)).begun
+    except DocumentError:
+        return
+    wanted = [(claim, cpus) for claim in claims if (cpus := _quiet_cpus(claim))]
+    now = read_cpu_counters(root) if wanted else CPUCounters()
+    for claim, cpus in wanted:
+        yield now.since(begun.get(claim.uid, Begun()), claim.ref, cpus)
+
+
+def _quiet_cpus(claim: Record) -> CPUSet:
+    """Return the CPUs that a claim wants quiet; all that it holds where its record does not say it plainly."""
+    try:
+        return isolated_cpus(claim, Isolation.QUIET)
+    except DocumentError:
+        return claim.held
+
+
+def loss(root: Root, notes: Any) -> str:
+    """Return why settings that claims have changed cannot be put back, by what is on record; empty if they can."""
+    try:
+        return "".join(unrestorable(TuningNotes.read(notes, boot_id(root))))
+    except DocumentError as error:
+        return f"how settings were before claims changed them is on record as another version wrote it: {error}"
+
+
+def read_cpu_counters(root: Root) -> CPUCounters:
+    """Read the counters of all CPUs; those that the kernel does not show are missing."""
+    return cpu_counters(*(_text(root, f"proc/{name}") for name in ("interrupts", "schedstat", "stat")))
+
+
+def _text(root: Root, path: str) -> str:
+    try:
+        return root.read_bytes(path).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def boot_id(root: Root) -> str:
+    """Return which boot of the kernel this is; empty if it does not say."""
+    return _text(root, BOOT_ID).strip()
