@@ -123,7 +123,7 @@ class _Connection:
     def open(self, stream: int) -> bool:
         """Return whether somebody still waits for an answer."""
         with self._lock:
-            return self._http2.open(stream)
+            return not self._closed and self._http2.open(stream)
 
     @property
     def busy(self) -> bool:
@@ -365,7 +365,7 @@ class GrpcServer:
             log.error("method=%s: a gRPC message cannot be read: %s", request.path, error)  # noqa: TRY400 - it says all
             raise RPCError(Status.INTERNAL, f"the message cannot be read: {error}") from error
         if isinstance(method, Unary):
-            return method.encode(method.handle(message))
+            return method.encode(method.handle(message, lambda: connection.open(request.stream)))
         stream = _Stream(connection, request.stream, method.encode)
         connection.streams[request.stream] = stream
         method.handle(message, stream)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dranode.driver.core.claims.calls import Awaited
+
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
 
@@ -30,10 +32,13 @@ class Stream(Protocol):
 
 
 class Unary:
-    """A method with one answer, which `handle` makes of the request; an RPCError from it is the call's status."""
+    """A method with one answer, which `handle` makes of the request; an RPCError from it is the call's status.
+
+    `handle` takes also what says whether the caller still waits.
+    """
 
     def __init__(
-        self, decode: Callable[[bytes], Any], handle: Callable[[Any], Any], encode: Callable[[Any], bytes]
+        self, decode: Callable[[bytes], Any], handle: Callable[[Any, Awaited], Any], encode: Callable[[Any], bytes]
     ) -> None:
         self.decode, self.handle, self.encode = decode, handle, encode
 

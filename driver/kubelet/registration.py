@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.kubelet.methods import Method, Unary
 
 # Newest first: kubelet takes the first of the plugin's list that it knows.
@@ -56,12 +57,13 @@ class Registration:
             f"{_SERVICE}NotifyRegistrationStatus": Unary(_status, self._notify, bytes),
         }
 
-    def _get_info(self, request: object) -> bytes:
-        del request
+    def _get_info(self, request: object, awaited: Awaited = always) -> bytes:
+        del request, awaited
         self.asked.set()
         return self._info
 
-    def _notify(self, request: Any) -> bytes:
+    def _notify(self, request: Any, awaited: Awaited = always) -> bytes:
+        del awaited
         self.status = RegistrationStatus(request.plugin_registered, request.error)
         self._done.set()
         if request.plugin_registered:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 from dranode.driver.core.api.errors import in_words
 from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
-from dranode.driver.core.claims.calls import Claims, Preparer
+from dranode.driver.core.claims.calls import Awaited, Claims, Preparer, always
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.methods import Method, service
 from dranode.driver.process.logs import operation
@@ -59,14 +59,14 @@ class DRAService:
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
 
     def _methods(self, api: ModuleType) -> dict[str, Method]:
-        def prepare(request: Any) -> Any:
-            answers = self.prepare(_refs(request))
+        def prepare(request: Any, awaited: Awaited) -> Any:
+            answers = self.prepare(_refs(request), awaited)
             return api.NodePrepareResourcesResponse(
                 claims={uid: _prepared(api, answer) for uid, answer in answers.items()}
             )
 
-        def unprepare(request: Any) -> Any:
-            answers = self.unprepare(_refs(request))
+        def unprepare(request: Any, awaited: Awaited) -> Any:
+            answers = self.unprepare(_refs(request), awaited)
             return api.NodeUnprepareResourcesResponse(
                 claims={
                     uid: api.NodeUnprepareResourceResponse(error="" if refusal is None else refusal.reason)
@@ -77,7 +77,7 @@ class DRAService:
         handlers = {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}
         return service(api.DESCRIPTOR, "DRAPlugin", handlers)
 
-    def prepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Answer]:
+    def prepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Answer]:
         """Fetch and prepare claims (NodePrepareResources).
 
         Returns:
@@ -85,14 +85,16 @@ class DRAService:
         """
         with operation():
             began = self._clock()
-            answers: Mapping[str, Answer] = self._asked(refs, lambda claims, node: node.prepare(claims.get(refs)))
+            answers: Mapping[str, Answer] = self._asked(
+                refs, lambda claims, node: node.prepare(claims.get(refs), awaited)
+            )
             for ref in refs:
                 outcome = _outcome(answers[ref.uid])
                 log.info("prepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
             self._answered("prepare", (isinstance(answer, Prepared) for answer in answers.values()), began)
         return answers
 
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
+    def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
         """Unprepare claims (NodeUnprepareResources).
 
         Returns:
@@ -100,7 +102,7 @@ class DRAService:
         """
         with operation():
             began = self._clock()
-            answers: Mapping[str, Refused | None] = self._asked(refs, lambda _, node: node.unprepare(refs))
+            answers: Mapping[str, Refused | None] = self._asked(refs, lambda _, node: node.unprepare(refs, awaited))
             for ref in refs:
                 refusal = answers[ref.uid]
                 outcome = "done" if refusal is None else f"error={refusal.reason}"

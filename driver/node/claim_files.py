@@ -5,22 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, in_words
 from dranode.driver.core.claims.answers import Refused
+from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.metadata import with_metadata
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices, spec_file
+from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.record_book import RecordBook
 from dranode.driver.node.specs import Marks, Specs
 
 log = logging.getLogger(__name__)
+
+# kubelet runs 110 pods on a node if it is not told otherwise; the files of a claim take about a millisecond.
+_BEFORE_ANSWERS: Final = 128
 
 
 class ClaimFiles(msgspec.Struct, dict=True):
@@ -73,10 +78,13 @@ class ClaimFiles(msgspec.Struct, dict=True):
             DranodeError: it cannot be written, or something that it names is not there.
         """
         grants = self.plugin.complete(record.ref, record.grants)
-        # A driver's own form says nothing of several requests, whose CDI devices kubelet goes on asking for.
-        several = any(grant.cpus is not None for grant in grants)
-        original = None if isinstance(self.plugin, Recovers) and not several else record
+        original = record if self._copies(grants) else None
         return self.specs.write(msgspec.structs.replace(record, grants=grants), original)
+
+    def _copies(self, grants: tuple[Grant, ...]) -> bool:
+        """Return whether the CDI spec of a claim with these grants carries a copy of its record."""
+        # A driver's own form says nothing of several requests, whose CDI devices kubelet goes on asking for.
+        return not isinstance(self.plugin, Recovers) or any(grant.cpus is not None for grant in grants)
 
     def remove(self, uid: str) -> None:
         """Remove a claim's CDI spec.
@@ -96,8 +104,13 @@ class ClaimFiles(msgspec.Struct, dict=True):
             self.written.pop(record.uid, None)
 
     def _marks(self, record: Record) -> Marks | None:
-        names = self.metadata.spec_names(record) if self.metadata is not None else ()
-        return self.specs.marks_of((self.specs.name(record.uid), *names))
+        return self.specs.marks_of(self._names(record))
+
+    def _names(self, record: Record) -> frozenset[str]:
+        """The files that a claim should have in the CDI directory: one without edits may have no spec of its own."""
+        edits = record.edits or any(grant.edits for grant in record.grants)
+        own = (self.specs.name(record.uid),) if edits or self._copies(record.grants) or self.plugin.completes() else ()
+        return frozenset((*own, *(self.metadata.spec_names(record) if self.metadata is not None else ())))
 
     def describe(self, record: Record) -> None:
         """Write a claim's metadata, if workloads get any.
@@ -139,27 +152,26 @@ class ClaimFiles(msgspec.Struct, dict=True):
         return bool(says_something) and (entry is None or entry.on_file)
 
     def unwritten(self) -> tuple[Record, ...]:
-        """The records whose files have to be written before the first answer; of the others the files are there.
+        """The records whose files are to be written before the first answer.
 
-        None while the hardware was never read, of which workloads read in their metadata.
+        Those of a driver whose specs depend on the live machine, and the first that lack a file. After a reboot every
+        claim does, and kubelet asks for each anew before a container starts, which writes its files. So no call waits
+        for more of them than a node usually has; the others follow in between (`SpecWatch`).
 
-        Whether those say what they should is looked into later, a few at a time (`SpecWatch`), unless they depend on
-        the live machine.
+        None while the hardware was never read, of which workloads read in their metadata. Whether files that are there
+        say what they should is looked into later too, a few at a time.
 
         Raises:
             LedgerError: the CDI directory cannot be listed.
         """
         if self.discovery.known is None:
             return ()
-        records = tuple(filter(self.writable, self.book.records()))
-        if self.plugin.completes():
-            return records
         there = self.specs.names()
-        return tuple(record for record in records if not self._names(record) <= there)
-
-    def _names(self, record: Record) -> set[str]:
-        metadata = self.metadata.spec_names(record) if self.metadata is not None else ()
-        return {spec_file(self.specs.kind, record.uid), *metadata}
+        whole: list[Record] = []
+        lacking: list[Record] = []
+        for record in filter(self.writable, self.book.records()):
+            (whole if self._names(record) <= there else lacking).append(record)
+        return (*(whole if self.plugin.completes() else ()), *lacking[:_BEFORE_ANSWERS])
 
     def mend(self, uids: Iterable[str]) -> dict[str, Refused | None]:
         """Write again the files of these claims that are not as they should be; those claims, with what went wrong.

@@ -64,7 +64,8 @@ class Discovery:
             self.tried = True
             try:
                 inventory = self._plugin.discover()
-            except MachineError as error:
+            except (MachineError, OSError) as error:
+                # A file that could not be opened says of its hardware as little as one that made no sense.
                 raise UnreadError(self._note_unread(str(error))) from error
             if self.unread is not None:
                 self.unread = None

@@ -28,6 +28,7 @@ class HeldView(msgspec.Struct):
         discovery: what the driver has read of the hardware.
         snapshot: what was on record when it was last followed; None for a driver that pins no containers.
         watcher: called with each snapshot; it has to be quick.
+        put_off: whether nothing is taken in yet, because with many records that takes time from the first answers.
     """
 
     plugin: Plugin
@@ -35,6 +36,7 @@ class HeldView(msgspec.Struct):
     discovery: Discovery
     snapshot: HeldSnapshot | None = None
     watcher: Watcher | None = None
+    put_off: bool = False
     _inventory: Inventory | None = None
     _claims: HeldClaims = msgspec.field(default_factory=HeldClaims)
 
@@ -43,7 +45,7 @@ class HeldView(msgspec.Struct):
 
         Nothing happens in code that only undoes claims: it reads no hardware, and nothing watches it.
         """
-        if not self.discovery.tried:
+        if self.put_off or not self.discovery.tried:
             return
         snapshot = self.follow(self.discovery.known, self._unread(unread))
         if self.watcher is not None:

@@ -12,8 +12,9 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import msgspec
@@ -52,6 +53,16 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     closed: bool = False
 
 
+class _FoundLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line as it is read, its records in JSON."""
+
+    commits: int
+    put: tuple[msgspec.Raw, ...] = ()
+    drop: tuple[str, ...] = ()
+    notes: str | None = None
+    closed: bool = False
+
+
 class LedgerCopy:
     """The copy of one ledger. Not thread-safe: it belongs to the holder of the lock on decisions."""
 
@@ -60,8 +71,11 @@ class LedgerCopy:
         self.path = path
         self._room = 0
 
-    def read(self) -> Copied | None:
+    def read(self, bodies: Mapping[bytes, Record] = MappingProxyType({})) -> Copied | None:
         """Return what it says, as far as it can be read; None if it is not there.
+
+        Args:
+            bodies: records by their JSON, which are not decoded again.
 
         Raises:
             LedgerError: the file cannot be read, or a newer dranode wrote it.
@@ -77,7 +91,7 @@ class LedgerCopy:
             raise LedgerError(
                 f"{self.path} was written by a newer dranode; go back to that version, or drain the node with it first"
             )
-        copied = _followed(head, [_decoded(_Line, line) for line in lines[1:-1]], whole=not lines[-1])
+        copied = _followed(head, [_line(line, bodies) for line in lines[1:-1]], whole=not lines[-1])
         self._room = 2 * len(copied.records) + _GROWTH - len(lines)
         return copied
 
@@ -169,6 +183,18 @@ def _decoded(kind: type[_T], line: bytes) -> _T | None:
         return decode_json(kind, body)
     except DocumentError:
         return None
+
+
+def _line(data: bytes, bodies: Mapping[bytes, Record]) -> _Line | None:
+    """A line, its records taken from `bodies` where they are there; None if it is not whole."""
+    found = _decoded(_FoundLine, data)
+    if found is None:
+        return None
+    try:
+        put = tuple(bodies.get(body) or decode_json(Record, body) for body in map(bytes, found.put))
+    except DocumentError:
+        return None
+    return _Line(commits=found.commits, put=put, drop=found.drop, notes=found.notes, closed=found.closed)
 
 
 def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> Copied:

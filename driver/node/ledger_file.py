@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.machine.presence import is_there, status_of
 from dranode.driver.node.ledger_rows import HEADER_BYTES, header_damage
 
 BUSY_SECONDS: Final = 5.0
@@ -50,7 +51,8 @@ def _emptied(path: Path) -> str | None:
     Another process may have the journal open still, and then the file can be used neither as it is nor as a new one.
     """
     journal = path.with_name(f"{path.name}-shm")
-    emptied = path.exists() and path.stat().st_size == 0 and journal.exists()
+    status = status_of(path)
+    emptied = status is not None and status.st_size == 0 and is_there(journal)
     return f"it is empty, and {journal.name} lies beside it" if emptied else None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from dranode.driver.machine.presence import is_there
 from dranode.driver.node.ledger_file import BUSY_SECONDS, damage_of, errors_in, refuse_damage
 from dranode.driver.node.ledger_rows import (
     Contents,
@@ -28,7 +29,7 @@ def read_ledger(path: Path) -> Contents:
         LedgerError: it cannot be read. A ledger that is not there has no rows.
     """
     with errors_in(path):
-        if not path.exists():
+        if not is_there(path):
             return Contents((), ())
         try:
             return _read_only(path)
@@ -51,11 +52,11 @@ def _read_only(path: Path) -> Contents:
         # A driver that was killed while it made the file leaves one without tables.
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             return Contents((), ())
-        rows = read_rows(db)
+        rows, bodies = read_rows(db)
         refuse_damage(path, index_damage(db, rows))
         meta = read_meta(db)
         commits, schema = meta.get("commits", "0"), meta.get("schema", "")
-        contents = contents_of(rows, meta, int(commits) if commits.isdecimal() else 0)
+        contents = contents_of(rows, bodies, meta, int(commits) if commits.isdecimal() else 0)
         return replace(contents, schema=int(schema) if schema.isdecimal() else 0)
 
 

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.record import Record
@@ -47,7 +49,7 @@ class LedgerRecovery:
             CorruptLedgerError: the copy has commits that the ledger lacks.
             LedgerError: the copy cannot be used, or the ledger not be written.
         """
-        copied = self._copy.read()
+        copied = self._copy.read(contents.bodies)
         if copied is not None and copied.commits > contents.commits:
             raise CorruptLedgerError(
                 f"the ledger {self.path} is not the one that was written last: it ends with commit {contents.commits} "
@@ -63,8 +65,9 @@ class LedgerRecovery:
         elif copied is not None:
             self.notes_lost = copied.notes_lost
         now = self._copied(contents.commits, {record.uid: record for record in contents.records})
-        # What is damaged has to be in the copy for the day when it can be mended.
-        if not contents.damaged and copied != now:
+        # What is damaged has to be in the copy for the day when it can be mended. A copy that says the same serves on,
+        # also one that was closed: the next commit's line ends that.
+        if not contents.damaged and (copied is None or replace(copied, closed=False) != now):
             self._write(now)
         return contents
 

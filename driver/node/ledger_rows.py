@@ -63,6 +63,7 @@ class Contents(msgspec.Struct, frozen=True):
         notes: the driver's notes, as JSON; empty if it has none.
         notes_damage: why the notes are not as they were written; empty if they are.
         schema: the number of its schema; 0 where it was not asked for.
+        bodies: the records that are whole by the bytes of their rows, which the ledger's copy repeats.
     """
 
     records: tuple[Record, ...]
@@ -72,14 +73,18 @@ class Contents(msgspec.Struct, frozen=True):
     notes: str = ""
     notes_damage: str = ""
     schema: int = 0
+    bodies: Mapping[bytes, Record] = msgspec.field(default_factory=dict)
 
 
-def contents_of(rows: tuple[Record | Damaged, ...], meta: Mapping[str, str], commits: int) -> Contents:
+def contents_of(
+    rows: tuple[Record | Damaged, ...], bodies: Mapping[bytes, Record], meta: Mapping[str, str], commits: int
+) -> Contents:
     """Sort the rows into those that are whole and those that are not, with what stands beside them (`meta`)."""
     records = tuple(row for row in rows if isinstance(row, Record))
     damaged = tuple(row for row in rows if isinstance(row, Damaged))
     notes = meta.get("notes", "")
-    return Contents(records, damaged, commits, meta.get("doubt", ""), notes, _notes_damage(notes, meta))
+    problem = _notes_damage(notes, meta)
+    return Contents(records, damaged, commits, meta.get("doubt", ""), notes, problem, bodies=bodies)
 
 
 def read_meta(db: sqlite3.Connection) -> dict[str, str]:
@@ -133,9 +138,16 @@ def tree_damage(db: sqlite3.Connection) -> str | None:
     return None if found == "ok" else " ".join(found.split())
 
 
-def read_rows(db: sqlite3.Connection) -> tuple[Record | Damaged, ...]:
-    """All rows."""
-    return tuple(_record(*row) for row in db.execute("SELECT uid, devices, held, body, checksum FROM claims"))
+def read_rows(db: sqlite3.Connection) -> tuple[tuple[Record | Damaged, ...], dict[bytes, Record]]:
+    """All rows, and those that are whole by the bytes of their bodies."""
+    rows: list[Record | Damaged] = []
+    bodies: dict[bytes, Record] = {}
+    for uid, devices, held, body, checksum in db.execute("SELECT uid, devices, held, body, checksum FROM claims"):
+        row = _record(uid, devices, held, body, checksum)
+        rows.append(row)
+        if isinstance(row, Record):
+            bodies[body] = row
+    return tuple(rows), bodies
 
 
 def index_damage(db: sqlite3.Connection, rows: tuple[Record | Damaged, ...]) -> str | None:

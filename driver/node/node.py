@@ -17,6 +17,7 @@ from pathlib import Path
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Answer, ClaimOutcome, Prepared, Refused
+from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.effects import WriteMetadata, WriteSpec
 from dranode.driver.core.claims.held import ClaimRef
@@ -101,14 +102,16 @@ class NodeClaims:
         self._places = threading.BoundedSemaphore(MAX_WAITING)
         self.unfinished = UnfinishedClaims(self.store, self._lock, self.interpreter)
 
-    def open(self, boot_id: str = "") -> None:
+    def open(self, boot_id: str = "", *, snapshot: bool = True) -> None:
         """Read hardware and ledger, and make again every CDI spec that is missing, at the price of those.
 
-        Hardware and a ledger that cannot be used are reported and tried again: the driver starts all the same.
+        Hardware and a ledger that cannot be used are reported and tried again: the driver starts all the same. Without
+        `snapshot` there is none before `follow`.
 
         Raises:
             UsageError: the driver's options do not fit the hardware.
         """
+        self._view.put_off = not snapshot
         self._lock.note_boot(boot_id)
         with contextlib.suppress(UnreadError):
             self.discovery.read()
@@ -156,6 +159,12 @@ class NodeClaims:
         if before is None:
             self._write_missing()
         return self.discovery.known is not before
+
+    def follow(self) -> None:
+        """Make the snapshot, if `open` did not, and keep it in step from now on."""
+        with self._lock.among_threads():
+            self._view.put_off = False
+            self._lock.notify()
 
     def watch(self, watcher: Watcher) -> None:
         """Notify `watcher` now and whenever a record has changed, before the call that changed it is answered.
@@ -244,13 +253,21 @@ class NodeClaims:
         with self._lock.held():
             return self.files.mend(uids)
 
-    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> dict[str, Answer]:
-        """Prepare the claims of one call; an answer for every claim, by UID."""
+    def prepare(
+        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
+    ) -> dict[str, Answer]:
+        """Prepare the claims of one call, as long as its answer is awaited; an answer for every claim, by UID."""
         with contextlib.closing(Patience(self._places, self._clock)) as patience:
-            return answer_all(asked, self._attempt, self._undo_unused, lambda: patience.wait(self._lock.freed))
+            return answer_all(
+                asked,
+                lambda pending: self._attempt(pending, awaited),
+                self._undo_unused,
+                lambda: patience.wait(self._lock.freed),
+            )
 
-    def _attempt(self, asked: Mapping[ClaimRef, ResourceClaim]) -> dict[str, ClaimOutcome]:
+    def _attempt(self, asked: Mapping[ClaimRef, ResourceClaim], awaited: Awaited) -> dict[str, ClaimOutcome]:
         with self._lock.held():
+            _check(awaited)
             self.discovery.check()
             store, book = self.store, self.store.book
             before = book.known_of(ref.uid for ref in asked)
@@ -282,10 +299,15 @@ class NodeClaims:
             "delete the pods that name the claim, this one too, and kubelet unprepares it"
         )
 
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused | None]:
-        """Undo the claims of one call; for each, by UID, None or why it is not undone. An unknown claim is undone."""
+    def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> dict[str, Refused | None]:
+        """Undo the claims of one call, as long as its answer is awaited.
+
+        Returns:
+            For each, by UID, None or why it is not undone. An unknown claim is undone.
+        """
         try:
             with self._lock.held():
+                _check(awaited)
                 return self._undo(refs)
         except DranodeError as error:
             return dict.fromkeys((ref.uid for ref in refs), Refused(str(error)))
@@ -305,3 +327,13 @@ class NodeClaims:
         failures = self.interpreter.execute(decision)
         self._lock.freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}
+
+
+def _check(awaited: Awaited) -> None:
+    """See, under the lock, that the caller has not given up.
+
+    Raises:
+        DranodeError: it has. Its next call for the same claims may have been decided already.
+    """
+    if not awaited():
+        raise DranodeError("the caller gave up before its turn came, so nothing was done")

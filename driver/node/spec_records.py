@@ -32,7 +32,7 @@ class SpecRecords(msgspec.Struct, frozen=True):
         Raises:
             LedgerError: the CDI directory cannot be listed.
         """
-        return tuple(sorted(self.specs.stamps()))
+        return tuple(sorted(self.specs.uids()))
 
     def all(self) -> Mapping[str, Record]:
         """Return what every spec says, by UID.

@@ -132,15 +132,16 @@ class Specs(msgspec.Struct, frozen=True):
         except OSError as error:
             raise self._unlisted(error) from error
 
-    def stamps(self) -> dict[str, Stamp]:
-        """The claims that have a file of this kind, by UID, each with its file's stamp; none without the directory.
+    def uids(self) -> frozenset[str]:
+        """The UIDs of the claims that have a file of this kind; none without the directory.
 
         Raises:
             LedgerError: the directory cannot be listed.
         """
         before, after = spec_file(self.kind, "\0").split("\0")
-        found = ((name[len(before) : -len(after)], stamp) for name, stamp in self._files((before,), after))
-        return {uid: stamp for uid, stamp in found if uid_problem(uid) is None}
+        ours = (name for name in self.names() if name.startswith(before) and name.endswith(after))
+        uids = (name[len(before) : -len(after)] for name in ours)
+        return frozenset(uid for uid in uids if uid_problem(uid) is None)
 
     def marks_of(self, names: Iterable[str]) -> Marks | None:
         """Names and stamps of these files; None if one is not there."""

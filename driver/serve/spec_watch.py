@@ -12,7 +12,7 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from dranode.driver.core.claims.held import ClaimRef
@@ -50,10 +50,13 @@ class SpecWatch:
         self._all_due = 0.0
         # The files of claims that this process did not leave so, as they were when they were last seen.
         self._seen: dict[str, Marks] = {}
+        # Claims whose files are to be mended now; False: they were never there since this process began.
+        self._due: dict[str, bool] = {}
         # Those that are still to be looked into.
         self._unknown: dict[str, None] = {}
         self._failing: dict[str, str] = {}
         self._wake = Wake()
+        self._ending = threading.Event()
 
     def look(self) -> None:
         """Look once.
@@ -64,21 +67,31 @@ class SpecWatch:
         named, now = self._events.names(), self.clock()
         self.node.files.sweep(everything=named is None)
         if named is None or now >= self._all_due:
-            touched = set(self._all_touched())
+            self._look_at_all()
             self._all_due = now + _ALL_SECONDS
         else:
-            uids = self.node.files.specs.claims_of(named, self._others)
-            touched = {uid for uid in uids & self.node.store.book.uids() if not self._is_as_left(uid)}
-        known = set(itertools.islice(self._unknown, _AT_ONCE))
-        if touched or known or self._failing:
-            self._mend({*touched, *known, *self._failing})
-        for uid in known:
-            self._unknown.pop(uid, None)
+            book, touched = self.node.store.book, self.node.files.specs.claims_of(named, self._others)
+            uids = (uid for uid in touched if book.record(uid) is not None and not self._is_as_left(uid))
+            self._due |= dict.fromkeys(uids, True)
+        known = itertools.islice(self._unknown, _AT_ONCE)
+        self._due |= dict.fromkeys((*self._failing, *known), True)
+        self._mend_due()
+
+    def _mend_due(self) -> None:
+        """Mend what is due, a few claims at a time: calls that wait for the lock on decisions come in between."""
+        while batch := tuple(itertools.islice(self._due, _AT_ONCE)):
+            began = self.clock()
+            self._mend(batch)
+            for uid in batch:
+                self._due.pop(uid, None)
+                self._unknown.pop(uid, None)
+            if self._due and self._ending.wait(self.clock() - began):
+                return
 
     def rest(self, stopping: threading.Event) -> bool:
         """Wait until there may be something to look at; whether to stop instead."""
         events = self._events.fileno
-        if events is None or self._unknown or self._failing:
+        if events is None or self._due or self._unknown or self._failing:
             return stopping.wait(LOOK_SECONDS)
         poll = select.poll()
         poll.register(events, select.POLLIN)
@@ -88,7 +101,8 @@ class SpecWatch:
         return stopping.is_set()
 
     def wake(self) -> None:
-        """Let no `rest` wait any longer."""
+        """Let no `rest` and no `look` wait any longer."""
+        self._ending.set()
         self._wake.up()
 
     def stop(self) -> None:
@@ -104,8 +118,8 @@ class SpecWatch:
         left = self.node.files.written.get(uid)
         return left is not None and self.node.files.specs.marks_of(name for name, _ in left) == left
 
-    def _all_touched(self) -> Iterator[str]:
-        """The claims whose files are others than they were; those that lay there before wait for their turn."""
+    def _look_at_all(self) -> None:
+        """Find the claims whose files are others than they were; those that lay there before wait for their turn."""
         files = self.node.files.specs.marks(self._others)
         seen: dict[str, Marks] = {}
         for uid in files.keys() | self.node.store.book.uids():
@@ -113,20 +127,23 @@ class SpecWatch:
             if marks == left:
                 continue
             seen[uid] = marks
-            if uid not in self._seen and left is None and marks:
+            new = uid not in self._seen and left is None
+            if new and marks:
                 self._unknown[uid] = None
             elif self._seen.get(uid) != marks:
-                yield uid
+                self._due[uid] = not new
         self._seen = seen
 
-    def _mend(self, uids: set[str]) -> None:
+    def _mend(self, uids: tuple[str, ...]) -> None:
         answers = self.node.mend_files(uids)
         failing = {uid: refusal.reason for uid, refusal in answers.items() if refusal is not None}
         for uid, reason in failing.items():
             if self._failing.get(uid) != reason:
                 log.error("claim=%s uid=%s driver=%s: %s", self._claim(uid), uid, self.node.plugin.driver, reason)
-        self._failing = failing
+        self._failing = {uid: reason for uid, reason in self._failing.items() if uid not in uids} | failing
         for uid in answers.keys() - failing.keys():
+            if not self._due[uid]:
+                continue
             self.rewritten += 1
             claim, driver = self._claim(uid), self.node.plugin.driver
             log.warning("claim=%s uid=%s driver=%s wrote its CDI spec again", claim, uid, driver)

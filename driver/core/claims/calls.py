@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.record import Record
 
 
+# Whether the caller still waits for the answer. What it has given up must not be carried out behind its back: kubelet
+# may have asked for the opposite since, and been answered.
+Awaited = Callable[[], bool]
+
+
+def always() -> bool:
+    """Say that somebody waits: whoever calls a function and not a service does."""
+    return True
+
+
 class Claims(Protocol):
     """The source of claims: the API server, or a folder."""
 
@@ -25,10 +35,12 @@ class Claims(Protocol):
 class Preparer(Protocol):
     """The node that decides and acts: `dranode.driver.node.node.NodeClaims`, or a witness in front of it."""
 
-    def prepare(self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
+    def prepare(
+        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
+    ) -> Mapping[str, Answer]:
         """Prepare claims; an answer for each, by UID."""
 
-    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
+    def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
         """Unprepare claims; for each, by UID, None or why it is not unprepared."""
 
 

@@ -51,8 +51,8 @@ def parts_of_container(indexes: Collection[int], parts: Iterable[int]) -> tuple[
 def expected_cpus(claims: Iterable[CPUSet], online: CPUSet) -> CPUSet | None:
     """Return the CPUs on which a container should run that has these CPUs of its claims.
 
-    Offline CPUs are left out, because some kernels refuse them. The answer is None if its claims have no CPUs
-    for it, as with admin access: the container belongs to the shared pool.
+    Offline CPUs are left out, because some kernels refuse them. The answer is None if its claims have no CPUs for it,
+    as with admin access, or if none of them is online: the container belongs to the shared pool. The kernel lets what
+    has lost every CPU run wherever its parent may, which is on CPUs of other claims (cgroups(7), cpuset).
     """
-    cpus = CPUSet.union(claims)
-    return cpus & online if cpus else None
+    return (CPUSet.union(claims) & online) or None

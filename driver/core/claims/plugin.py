@@ -39,8 +39,9 @@ class Stop(Protocol):
 class Plugin(ABC):
     """A node driver. `discover` and `grant` are yours; every other method has a default that does nothing.
 
-    A driver that changes hardware for a claim is a `Configures` as well, one whose CDI specs have a given form a
-    `Recovers`, one that holds containers to CPUs a `Pins`. All names that a driver needs come from `dranode.driver`.
+    A driver that changes hardware for a claim is a `Configures` as well, one that changes settings of the whole machine
+    a `Tunes`, one whose CDI specs have a given form a `Recovers`, and one that holds containers to CPUs or memory a
+    `Pins`. All names that a driver needs come from `dranode.driver`.
 
     Attributes:
         driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.
@@ -57,7 +58,7 @@ class Plugin(ABC):
         """Read the hardware.
 
         Raises:
-            MachineError: the hardware's files cannot be read or contradict each other.
+            MachineError, OSError: the hardware's files cannot be read or contradict each other.
         """
 
     @abstractmethod
@@ -73,7 +74,7 @@ class Plugin(ABC):
         """
 
     def parse_config(self, config: Config) -> Any:
-        """Decode opaque parameters; what comes back stands in `Config.parameters` when `grant` is called.
+        """Decode opaque parameters; `grant` finds what this returns in `Config.parameters`.
 
         Raises:
             ClaimError: the parameters are not valid; says where.
@@ -107,11 +108,11 @@ class Plugin(ABC):
         return None
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:  # noqa: ARG002 - subclasses use it
-        """The health of every device; devices left out are healthy."""
+        """Return the health of every device; devices left out are healthy."""
         return ()
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:  # noqa: ARG002 - subclasses use it
-        """The claims on record that have less at the moment than they were given."""
+        """Return the claims on record that have less at the moment than they were given."""
         return ()
 
     def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:  # noqa: ARG002 - subclasses use it

@@ -1,12 +1,13 @@
-"""Adds up how much claims use of the CPUs that they hold, by claim and pod, from counters of their containers' cgroups.
+"""Adds up how much claims use of what they hold, by claim and pod, from the figures of their containers' cgroups.
 
 A container's counters begin at zero when it starts, and a claim's go on: what a counter rose by since the last reading
 is added, and one that went down, or that is new, counts from zero. What a container does before it is first read counts
 too; what it does after its last reading is lost, since nothing is read unless somebody asks.
 
-A container with several such claims divides what adds up (CPU time, throttled time, waiting, memory) among them by the
-CPUs that it has of each, so that the sum over all claims is that of the cgroups. How long it was short of CPU
-(pressure) and its periods count for each claim in full.
+A container with several claims of a driver divides what adds up (CPU time, throttled time, waiting, memory, huge pages)
+among them by what it has of each, so that the sum over all claims is that of the cgroups. How long it was short of CPU
+(pressure) and its periods count for each claim in full. Memory goes by the memory of claims that hold memory, whichever
+driver's, and only where a container has none of these by the CPUs of claims that hold CPUs.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ class Figure(StrEnum):
     STALLED = "cpu_pressure_stalled_seconds"
     MEMORY = "memory_bytes"
     REMOTE_MEMORY = "remote_memory_bytes"
+    HUGEPAGES = "hugepages_bytes"
 
 
-GAUGES: Final = frozenset((Figure.MEMORY, Figure.REMOTE_MEMORY))
+GAUGES: Final = frozenset((Figure.MEMORY, Figure.REMOTE_MEMORY, Figure.HUGEPAGES))
 # What adds up over claims is divided among the claims of a container.
 _DIVIDED: Final = frozenset((Figure.CPU, Figure.THROTTLED, Figure.WAIT)) | GAUGES
 
@@ -55,11 +57,26 @@ class ClaimShare(msgspec.Struct, frozen=True):
         claim: the claim.
         pod: the container's pod, by name; it is in the claim's namespace.
         held: the number of CPUs of the claim's that the container has and no other claim.
+        memory: the bytes of ordinary memory that it has of the claim.
+        hugepages: the bytes of huge pages that it has of the claim.
+        memory_counts: whether the container's memory counts for the claim's CPUs; False where another driver's claim
+            holds memory for it.
     """
 
     claim: ClaimRef
     pod: str
-    held: int
+    held: int = 0
+    memory: int = 0
+    hugepages: int = 0
+    memory_counts: bool = True
+
+    def weight(self, figure: Figure) -> int:
+        """Return by what a figure of the container is divided among its claims; 0 if it says nothing of this one."""
+        if figure is Figure.HUGEPAGES:
+            return self.hugepages
+        if figure in GAUGES and not self.memory_counts:
+            return 0
+        return self.held or (self.memory if figure in GAUGES else 0)
 
 
 class ContainerReading(msgspec.Struct, frozen=True):
@@ -67,13 +84,17 @@ class ContainerReading(msgspec.Struct, frozen=True):
 
     Attributes:
         container: the runtime's id, or the cgroup where that is not known.
-        shares: its claims that hold CPUs.
+        shares: its claims that hold CPUs or memory.
         values: what could be read, by figure and source, in seconds, bytes or periods; what is missing could not.
     """
 
     container: str
     shares: tuple[ClaimShare, ...]
     values: Mapping[Figure, SourceValues]
+
+    def unread(self, figure: Figure) -> bool:
+        """Return whether a figure that says something of one of its claims is missing."""
+        return figure not in self.values and any(share.weight(figure) for share in self.shares)
 
 
 class PodUsage(msgspec.Struct, frozen=True):
@@ -88,10 +109,10 @@ class PodUsage(msgspec.Struct, frozen=True):
 
 
 class ClaimsUsage(msgspec.Struct, frozen=True):
-    """The use of all claims that hold CPUs at one moment.
+    """The use of all claims of a driver at one moment.
 
     Attributes:
-        held: the number of CPUs that each claim holds.
+        held: the number of CPUs that each claim holds, 0 for one that holds memory alone.
         pods: what their pods used.
         idle: whether a claim has used next to nothing for a minute; one of which that is not known is left out.
         unread: of how many running containers with claims a figure could not be read.
@@ -112,7 +133,7 @@ class _PodSums(msgspec.Struct):
 
 
 class _Counters(msgspec.Struct, frozen=True):
-    """The last values of a container, which claims that hold CPUs had."""
+    """The last values of a container, and the claims that it had then."""
 
     claims: frozenset[ClaimRef] = frozenset()
     values: Mapping[Figure, SourceValues] = msgspec.field(default_factory=dict)
@@ -140,7 +161,7 @@ class UsageBook(msgspec.Struct):
 
         Args:
             now: seconds of a clock that never goes back.
-            held: the number of CPUs that each claim holds; other claims are forgotten.
+            held: the number of CPUs that each claim holds, 0 for memory alone; other claims are forgotten.
             readings: those of all containers that run with one of these claims.
         """
         readings = tuple(readings)
@@ -157,9 +178,10 @@ class UsageBook(msgspec.Struct):
                 if figure is Figure.CPU:
                     rises[share.claim] += rise
         self._pods = {key: pod for key, pod in self._pods.items() if now - pod.seen < _KEEP_SECONDS}
-        self._unread = {figure: sum(figure not in each.values for each in readings) for figure in Figure}
+        self._unread = {figure: sum(each.unread(figure) for each in readings) for figure in Figure}
         unknown = {claim for (claim, _), pod in self._pods.items() if Figure.CPU in pod.unknown}
-        self._idle = {claim: self._idleness(claim, now, rises[claim]) for claim in held if claim not in unknown}
+        with_cpus = (claim for claim, count in held.items() if count and claim not in unknown)
+        self._idle = {claim: self._idleness(claim, now, rises[claim]) for claim in with_cpus}
         self._now = now
 
     def usage(self) -> ClaimsUsage:
@@ -188,11 +210,12 @@ class UsageBook(msgspec.Struct):
         before = self._counters.get(reading.container, _Counters()).values
         claims = frozenset(share.claim for share in reading.shares)
         self._counters[reading.container] = _Counters(claims, {**before, **reading.values})
-        total = sum(share.held for share in reading.shares)
         for figure, values in reading.values.items():
             rise = _rise({} if figure in GAUGES else before.get(figure, {}), values)
-            for share in reading.shares:
-                yield share, figure, rise * share.held / total if figure in _DIVIDED else rise
+            concerned = [share for share in reading.shares if share.weight(figure)]
+            total = sum(share.weight(figure) for share in concerned)
+            for share in concerned:
+                yield share, figure, rise * share.weight(figure) / total if figure in _DIVIDED else rise
 
     def _idleness(self, claim: ClaimRef, now: float, used: float) -> _Idleness:
         before = self._idle.get(claim)

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranode.driver.core.claims.calls import always
 from dranode.driver.kubelet.methods import Unary
 from dranode.driver.kubelet.registration import Registration, plugin_info
 from dranode.proto import pluginregistration_v1_pb2 as api
@@ -33,7 +34,7 @@ def method(name: str, rejected: list[str]) -> Unary:
 
 def test_the_methods_are_those_of_the_contract() -> None:
     ask = method("GetInfo", [])
-    answer = ask.encode(ask.handle(ask.decode(api.InfoRequest().SerializeToString())))
+    answer = ask.encode(ask.handle(ask.decode(api.InfoRequest().SerializeToString()), always))
     assert api.PluginInfo.FromString(answer) == api.PluginInfo(
         type="DRAPlugin", name="a.example.com", endpoint="/s.sock", supported_versions=["v1.DRAPlugin"]
     )
@@ -46,6 +47,6 @@ def test_kubelets_word_is_taken_in(*, registered: bool) -> None:
     rejected: list[str] = []
     notify = method("NotifyRegistrationStatus", rejected)
     status = api.RegistrationStatus(plugin_registered=registered, error="" if registered else "no such version")
-    answer = notify.encode(notify.handle(notify.decode(status.SerializeToString())))
+    answer = notify.encode(notify.handle(notify.decode(status.SerializeToString()), always))
     assert api.RegistrationStatusResponse.FromString(answer) == api.RegistrationStatusResponse()
     assert rejected == ([] if registered else ["kubelet turned the driver a.example.com down: no such version"])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.claims.answers import Refused
+from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.registered import unprepare
@@ -28,11 +29,11 @@ class Broken:
     def get(self, refs: Any) -> Any:
         return refs
 
-    def prepare(self, asked: Any) -> Any:
-        raise KeyError(asked)
+    def prepare(self, asked: Any, awaited: Any = None) -> Any:
+        raise KeyError(asked, awaited)
 
-    def unprepare(self, refs: Any) -> Any:
-        raise RuntimeError(refs)
+    def unprepare(self, refs: Any, awaited: Any = None) -> Any:
+        raise RuntimeError(refs, awaited)
 
 
 @pytest.mark.parametrize("call", ["prepare", "unprepare"])
@@ -61,9 +62,9 @@ def test_a_call_that_waits_for_a_driver_that_cannot_start_is_answered_when_the_s
     listener = Listener("dra.example", "node", sockets, root / "plugins" / "dra.example", pytest.fail)
     arrived, wait = threading.Event(), listener.calls.unprepare
 
-    def waiting(refs: tuple[ClaimRef, ...]) -> Any:
+    def waiting(refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Any:
         arrived.set()
-        return wait(refs)
+        return wait(refs, awaited)
 
     listener.calls.unprepare = waiting  # type: ignore[method-assign]
     listener.start()

@@ -26,12 +26,13 @@ class DarkLamps(Lamps):
     """Lamps that cannot be seen while it is dark."""
 
     dark = True
+    darkness: Exception = MachineError("it is dark")
     looks = 0
 
     def discover(self) -> Inventory:
         self.looks += 1
         if self.dark:
-            raise MachineError("it is dark")
+            raise self.darkness
         return super().discover()
 
 
@@ -40,7 +41,11 @@ def lamps() -> DarkLamps:
     return DarkLamps()
 
 
-def test_without_hardware_there_is_no_inventory_and_nothing_is_granted(tmp_path: Path, lamps: DarkLamps) -> None:
+@pytest.mark.parametrize("darkness", [MachineError("it is dark"), OSError("it is dark")], ids=["said", "unopened"])
+def test_without_hardware_there_is_no_inventory_and_nothing_is_granted(
+    tmp_path: Path, lamps: DarkLamps, darkness: Exception
+) -> None:
+    lamps.darkness = darkness
     node = opened(tmp_path, lamps)
     with pytest.raises(UnreadError, match="the hardware cannot be read, so nothing is handed out: it is dark; look at"):
         _ = node.inventory

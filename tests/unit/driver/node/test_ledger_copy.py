@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import Copied
@@ -128,6 +129,19 @@ def test_commits_that_follow_one_another_are_all_there_is(tmp_path: Path) -> Non
     assert copy.append(8, (C,), ("uid-a",))
     assert copy.append(9, (), ("uid-c", "uid-a"))
     assert read(tmp_path / "copy") == Copied(9, {"uid-b": B}, boot="boot-1")
+
+
+def test_records_that_the_ledger_has_in_the_same_bytes_are_not_decoded_again(tmp_path: Path) -> None:
+    written(tmp_path / "copy", A, B)
+    copied = LedgerCopy(tmp_path / "copy").read({encode_json(A): A, encode_json(C): C})
+    assert copied == Copied(7, {"uid-a": A, "uid-b": B})
+    assert copied.records["uid-a"] is A
+    assert copied.records["uid-b"] is not B
+    # A whole line whose record is none is not whole either.
+    body = b'{"commits":8,"put":[{"uid":9}]}'
+    with (tmp_path / "copy").open("ab") as file:
+        file.write(b"%08x %s\n" % (zlib.crc32(body), body))
+    assert not read(tmp_path / "copy").whole
 
 
 def test_a_copy_is_closed_until_the_next_commit(tmp_path: Path) -> None:

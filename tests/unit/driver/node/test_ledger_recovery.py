@@ -183,6 +183,25 @@ def test_a_copy_that_was_closed_is_believed_after_a_reboot(tmp_path: Path) -> No
     assert isinstance(prepare(opened(tmp_path, "boot-2"), claim(4)), Prepared)
 
 
+def test_a_copy_that_says_the_same_serves_the_next_process_and_is_made_anew_for_the_next_boot(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    prepare(node, claim(1))
+    node.close()
+    copy = tmp_path / "data" / "ledger.db-copy"
+    inode = copy.stat().st_ino
+    again = opened(tmp_path)
+    assert copy.stat().st_ino == inode
+    prepare(again, claim(2))
+    before = {record.uid: record for record in again.records()}
+    gone(tmp_path)
+    # Nothing closed it: it is believed in the boot in which it was begun, and not after it.
+    assert {record.uid: record for record in opened(tmp_path).records()} == before
+    assert copy.stat().st_ino != inode
+    inode = copy.stat().st_ino
+    opened(tmp_path, "boot-2").close()
+    assert copy.stat().st_ino != inode
+
+
 def test_an_older_ledger_that_is_put_back_is_not_believed(tmp_path: Path) -> None:
     node = opened(tmp_path)
     prepare(node, claim(99))

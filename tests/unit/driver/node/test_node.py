@@ -9,14 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from dranode.cdi.spec import Spec
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Conflict, Refused
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Recovers
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.node.metadata_files import DeviceMetadata
-from tests.fakes.drivers import allocated_claim, reference
+from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.node import LAMPS, given, in_pool, opened, prepare, specs, unprepare
 
 
@@ -117,6 +121,29 @@ def test_claims_of_one_call_see_each_other(tmp_path: Path) -> None:
     answers = prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]), allocated_claim("b", LAMPS, ["lamp-1"]))
     assert len(answers["a"]) == 1
     assert isinstance(answers["b"], Conflict)
+
+
+def test_a_claim_whose_containers_get_nothing_has_no_spec_to_be_made_again_at_each_start(tmp_path: Path) -> None:
+    class Silent(Lamps, Recovers):
+        """Lamps with a form of specs of their own, which says nothing of a claim without edits."""
+
+        def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
+            del uid, spec
+            return None
+
+        def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+            given = super().grant(claim, held, inventory)
+            return ClaimGrant(tuple(msgspec.structs.replace(grant, edits=None) for grant in given.grants))
+
+    metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi")
+    node = opened(tmp_path, Silent(), metadata=metadata)
+    claim = allocated_claim("a", LAMPS, ["lamp-1"])
+    prepare(node, claim)
+    (name,) = specs(tmp_path)
+    assert claim.metadata.uid in node.files.written
+    assert node.files.unwritten() == ()
+    (tmp_path / "cdi" / name).unlink()
+    assert [record.name for record in node.files.unwritten()] == ["a"]
 
 
 def test_admin_access_stands_beside_the_holder_and_holds_nothing(tmp_path: Path) -> None:

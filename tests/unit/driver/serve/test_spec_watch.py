@@ -10,17 +10,34 @@ from typing import Any
 
 import pytest
 
+from dranode.driver.core.api.errors import UnreadError
+from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.metadata import metadata_spec_file
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.node.record_book import Entry
 from dranode.driver.serve import spec_watch as spec_watch_module
 from dranode.driver.serve.spec_watch import SpecWatch
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.node import LAMPS, opened, prepare, spec_of, specs
 from tests.fakes.waiting import PATIENCE
+
+
+def prepared_before(folder: Path, count: int, metadata: DeviceMetadata) -> list[ResourceClaim]:
+    """The claims that a driver has prepared that has ended."""
+    node = opened(folder, Lamps(count), metadata=metadata)
+    claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(count)]
+    prepare(node, *claims)
+    node.close()
+    return claims
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """What lies in the CDI folder."""
+    return {path.name: path.read_bytes() for path in (folder / "cdi").iterdir()}
 
 
 def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,15 +62,35 @@ def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, mo
     assert "metadata" in altered.read_text()
 
 
+def test_a_look_after_a_call_passes_over_no_claim_but_those_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = opened(tmp_path, Lamps(50))
+    claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(50)]
+    prepare(node, *claims[1:])
+    watch = SpecWatch(node)
+    watch.look()
+    passes, entries = list[tuple[Entry, ...]](), node.store.book.entries
+
+    def passed() -> tuple[Entry, ...]:
+        passes.append(entries())
+        return passes[-1]
+
+    monkeypatch.setattr(node.store.book, "entries", passed)
+    prepare(node, claims[0])
+    watch.look()
+    spec_of(tmp_path, claims[0]).unlink()
+    watch.look()
+    assert spec_of(tmp_path, claims[0]).exists()
+    assert passes == []
+
+
 def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a_few_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi")
-    node = opened(tmp_path, Lamps(50), metadata=metadata)
-    claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(50)]
-    prepare(node, *claims)
-    node.close()
-    whole = {path.name: path.read_bytes() for path in (tmp_path / "cdi").iterdir()}
+    claims = prepared_before(tmp_path, 50, metadata)
+    whole = contents(tmp_path)
     spec_of(tmp_path, claims[0]).unlink()
     (tmp_path / "cdi" / metadata_spec_file(LAMPS, claims[1].metadata.uid, "r")).unlink()
     spec_of(tmp_path, claims[2]).write_text("{}")
@@ -75,8 +112,61 @@ def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a
         watch.look()
         looks.append(len(written) - before)
     assert (max(looks) < 30, sum(looks), looks[-1]) == (True, 49, 0)  # the one that was written is compared once more
-    assert {path.name: path.read_bytes() for path in (tmp_path / "cdi").iterdir()} == whole
+    assert contents(tmp_path) == whole
     assert watch.rewritten == 1
+
+
+def test_after_a_reboot_calls_wait_for_few_specs_and_the_others_follow_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi")
+    claims = prepared_before(tmp_path, 300, metadata)
+    whole = contents(tmp_path)
+    for path in (tmp_path / "cdi").iterdir():
+        path.unlink()
+    again = opened(tmp_path, Lamps(300), metadata=metadata)
+    assert len(specs(tmp_path)) < 300
+    assert not spec_of(tmp_path, claims[-1]).exists()
+    prepare(again, claims[-1])
+    assert spec_of(tmp_path, claims[-1]).exists()
+    mend, at_once = again.mend_files, list[int]()
+
+    def noted(uids: Iterable[str]) -> Any:
+        uids = tuple(uids)
+        at_once.append(len(uids))
+        return mend(uids)
+
+    monkeypatch.setattr(again, "mend_files", noted)
+    watch = SpecWatch(again)
+    watch.look()
+    assert contents(tmp_path) == whole
+    assert max(at_once) <= 20
+    # That is what a reboot does, and no sign of somebody who removes files.
+    assert (watch.rewritten, caplog.messages) == (0, [])
+    spec_of(tmp_path, claims[7]).unlink()
+    watch.look()
+    assert watch.rewritten == 1
+
+
+def test_what_was_seen_to_be_missing_while_the_ledger_cannot_be_read_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = opened(tmp_path)
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    prepare(node, claim)
+    watch = SpecWatch(node)
+    watch.look()
+    spec_of(tmp_path, claim).unlink()
+    with monkeypatch.context() as patch:
+
+        def unread(_: object) -> Any:
+            raise UnreadError("the ledger is away")
+
+        patch.setattr(node, "mend_files", unread)
+        with pytest.raises(UnreadError):
+            watch.look()
+    watch.look()
+    assert spec_of(tmp_path, claim).exists()
 
 
 def test_a_spec_that_is_altered_while_others_wait_for_their_turn_is_mended_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""The snapshot for enforcement: when it is made, and that it follows the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.drivers import reference
+from tests.fakes.lifecycle import cpu_claim
+
+MACHINE = "sockets=1,cores=8,threads=2"
+
+
+def made(folder: Path) -> NodeClaims:
+    (folder / "data").mkdir()
+    return NodeClaims(CPUPlugin(open_machine(MACHINE), CPUOptions()), folder / "data", folder / "cdi")
+
+
+def test_a_snapshot_that_was_put_off_has_what_was_prepared_meanwhile_and_follows_from_then_on(tmp_path: Path) -> None:
+    node = made(tmp_path)
+    node.open("boot-1", snapshot=False)
+    first, second = (cpu_claim(f"c{n}", f"uid-{n}", "cpudevnuma000", 2) for n in (1, 2))
+    node.prepare({reference(first): first})
+    assert node.snapshot() is None
+    node.follow()
+    snapshot = node.snapshot()
+    assert snapshot is not None
+    assert set(snapshot.claims) == {"uid-1"}
+    node.prepare({reference(second): second})
+    node.unprepare((reference(first),))
+    snapshot = node.snapshot()
+    assert snapshot is not None
+    assert set(snapshot.claims) == {"uid-2"}
