@@ -14,6 +14,7 @@ from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.usage import Figure
 from dranode.driver.core.diagnosis.placement import ClaimPlacement
+from dranode.driver.machine.attributes import names
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.root import Root
@@ -38,7 +39,8 @@ def disturbances_of(
     for each in _disturbances(root, noted):
         placement = placements.get(each.claim.uid)
         if placement is not None:
-            documents[each.claim.uid] = _document(each, None if each.busy is None else _own(root, placement, each))
+            own = None if each.busy is None else _own(root, placement, each)
+            documents[each.claim.uid] = _document(each, own, _ended(root, placement))
     return documents
 
 
@@ -67,15 +69,33 @@ def _own(root: Root, placement: ClaimPlacement, disturbance: Disturbance) -> flo
     return None if placement.hidden else seconds
 
 
-def _document(disturbance: Disturbance, own: float | None) -> dict[str, Any]:
+def _ended(root: Root, placement: ClaimPlacement) -> float:
+    """Return how many seconds containers of the claim's pods ran that have ended: with the claim, or without it.
+
+    The cgroup of a pod counts them too.
+    """
+    cgroups = Cgroups(root)
+    reader, seconds = UsageReader(root, cgroups), 0.0
+    for pod in {each.seen.cgroup.rpartition("/")[0] for each in placement.containers}:
+        there = {name for hierarchy in cgroups.cpuset for name in names(root, f"{hierarchy}/{pod}")}
+        seconds += max(0.0, _ran(reader, pod) - sum(_ran(reader, f"{pod}/{name}") for name in there))
+    return seconds
+
+
+def _ran(reader: UsageReader, folder: str) -> float:
+    return sum(reader.read(folder, None, ()).get(Figure.CPU, {}).values())
+
+
+def _document(disturbance: Disturbance, own: float | None, ended: float) -> dict[str, Any]:
     busy = disturbance.busy
     return {
         "cpus": str(disturbance.cpus),
         "deviceInterrupts": disturbance.count,
-        "interrupts": dict(disturbance.interrupts),
-        "kernelInterrupts": dict(disturbance.kernel),
+        "interrupts": disturbance.interrupts,
+        "kernelInterrupts": disturbance.kernel,
         "busySeconds": None if busy is None else round(busy, 3),
         "ownSeconds": None if own is None else round(own, 3),
+        "endedSeconds": round(ended, 3),
         "othersSeconds": None if busy is None or own is None else round(max(0.0, busy - own), 3),
     }
 
@@ -84,14 +104,15 @@ def draw_disturbances(disturbed: Iterable[tuple[str, Mapping[str, Any]]]) -> Non
     """Draw them as a table, by the claims' names."""
     table = columns("claim", "quiet CPUs", "device interrupts", "most often", "others ran")
     for name, found in disturbed:
-        most = sorted(found["interrupts"].items(), key=lambda each: -each[1])[:_NAMED]
+        count, interrupts = found["deviceInterrupts"], found["interrupts"] or {}
+        most = sorted(interrupts.items(), key=lambda each: -each[1])[:_NAMED]
         others = found["othersSeconds"]
         table.add_row(
             name,
             found["cpus"],
-            str(found["deviceInterrupts"]),
+            "not known" if count is None else str(count),
             ", ".join(f"{interrupt}: {count}" for interrupt, count in most) or "-",
-            "not known" if others is None else f"{others:.2f} s",
+            "not known" if others is None else f"{'at most ' if found['endedSeconds'] else ''}{others:.2f} s",
         )
     out = console()
     out.print("\nOn CPUs that claims want quiet, since these began:")

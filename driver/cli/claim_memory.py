@@ -28,8 +28,6 @@ from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_installed
 
 _MIB: Final = 1 << 20
-# In the order of preference: cgroup v2, v1.
-_PAGES_USED: Final = ("current", "usage_in_bytes")
 Key = tuple[str, str]
 
 
@@ -98,12 +96,11 @@ def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, li
     Raises:
         MachineError: `/proc` does not show the claims' processes.
     """
-    cgroups = Cgroups(root)
-    reader = UsageReader(root, cgroups)
+    reader = UsageReader(root, Cgroups(root))
     used: dict[Key, list[dict[str, Any]]] = {}
     for each in _containers(root, [claim for claim in claims if claim.held.nodes]):
         for claim, held in each.claims:
-            figures = reader.read(each.seen.cgroup, held.nodes, each.seen.pids)
+            figures = reader.read_memory(each.seen.cgroup, held.nodes, ())
             total, remote = (_sum(figures.get(figure)) for figure in (Figure.MEMORY, Figure.REMOTE_MEMORY))
             document = {
                 "pod": each.pod,
@@ -112,7 +109,7 @@ def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, li
                 "bytes": total,
                 "bytesElsewhere": remote,
                 "hugepages": {
-                    page_size_name(size): {"given": given, "used": _pages_used(cgroups, each.seen.cgroup, size)}
+                    page_size_name(size): {"given": given, "used": reader.pages_used(each.seen.cgroup, size)}
                     for size, given in held.hugepages
                 },
             }
@@ -178,14 +175,6 @@ def _bytes(limit: int) -> int | None:
 def _all_ok(containers: Iterable[Mapping[str, Any]]) -> bool | None:
     verdicts = [each["ok"] for each in containers]
     return False if False in verdicts else None if None in verdicts else True
-
-
-def _pages_used(cgroups: Cgroups, folder: str, size: int) -> int | None:
-    for name in _PAGES_USED:
-        text = cgroups.text("hugetlb", folder, f"hugetlb.{page_size_name(size)}.{name}")
-        if text is not None and text.isdecimal():
-            return int(text)
-    return None
 
 
 def _sum(values: Mapping[str, float] | None) -> int | None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dranode.driver.cli.claim_tables import draw_claims, draw_looks
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.output import console, emit, fail, output_option, picture_options, write_pictures
-from dranode.driver.cli.terminal import columns
+from dranode.driver.cli.output import emit, fail, output_option, picture_options, write_pictures
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import UsedClaim, used_claims
+from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.ledger_rows import Contents, Damaged
@@ -25,9 +25,6 @@ from dranode.driver.node.ledger_rows import Contents, Damaged
 if TYPE_CHECKING:
     from dranode.driver.core.diagnosis.placement import ClaimPlacement
     from dranode.driver.picture.fleet import FleetPicture
-
-# A table lists so many intruders, and only counts the others.
-_NAMED: Final = 20
 
 
 @click.command(short_help="The claims on record on this node.")
@@ -96,9 +93,11 @@ def command(
     rows += [_damaged(driver, damaged) for driver, contents in ledgers.items() for damaged in contents.damaged]
     rows.sort(key=lambda row: (row["namespace"], row["name"], row["uid"], row["driver"]))
     placements = _placements(root, ledgers) if verify else {}
+    all_seen = _all_seen(root) if placements else True
     for row in rows:
         if row["uid"] in placements and row["held"]:
-            row["verify"] = _verified(placements[row["uid"]], CPUSet.parse(row["held"] or ""), root)
+            held = CPUSet.parse(row["held"] or "")
+            row["verify"] = _verified(placements[row["uid"]], held, root, all_seen=all_seen)
     if verify:
         _add_disturbances(rows, root, ledgers, placements)
     if verify or usage:
@@ -107,8 +106,8 @@ def command(
         _add_usage(rows, root, ledgers, seconds)
     write_pictures(html, svg, lambda: _picture(root, Path(kubelet_root)))
     if not emit(rows, output):
-        _draw(rows)
-        _draw_looks(rows, verify=verify, usage=usage)
+        draw_claims(rows)
+        draw_looks(rows, verify=verify, usage=usage)
     _judge(rows, placements)
 
 
@@ -131,7 +130,7 @@ def _recorded(plugins: Path, drivers: tuple[str, ...]) -> list[str]:
     try:
         # Path.glob ignores folders without permission, but the claims of their ledgers count too.
         names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
-        return [name for name in names if name in (drivers or names) and (plugins / name / "ledger.db").exists()]
+        return [name for name in names if name in (drivers or names) and is_there(plugins / name / "ledger.db")]
     except (FileNotFoundError, NotADirectoryError):
         fail(f"{plugins} is not there; name kubelet's root with --kubelet-root")
     except OSError as error:
@@ -140,7 +139,11 @@ def _recorded(plugins: Path, drivers: tuple[str, ...]) -> list[str]:
 
 def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str], UsedClaim]:
     """Return kubelet's users of the claims by driver and UID; none if kubelet does not answer."""
-    if not socket.is_socket():
+    try:
+        if not is_there(socket):
+            return {}
+    except OSError as error:
+        click.echo(f"who uses the claims is not known: {socket} cannot be looked at: {error.strerror}", err=True)
         return {}
     from dranode.driver.kubelet.podresources import PodResources
 
@@ -162,6 +165,16 @@ def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimP
     records = [record for contents in ledgers.values() for record in contents.records]
     seen = require_visible(root, pod_uids(records))
     return placements(records, seen.containers, seen.processes, online(root))
+
+
+def _all_seen(root: Root) -> bool:
+    """Return whether all processes are to be seen; say it if not."""
+    from dranode.driver.machine.processes import NO_KERNEL, shows_kernel
+
+    if shows_kernel(root):
+        return True
+    click.echo(f"which processes without a claim may run on CPUs of claims is not known: {NO_KERNEL}", err=True)
+    return False
 
 
 def _add_disturbances(
@@ -216,27 +229,6 @@ def _why_unseen(row: Mapping[str, Any]) -> str:
     return f"it holds no CPUs, and no cgroup says what is done with devices of {row['driver']}; their own tools do"
 
 
-def _draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None:
-    from dranode.driver.cli.claim_memory import draw_memory, draw_memory_usage
-
-    if verify:
-        _draw_verified(rows)
-        verified = [
-            (_name(row), row["verify"]["containerMemory"]) for row in rows if "containerMemory" in row.get("verify", {})
-        ]
-        draw_memory(_once(verified))
-    if not usage:
-        return
-    from dranode.driver.cli.claim_usage import draw_usage
-
-    draw_memory_usage((_name(row), row["memory_usage"]) for row in rows if "memory_usage" in row)
-
-    draw_usage((_name(row), row["usage"]) for row in rows if "usage" in row)
-    for row in rows:
-        if "usage_unseen" in row:
-            click.echo(f"not seen: {_name(row)} ({row['driver']}): {row['usage_unseen']}")
-
-
 def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim]) -> dict[str, Any]:
     use = used.get((driver, record.uid))
     ref = record.ref if record.name or use is None else use.ref
@@ -269,7 +261,7 @@ def _damaged(driver: str, row: Damaged) -> dict[str, Any]:
     }
 
 
-def _verified(placement: ClaimPlacement, held: CPUSet, root: Root) -> dict[str, Any]:
+def _verified(placement: ClaimPlacement, held: CPUSet, root: Root, *, all_seen: bool) -> dict[str, Any]:
     from dranode.driver.machine.processes import threads_last_on
 
     return {
@@ -292,77 +284,7 @@ def _verified(placement: ClaimPlacement, held: CPUSet, root: Root) -> dict[str, 
                 "threadsLastThere": threads_last_on(root, placed.pid, held),
             }
             for placed in placement.intruders
-        ],
+        ]
+        if all_seen
+        else None,
     }
-
-
-def _draw(rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        console().print("No claim is on record.")
-        return
-    table = columns("claim", "driver", "devices", "cpus", "held", "state", "pods")
-    for row in rows:
-        table.add_row(
-            _name(row),
-            row["driver"],
-            ", ".join(_device(name, row["amounts"]) for name in dict.fromkeys(row["devices"])),
-            row["cpus"] or "-",
-            row["held"] or "-",
-            row["state"],
-            ", ".join(row["pods"]),
-        )
-    console().print(table)
-
-
-def _device(name: str, amounts: Mapping[str, int]) -> str:
-    """Return a device with how much of it the claim holds, where it shares it with others."""
-    return f"{name} {Quantity.binary(amounts[name])}" if name in amounts else name
-
-
-def _once(verified: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each container once, though claims of one name are on record with several drivers."""
-    seen: set[str] = set()
-    for name, document in verified:
-        fresh = [each for each in document["containers"] if each["cgroup"] not in seen]
-        seen.update(each["cgroup"] for each in fresh)
-        yield name, {**document, "containers": fresh}
-
-
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['namespace']}/{row['name']}" if row["name"] else str(row["uid"])
-
-
-def _draw_verified(rows: list[dict[str, Any]]) -> None:
-    out = console()
-    out.print()
-    containers = columns("claim", "pod", "should run on", "runs on", "")
-    intruders: dict[int, tuple[str, str, int | None]] = {}
-    for row in (row for row in rows if "ok" in row.get("verify", {})):
-        verified = row["verify"]
-        for placed in verified["containers"]:
-            containers.add_row(
-                _name(row), placed["pod"], placed["expected"], placed["found"], "yes" if placed["ok"] else "[red]NO"
-            )
-        if verified["ok"] is None:
-            containers.add_row(_name(row), "", row["cpus"] or "-", "", "no container of it can be looked into")
-        for placed in verified["intruders"]:
-            _, _, before = intruders.get(placed["pid"], ("", "", None))
-            seen = [count for count in (before, placed["threadsLastThere"]) if count is not None]
-            intruders[placed["pid"]] = (placed["name"], placed["cpus"], sum(seen) if seen else None)
-    out.print(containers)
-    disturbed = [(_name(row), row["verify"]["disturbance"]) for row in rows if "disturbance" in row.get("verify", {})]
-    if disturbed:
-        from dranode.driver.cli.claim_disturbance import draw_disturbances
-
-        draw_disturbances(disturbed)
-    if not intruders:
-        return
-    from rich.markup import escape
-
-    out.print(f"\n{len(intruders)} processes without a claim may run on CPUs that a claim holds:")
-    table = columns("pid", "name", "may run on", "threads that did last")
-    for pid, (name, cpus, count) in sorted(intruders.items(), key=lambda each: (-(each[1][2] or 0), each[0]))[:_NAMED]:
-        table.add_row(str(pid), escape(name), cpus, "not seen" if count is None else str(count))
-    out.print(table)
-    if len(intruders) > _NAMED:
-        out.print(f"and {len(intruders) - _NAMED} more (-o json names all)")

@@ -15,6 +15,7 @@ from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import DranodeError, LedgerError, UsageError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes
+from dranode.driver.machine.presence import is_folder
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_rows import Contents, decoded_notes
 from dranode.driver.node.specs import Specs
@@ -63,7 +64,7 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
     for plugin in load_plugins(drivers, root, options):
         folder = kubelet_root / "plugins" / plugin.driver
         try:
-            there = folder.is_dir()
+            there = is_folder(folder)
         except OSError as error:
             fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
         if not there:
@@ -156,7 +157,7 @@ class _DrainedNode:
             uses = None
         kept = read_checkpoint(self._kubelet_root / NAME, self._plugin.driver)
         named = {record.uid: record.ref for record in contents.records}
-        unnamed = {row.uid for row in contents.damaged} | set(self._specs.stamps())
+        unnamed = {row.uid for row in contents.damaged} | self._specs.uids()
         refs = (*named.values(), *(ClaimRef("", "", uid) for uid in sorted(unnamed - set(named))))
         return leftover(refs, uses, kept)
 

@@ -10,6 +10,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import UsageError
+from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ def command(
     report: list[dict[str, Any]] = []
     for plugin in _plugins(drivers, root):
         folder = Path(kubelet_root).absolute() / "plugins" / plugin.driver
-        if not (folder / "ledger.db").exists():
+        try:
+            there = is_there(folder / "ledger.db")
+        except OSError as error:
+            fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
+        if not there:
             fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
         node = NodeClaims(plugin, folder, Path(cdi_dir).absolute())
         try:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ADDRESSES: Final = ("pciBusID", "pciAddress")
 _NETWORK: Final = "network"
 _GI: Final = 1 << 30
+# Between devices of drivers; network controllers have none.
+_NOT_SEEN: Final = "links beside PCIe, such as NVLink and xGMI"
 
 
 @click.command(short_help="How near GPUs, NICs, CPUs and memory are to each other.")
@@ -119,7 +121,13 @@ def _document(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) ->
             }
             for node in nodes
         ],
+        "notSeen": _not_seen(devices),
     }
+
+
+def _not_seen(devices: Sequence[PCIDevicePlace]) -> list[str]:
+    """Return what may bring two of these devices nearer to each other and is not looked at."""
+    return [_NOT_SEEN] if sum(device.owner != _NETWORK for device in devices) > 1 else []
 
 
 def _draw(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> None:
@@ -138,6 +146,8 @@ def _draw(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> Non
         screen.print()
         for each in dict.fromkeys(sorted({each for row in rows for each in row}, key=list(MEANINGS).index)):
             screen.print(f"{each:<6} {MEANINGS[each]}", markup=False)
+        for unseen in _not_seen(devices):
+            screen.print(f"Not looked at: {unseen}. Devices may be nearer to each other than this.", markup=False)
         screen.print()
         screen.print(places)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.folder import HostRoot
+from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.picture.fleet import FleetPicture
@@ -62,8 +64,9 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
             readings[plugin.driver] = tuple(plugin.readings(inventory))
         except DranodeError as error:
             unseen.append(f"the devices of {plugin.driver} are not known: {error}")
-        views.append(DriverView.of(plugin.driver, inventory, layout, _records(plugin.driver, kubelet_root, unseen)))
-    for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}):
+        records = _records(plugin.driver, kubelet_root, unseen)
+        views.append(DriverView.of(plugin.driver, inventory, layout, records, by_amounts=plugin.by_amounts))
+    for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}, unseen):
         unseen.append(f"the devices of {driver} are not known: no such driver is installed here")
         views.append(DriverView.of(driver, Inventory(()), None, _records(driver, kubelet_root, unseen)))
     return Views(tuple(views), tuple(unseen), readings)
@@ -96,12 +99,21 @@ def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple
     return contents.records
 
 
-def _others(kubelet_root: Path | None, known: set[str]) -> list[str]:
+def _others(kubelet_root: Path | None, known: set[str], unseen: list[str]) -> list[str]:
     """The drivers that have a ledger and are not among those that are known."""
     if kubelet_root is None:
         return []
+    plugins = kubelet_root / "plugins"
     try:
-        ledgers = sorted(path.parent.name for path in (kubelet_root / "plugins").glob("*/ledger.db"))
-    except OSError:
+        # Path.glob passes over folders that may not be looked into.
+        names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
+        return [name for name in names if name not in known and is_there(plugins / name / "ledger.db")]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [driver for driver in ledgers if driver not in known]
+    except OSError as error:
+        # A user who only looks at the machine need not be root.
+        unseen.append(
+            f"which other drivers have claims is not known: {error.filename} cannot be looked at: {error.strerror}; "
+            "try as root"
+        )
+        return []

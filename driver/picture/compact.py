@@ -93,7 +93,10 @@ def _attributes_apart(nodes: Iterable[FleetNode]) -> frozenset[str]:
 
 
 def _type(device: FleetDevice, apart: frozenset[str]) -> tuple[Any, ...]:
-    capacity = tuple((name, str(amount), _number(amount)) for name, amount in device.capacity.items())
+    capacity = tuple(
+        (name, str(amount), _number(amount), *([str(device.steps[name])] if name in device.steps else []))
+        for name, amount in device.capacity.items()
+    )
     attributes = tuple((name, value) for name, value in device.attributes.items() if name not in apart)
     numa = -1 if device.numa is None else device.numa
     flags = int(device.shared) + 2 * (not device.published) + 4 * device.closed

@@ -33,6 +33,7 @@ class FleetDevice(msgspec.Struct, frozen=True):
         product: what it is, for people; empty if it does not say.
         attributes: as text, by name.
         capacity: how much of what it has.
+        steps: by which amounts claims share that out, of what has such.
         shared: whether several claims may have it.
         taints: `key=value:effect` of each taint, one of a rule with ` (rule NAME)`.
         published: False for a device that a claim holds and no slice has.
@@ -43,6 +44,7 @@ class FleetDevice(msgspec.Struct, frozen=True):
     product: str = ""
     attributes: Mapping[str, str] = msgspec.field(default_factory=dict)
     capacity: Mapping[str, Quantity] = msgspec.field(default_factory=dict)
+    steps: Mapping[str, Quantity] = msgspec.field(default_factory=dict)
     shared: bool = False
     taints: tuple[str, ...] = ()
     published: bool = True

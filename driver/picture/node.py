@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device
 from dranode.driver.core.claims.held import Holding
 from dranode.driver.core.claims.inventory import Inventory
@@ -28,6 +29,7 @@ class PlacedDevice(msgspec.Struct, frozen=True):
         shared: whether several claims may have it.
         taints: `key=value:effect` of each taint.
         holders: the claims that have it, by `<namespace>/<name>`, in order.
+        part: how much of it they have, such as `8Gi of 64Gi`; empty where that is not counted.
     """
 
     driver: str
@@ -36,6 +38,7 @@ class PlacedDevice(msgspec.Struct, frozen=True):
     shared: bool = False
     taints: tuple[str, ...] = ()
     holders: tuple[str, ...] = ()
+    part: str = ""
 
 
 class NodePicture(msgspec.Struct, frozen=True):
@@ -68,6 +71,7 @@ class DriverView(msgspec.Struct, frozen=True):
         holdings: what claims hold of it.
         pods: the pods of each claim, both by `<namespace>/<name>`.
         holders_known: False where it is unknown what claims hold, so that nothing is known to be free.
+        by_amounts: whether claims share its devices by amounts, which their holdings have (`Plugin.by_amounts`).
     """
 
     driver: str
@@ -76,20 +80,27 @@ class DriverView(msgspec.Struct, frozen=True):
     holdings: tuple[Holding, ...] = ()
     pods: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     holders_known: bool = True
+    by_amounts: bool = False
 
     @classmethod
     def of(
-        cls, driver: str, inventory: Inventory, layout: Layout | None, records: Iterable[Record] | None
+        cls,
+        driver: str,
+        inventory: Inventory,
+        layout: Layout | None,
+        records: Iterable[Record] | None,
+        *,
+        by_amounts: bool = False,
     ) -> DriverView:
         """Return what a driver has, by what it found and what it has on record; None if that cannot be read."""
         if records is None:
-            return cls(driver, inventory, layout, holders_known=False)
+            return cls(driver, inventory, layout, holders_known=False, by_amounts=by_amounts)
         records = tuple(records)
         pods = {
             str(record.ref): tuple(f"{record.namespace}/{pod.name}" for pod in record.pods if pod.resource == "pods")
             for record in records
         }
-        return cls(driver, inventory, layout, tuple(record.holding for record in records), pods)
+        return cls(driver, inventory, layout, tuple(record.holding for record in records), pods, by_amounts=by_amounts)
 
 
 def node_picture(views: Iterable[DriverView]) -> NodePicture:
@@ -120,6 +131,19 @@ def numa_of(device: Device) -> int | None:
     return None
 
 
+def held_amounts(holding: Holding, view: DriverView) -> dict[str, dict[str, Quantity]]:
+    """Return how much a claim holds of devices that are shared by amounts, by device and capacity, by its record.
+
+    Of a device with several capacities nobody can say which of them an amount is of.
+    """
+    return {
+        device.name: {name.removeprefix(f"{view.driver}/"): Quantity.binary(holding.amounts[device.name])}
+        for device in view.inventory.devices
+        if device.name in holding.amounts and len(device.capacity) == 1
+        for name in device.capacity
+    }
+
+
 def _placed(view: DriverView) -> Iterable[PlacedDevice]:
     for device in view.inventory.devices:
         yield PlacedDevice(
@@ -129,4 +153,12 @@ def _placed(view: DriverView) -> Iterable[PlacedDevice]:
             shared=bool(device.allow_multiple_allocations),
             taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints),
             holders=tuple(sorted(str(each.claim) for each in view.holdings if device.name in each.devices)),
+            part=_part(device, view),
         )
+
+
+def _part(device: Device, view: DriverView) -> str:
+    sizes = [capacity.value for capacity in device.capacity.values()]
+    if not view.by_amounts or not view.holders_known or len(sizes) != 1:
+        return ""
+    return f"{Quantity.binary(sum(each.amounts.get(device.name, 0) for each in view.holdings))} of {sizes[0]}"

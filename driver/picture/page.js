@@ -25,7 +25,7 @@
 
   const types = data.types.map(([driver, numa, product, flags, capacity, attributes, taints]) => ({
     driver, numa, product, shared: (flags & 1) > 0, published: (flags & 2) === 0, closed: (flags & 4) > 0,
-    capacity: capacity.map(([name, text, total]) => ({ name, text, total })), attributes, taints,
+    capacity: capacity.map(([name, text, total, step = ""]) => ({ name, text, total, step })), attributes, taints,
   }));
   const devices = [];
   const nodes = data.nodes.map(([name, kind, layout, remarks, own], index) => {
@@ -158,6 +158,18 @@
     const [low, high] = part.split("-").map(Number);
     return Array.from({ length: (high ?? low) - low + 1 }, (_, index) => low + index);
   });
+  // What devices of one node share out in different steps, such as memory and huge pages, is not added up.
+  const inSteps = new Set();
+  for (const node of nodes) {
+    const steps = new Map();
+    for (const { type } of node.devices.filter((each) => each.type.shared)) {
+      for (const { name, step } of type.capacity) {
+        const unit = `${type.driver} ${name}`;
+        if (steps.has(unit) && steps.get(unit) !== step) inSteps.add(unit);
+        steps.set(unit, step);
+      }
+    }
+  }
   // Units of some nodes: whole devices by driver, shared ones by capacity, CPUs where they are known one by one.
   function units(moment, some) {
     const found = new Map();
@@ -182,7 +194,8 @@
         for (const each of type.capacity) {
           const free = lost ? 0 : Math.max(0, each.total - consumed(moment, device, each));
           const name = last(each.name);
-          const label = type.driver.endsWith(`.${name}`) ? type.driver : `${type.driver} ${name}`;
+          const unit = type.driver.endsWith(`.${name}`) ? type.driver : `${type.driver} ${name}`;
+          const label = inSteps.has(`${type.driver} ${each.name}`) && each.step ? `${unit} in steps of ${each.step}` : unit;
           add(label, each.text, each.total, type.closed ? 0 : free, type.closed ? free : 0, lost ? each.total : 0);
         }
       }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.claims.layout import Layout
 from dranode.driver.picture.devices import RuledTaints, published, with_unpublished
 from dranode.driver.picture.fleet import CPUS, DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
 from dranode.driver.picture.moment import moment
-from dranode.driver.picture.node import DriverView
+from dranode.driver.picture.node import DriverView, held_amounts
 
 
 def fleet_picture(
@@ -56,8 +57,8 @@ def views_picture(
 ) -> FleetPicture:
     """Return a picture of one node by what its drivers have at each moment; the last moment says what there is.
 
-    `shares` is what claims have by their allocation, by `<namespace>/<name>`: a record does not say how much of a
-    device a claim has.
+    `shares` is what claims have by their allocation, by `<namespace>/<name>`: only drivers that share their devices by
+    amounts have on record how much of a device a claim has.
     """
     latest = moments[-1][1]
     layout = next((view.layout for view in latest if view.layout is not None), None)
@@ -108,12 +109,15 @@ def _claims(
             if holding.cpus:
                 cpus[name] = ",".join(filter(None, (cpus.get(name), str(holding.cpus))))
             if view.layout is None:
-                known = {
-                    share.device.device: share
+                known: dict[str, Mapping[str, Quantity]] = {
+                    share.device.device: share.consumed
                     for share in allocated.get(name, ())
                     if share.device.driver == view.driver
                 }
+                if view.by_amounts:
+                    # Several results of one device are several shares of an allocation; the record has their sum.
+                    known.update(held_amounts(holding, view))
                 keys = (DeviceKey(view.driver, node, device) for device in sorted(holding.devices))
-                mine += (DeviceShare(key, known[key.device].consumed if key.device in known else {}) for key in keys)
+                mine += (DeviceShare(key, known.get(key.device, {})) for key in keys)
     for name, mine in shares.items():
         yield FleetClaim(name, pods.get(name, ()), tuple(mine), {node: cpus[name]} if name in cpus else {})

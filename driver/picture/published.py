@@ -22,6 +22,7 @@ def fleet_device(driver: str, pool: str, device: Device, ruled: tuple[str, ...] 
         product=_product(attributes),
         attributes=attributes,
         capacity={name: capacity.value for name, capacity in device.capacity.items()},
+        steps={name: capacity.step for name, capacity in device.capacity.items() if capacity.step is not None},
         shared=bool(device.allow_multiple_allocations),
         taints=(*map(taint_text, device.taints), *ruled),
     )

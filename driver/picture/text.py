@@ -73,6 +73,7 @@ class _Drawing:
         self._cell_width = max((len(self._threads(core)) + (1 + len(core)) * marked for core in cores), default=0)
         self._label_width = max((len(f"{row.title} {row.cpus}") for row in rows), default=0) if self._is_map else 0
         self._name_width = max((len(_name(device)) for device in picture.devices), default=0)
+        self._part_width = max((len(device.part) for device in picture.devices), default=0)
         self._has_place = {box.numa for box in _all(self._boxes)} - {None}
 
     @property
@@ -178,7 +179,8 @@ class _Drawing:
             style = _colour(ranks[0]) if len(ranks) == 1 else ""
             room = (_SHARERS if device.shared else 1) * self._marked
             missing = self._name_width - len(_name(device)) + self._marked
-            yield ((_name(device), style), (" " * missing, ""), *marks, (" " * (room - len(marks)), ""))
+            part = f" {device.part.rjust(self._part_width)} " if self._part_width else ""
+            yield ((_name(device), style), (" " * missing, ""), (part, ""), *marks, (" " * (room - len(marks)), ""))
         if len(shown) < len(devices):
             rest = devices[len(shown) :]
             held = sum(bool(device.holders) for device in rest)

@@ -18,6 +18,9 @@ _UNTOUCHED: Final = frozenset(
         "difflib",
         # for names that are too long for a file; a Prepare loads it, after its library came with TLS
         "hashlib",
+        # for dates in protobuf's messages, and groups of exceptions
+        "calendar",
+        "textwrap",
         # gRPC's other interface, in commands
         "asyncio",
         "grpc.aio",

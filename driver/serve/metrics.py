@@ -172,16 +172,12 @@ class _States(Collector):
         yield from disturbance_metrics(_disturbed(drivers))
 
 
-def _shared(drivers: Iterable[DriverService]) -> Iterator[tuple[str, tuple[Device, ...], dict[str, int]]]:
-    """Return the devices of drivers that count by amounts what claims hold of them."""
+def _shared(drivers: Iterable[DriverService]) -> Iterator[tuple[str, tuple[Device, ...], Iterable[Record]]]:
+    """Return the devices of drivers that count by amounts what claims hold of them, and these claims."""
     for driver in drivers:
         known = driver.node.discovery.known
         if known is not None and driver.plugin.by_amounts:
-            amounts: dict[str, int] = {}
-            for record in driver.node.store.book.records():
-                for name, amount in record.amounts.items():
-                    amounts[name] = amounts.get(name, 0) + amount
-            yield driver.plugin.driver, known.devices, amounts
+            yield driver.plugin.driver, known.devices, driver.node.store.book.records()
 
 
 def _disturbed(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Disturbance]]:
@@ -315,7 +311,7 @@ _FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamil
     (_gauge("containers", "Containers that are known."), _enforcement("containers")),
     (_gauge("containers_waiting", "Containers whose CPU set is not the right one yet."), _enforcement("waiting")),
     (_gauge("mask_lag_seconds", "How long the first of them has been waiting."), _enforcement("lag")),
-    (_count("containers_refused", "Container creations refused."), _enforcement("refused")),
+    (_count("containers_refused", "Creations and starts of containers refused."), _enforcement("refused")),
     (_count("container_updates", "CPU sets sent to containers that existed."), _enforcement("updates")),
     (_count("container_drifts", "Containers found on other CPUs than theirs."), _enforcement("drifts")),
     (_count("containers_unpinned", "Containers found without a CPU set."), _enforcement("unpinned")),

@@ -1,4 +1,4 @@
-"""Reads what claims use of the CPUs that they hold, when somebody asks for it.
+"""Reads what claims use of the CPUs and the memory that they hold, when somebody asks for it.
 
 A reading costs CPU time for each container, so the next one is not made before a hundred times as much time has passed:
 at most 1 % of one CPU, however often somebody asks.
@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.claims.usage import ClaimShare, ClaimsUsage, ContainerReading, UsageBook
+from dranode.driver.core.claims.usage import ClaimShare, ClaimsUsage, ContainerReading, Figure, SourceValues, UsageBook
+from dranode.driver.core.pinning.claim_names import claim_key
 from dranode.driver.core.pinning.pinned import Pinned, having
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.numa import local_nodes, node_cpus
@@ -34,8 +35,10 @@ class UsageWatch:
     def __init__(
         self,
         root: Root,
+        driver: str,
         running: Callable[[], Iterable[Pinned] | None],
         snapshot: Callable[[], HeldSnapshot],
+        *,
         clock: Callable[[], float] = time.monotonic,
         cost: Callable[[], float] = time.thread_time,
     ) -> None:
@@ -43,12 +46,14 @@ class UsageWatch:
 
         Args:
             root: where cgroups are read.
+            driver: the driver; a snapshot may have claims of others too.
             running: the containers that run with claims; None while that is not certain.
             snapshot: what is on record.
             clock: seconds, monotonic.
             cost: seconds of CPU time of the thread that asks.
         """
-        self._root, self._running, self._snapshot = root, running, snapshot
+        self._root, self._driver = root, driver
+        self._running, self._snapshot = running, snapshot
         self._clock, self._cost = clock, cost
         self._lock = threading.Lock()
         self._book = UsageBook()
@@ -68,7 +73,7 @@ class UsageWatch:
 
     def _read(self, now: float) -> ClaimsUsage | None:
         containers, snapshot = self._running(), self._snapshot()
-        if containers is None or snapshot.unread is not None:
+        if containers is None or snapshot.unread_of(claim_key(self._driver, "")) is not None:
             return None
         try:
             nodes = node_cpus(self._root)
@@ -76,19 +81,40 @@ class UsageWatch:
             log.debug("what claims use is not read: %s", error)
             return None
         reader = UsageReader(self._root, Cgroups(self._root))
-        held = {claim.claim: len(claim.held) for claim in snapshot.claims.values() if claim.held}
-        mine = ((each, tuple(claim for claim in having(each, snapshot) if claim.held)) for each in containers)
+        held = {claim.claim: len(claim.held) for claim in snapshot.claims.values() if self._is_mine(claim)}
+        having_all = ((each, having(each, snapshot)) for each in containers)
+        mine = ((each, tuple(filter(self._is_mine, claims)), self._has_memory(claims)) for each, claims in having_all)
         readings = (
             ContainerReading(
                 each.container.id,
-                tuple(ClaimShare(claim.claim, each.container.pod.name, len(claim.held)) for claim in claims),
-                reader.read(
-                    cgroup_folder(each.container.cgroup),
-                    local_nodes(CPUSet.union(claim.held for claim in claims), nodes),
-                ),
+                tuple(_share(claim, each.container.pod.name, memory_counts=not elsewhere) for claim in claims),
+                _figures(reader, cgroup_folder(each.container.cgroup), claims, nodes),
             )
-            for each, claims in mine
+            for each, claims, elsewhere in mine
             if claims
         )
         self._book.take(now, held, readings)
         return self._book.usage()
+
+    def _is_mine(self, claim: HeldClaim) -> bool:
+        return claim.exclusive and claim.driver in ("", self._driver)
+
+    def _has_memory(self, claims: Iterable[HeldClaim]) -> bool:
+        """Return whether another driver's claim holds memory for a container with these claims."""
+        return any(claim.memory and not self._is_mine(claim) for claim in claims)
+
+
+def _share(claim: HeldClaim, pod: str, *, memory_counts: bool) -> ClaimShare:
+    pages = sum(size for _, size in claim.hugepages)
+    return ClaimShare(claim.claim, pod, len(claim.held), claim.memory, pages, memory_counts=memory_counts)
+
+
+def _figures(
+    reader: UsageReader, folder: str, claims: Sequence[HeldClaim], nodes: Mapping[int, CPUSet]
+) -> Mapping[Figure, SourceValues]:
+    """Return what can be read of a container with these claims of one driver."""
+    cpus = CPUSet.union(claim.held for claim in claims)
+    if cpus:
+        return reader.read(folder, local_nodes(cpus, nodes))
+    sizes = {size for claim in claims for size, _ in claim.hugepages}
+    return reader.read_memory(folder, CPUSet.union(claim.nodes for claim in claims), sizes)

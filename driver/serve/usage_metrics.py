@@ -1,4 +1,4 @@
-"""Metrics of what claims use of the CPUs that they hold, labelled as kube-state-metrics labels pods and their claims.
+"""Metrics of what claims use of the CPUs and memory that they hold, labelled as kube-state-metrics labels pods.
 
 Its `kube_pod_resourceclaim_info` has the labels `namespace`, `pod` and `resourceclaim_name`; the words for throttling
 and pressure are those of cAdvisor's metrics. So all of them go together in one expression.
@@ -27,8 +27,9 @@ _NAMES: Final = {
     Figure.MEMORY: ("claim_memory_bytes", "Memory of the pod's containers with the claim: anonymous, and of files."),
     Figure.REMOTE_MEMORY: (
         "claim_remote_memory_bytes",
-        "The part of it that is on NUMA nodes where the claim has no CPU.",
+        "The part of it that is on NUMA nodes where the claim has no CPU, or no memory if it holds memory.",
     ),
+    Figure.HUGEPAGES: ("claim_hugepages_bytes", "Huge pages that the pod's containers use, of the claim's sizes."),
 }
 
 _Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -52,7 +53,7 @@ def _claim(claim: ClaimRef) -> tuple[str, str, str]:
 
 
 def _held(usage: ClaimsUsage) -> _Samples:
-    return ((_claim(claim), count) for claim, count in usage.held.items())
+    return ((_claim(claim), count) for claim, count in usage.held.items() if count)
 
 
 def _idle(usage: ClaimsUsage) -> _Samples:

@@ -15,11 +15,21 @@ from msgspec.structs import replace
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.claims.held import ClaimRef, Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetMoment, FleetPicture, WaitingPod
+from dranode.driver.picture.fleet import (
+    DeviceKey,
+    DeviceShare,
+    FleetClaim,
+    FleetDevice,
+    FleetMoment,
+    FleetNode,
+    FleetPicture,
+    WaitingPod,
+)
 from dranode.driver.picture.node import DriverView
 from dranode.driver.picture.page import fleet_page
 from dranode.driver.picture.pictures import fleet_picture, views_picture
@@ -344,6 +354,22 @@ def test_a_node_with_its_cpus_is_drawn_core_by_core(browser: Browser, tmp_path: 
     browser.click("#nav a")
     browser.wait("!document.getElementById('fleet').hidden")
     assert "after: 55 of 64 free" in browser.run("document.getElementById('totals').textContent")
+
+
+def test_memory_and_huge_pages_are_not_added_up(browser: Browser, tmp_path: Path) -> None:
+    def device(name: str, size: str, step: str) -> FleetDevice:
+        key, amount = DeviceKey("dra.memory", "worker", name), {"size": Quantity(size)}
+        return FleetDevice(key, capacity=amount, steps={"size": Quantity(step)}, shared=True)
+
+    devices = (device("memory-0", "14Gi", "1Mi"), device("memory-1", "14Gi", "1Mi"), device("pages-0", "1Gi", "2Mi"))
+    cpu = FleetDevice(DeviceKey("dra.cpu", "worker", "cpus"), capacity={"dra.cpu/cpu": Quantity("8")}, shared=True)
+    node = FleetNode("worker", (*devices, cpu))
+    browser.open(written(tmp_path, replace(training_fleet(1), nodes=(node,), moments=(FleetMoment("now"),))))
+    assert texts(browser, "#totals .total") == [
+        "dra.memory size in steps of 1Mi28Gi of 28Gi free",
+        "dra.memory size in steps of 2Mi1Gi of 1Gi free",
+        "dra.cpu8 of 8 free",
+    ]
 
 
 def test_where_nobody_knows_who_holds_what_nothing_is_free(browser: Browser, tmp_path: Path) -> None:

@@ -68,6 +68,19 @@ def test_a_row_has_the_documented_keys(machine: RecordedMachine) -> None:
     )
 
 
+def test_a_socket_of_kubelet_that_may_not_be_looked_for_is_not_taken_for_none(
+    machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.prepare("a", 2)
+    folder = machine.folder / "kubelet" / "pod-resources"
+    assert "who uses" not in CliRunner().invoke(command, machine.options()).stderr
+    folder.mkdir()
+    forbid(monkeypatch, folder)
+    ran = CliRunner().invoke(command, machine.options())
+    assert ran.exit_code == 0
+    assert f"who uses the claims is not known: {folder}/kubelet.sock cannot be looked at: Permission" in ran.stderr
+
+
 def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: RecordedMachine, tmp_path: Path) -> None:
     machine.prepare("a", 2)
     other = machine.data.parent / "gone.example.com"
@@ -307,6 +320,7 @@ def test_verify_says_what_disturbed_quiet_cpus_since_the_claim_began(machine: Re
         "kernelInterrupts": {"LOC Local timer interrupts": 30},
         "busySeconds": 3.0,
         "ownSeconds": 1.0,
+        "endedSeconds": 0.0,
         "othersSeconds": 2.0,
     }
     assert row["verify"]["intruders"] == [{"pid": 60, "name": "sshd", "cpus": "0-7", "threadsLastThere": 1}]
@@ -314,12 +328,44 @@ def test_verify_says_what_disturbed_quiet_cpus_since_the_claim_began(machine: Re
     assert re.search(r"default/a +0-1 +3 +24 eth0: 3 +2\.00 s", drawn), drawn
 
 
+def test_a_container_that_was_started_again_makes_the_time_of_others_a_bound(machine: RecordedMachine) -> None:
+    counted(machine, 5, 100)
+    cgroup = quiet(machine)
+    counted(machine, 5, 400)
+    machine.write(f"sys/fs/cgroup/{cgroup}/cpu.stat", "usage_usec 1000000\n")
+    machine.write(f"sys/fs/cgroup/{cgroup.rpartition('/')[0]}/cpu.stat", "usage_usec 2500000\n")
+    ((row,), _) = machine.run("--verify")
+    found = row["verify"]["disturbance"]
+    assert (found["ownSeconds"], found["endedSeconds"], found["othersSeconds"]) == (1.0, 1.5, 2.0)
+    assert "at most 2.00 s" in machine.table("--verify")
+
+
+def test_verify_names_a_process_of_which_one_thread_alone_may_run_there(machine: RecordedMachine) -> None:
+    quiet(machine)
+    machine.process(60, "sshd", "4-7")
+    for tid, allowed, cpu in ((60, "4-7", 5), (61, "1", 1)):
+        machine.write(f"proc/60/task/{tid}/status", f"Name:\tsshd\nPPid:\t1\nCpus_allowed_list:\t{allowed}\n")
+        machine.write(f"proc/60/task/{tid}/stat", f"{tid} (sshd) S {' '.join(['0'] * 35)} {cpu} 0 0")
+    ((row,), _) = machine.run("--verify")
+    assert row["verify"]["intruders"] == [{"pid": 60, "name": "sshd", "cpus": "1,4-7", "threadsLastThere": 1}]
+
+
 def test_what_is_not_known_of_quiet_cpus_is_said_as_unknown(machine: RecordedMachine) -> None:
     quiet(machine)
     ((row,), _) = machine.run("--verify")
     disturbance = row["verify"]["disturbance"]
     assert (disturbance["busySeconds"], disturbance["othersSeconds"]) == (None, None)
-    assert "not known" in machine.table("--verify")
+    assert (disturbance["deviceInterrupts"], disturbance["interrupts"]) == (None, None)
+    assert re.search(r"default/a +0-1 +not known +- +not known", machine.table("--verify"))
+
+
+def test_without_the_nodes_own_processes_it_is_not_known_who_else_runs_there(machine: RecordedMachine) -> None:
+    machine.prepare("a", 2)
+    machine.process(2, "bash", "0-7")
+    ((row,), _) = machine.run("--verify")
+    assert row["verify"]["intruders"] is None
+    sentence = "which processes without a claim may run on CPUs of claims is not known: /proc shows no thread of the"
+    assert sentence in machine.table("--verify")
 
 
 def test_claims_that_want_no_quiet_have_no_disturbance(machine: RecordedMachine) -> None:

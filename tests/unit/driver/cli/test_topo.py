@@ -83,6 +83,18 @@ def test_the_table_has_a_column_for_each_device_and_says_what_its_words_mean(tmp
     assert "PHB" not in drawn
 
 
+def test_links_that_are_not_looked_at_are_said_where_there_may_be_some(tmp_path: Path) -> None:
+    beside = "links beside PCIe, such as NVLink and xGMI"
+    assert f"Not looked at: {beside}. Devices may be nearer" in ask(server(), tmp_path / "text")
+    assert document(server(), tmp_path / "document")["notSeen"] == [beside]
+    alone = Machine()
+    alone.numa(0, "0-3")
+    folder = alone.pci("0000:1b:00.1", INTEL, 0x1592, NIC, root="pci0000:19", bridges=("0000:19:01.0",), node=0)
+    alone.put(f"{folder}/net/eth0/mtu", "1500")
+    assert "Not looked at" not in ask(alone, tmp_path / "alone")
+    assert document(alone, tmp_path / "again")["notSeen"] == []
+
+
 def test_a_machine_without_pci_has_its_numa_nodes(tmp_path: Path) -> None:
     made = Machine()
     made.numa(0, "0-3")

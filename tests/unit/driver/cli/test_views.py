@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.views import driver_views, machine_picture, records_root
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.picture.fleet import CPUS as CPUS_ONE_BY_ONE
+from tests.fakes.doctor import forbid
 from tests.fakes.machine import machine
 
 CPUS = open_machine("numa=2,cores=2")
@@ -35,6 +38,24 @@ def test_a_ledger_that_cannot_be_read_is_named_and_the_hardware_is_shown(tmp_pat
     # What was not seen is not free.
     (moment,) = machine_picture("Node", CPUS, views).moments
     assert moment.unknown == {CPUS_ONE_BY_ONE}
+
+
+@pytest.mark.parametrize("folder", ["plugins", "plugins/gone.example.com"])
+def test_drivers_whose_folders_may_not_be_looked_into_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    ledger = tmp_path / "plugins" / "gone.example.com" / "ledger.db"
+    ledger.parent.mkdir(parents=True)
+    ledger.touch()
+    assert [view.driver for view in driver_views([], tmp_path).drivers] == ["gone.example.com"]
+    forbid(monkeypatch, tmp_path / folder)
+    views = driver_views([], tmp_path)
+    assert (views.drivers, len(views.unseen)) == ((), 1)
+    assert views.unseen[0].startswith(f"which other drivers have claims is not known: {tmp_path / folder}")
+
+
+def test_a_kubelet_that_has_had_no_driver_has_no_others(tmp_path: Path) -> None:
+    assert driver_views([], tmp_path).unseen == ()
 
 
 def test_records_of_the_host_are_no_other_machines() -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceTaint
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceCapacity, DeviceTaint
 from dranode.driver.core.claims.held import ClaimRef, Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.layout import Box, Layout
@@ -45,3 +46,14 @@ def test_claims_stand_in_the_order_of_their_cpus_then_of_devices() -> None:
     devices = (PlacedDevice("d", "x", holders=("b/none", "a/first")),)
     picture = NodePicture(LAYOUT, {"z/second": CPUSet((1,)), "a/first": CPUSet((0,))}, devices)
     assert picture.claims == ("a/first", "z/second", "b/none")
+
+
+def test_of_a_device_that_is_shared_by_amounts_the_part_is_said_that_claims_hold() -> None:
+    size = {"size": DeviceCapacity(value=Quantity("4Gi"))}
+    memory = Inventory((Device(name="m-0", capacity=size), Device(name="m-1", capacity=size), Device(name="plain")))
+    other = ClaimRef("ns", "other", "uid-2")
+    held = tuple(Holding(claim, frozenset({"m-0"}), amounts={"m-0": 512 << 20}) for claim in (CLAIM, other))
+    view = DriverView("memory.example.com", memory, None, held, by_amounts=True)
+    assert [device.part for device in node_picture([view]).devices] == ["1Gi of 4Gi", "0 of 4Gi", ""]
+    for unknown in (DriverView("d", memory, None, held), DriverView.of("d", memory, None, None, by_amounts=True)):
+        assert {device.part for device in node_picture([unknown]).devices} == {""}

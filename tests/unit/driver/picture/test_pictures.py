@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import Device
+from dranode.driver.core.api.resource import Device, DeviceCapacity
 from dranode.driver.core.claims.held import ClaimRef, Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.layout import Box, Layout
@@ -41,3 +41,14 @@ def test_how_much_a_claim_has_of_a_device_is_known_by_its_allocation() -> None:
     held = views(Holding(CLAIM, frozenset({"gpu-0"})))
     (claim,) = views_picture("Node n", "n", [("now", held)], shares=shares).moments[0].claims
     assert claim.shares == shares["ns/claim"]
+
+
+def test_how_much_a_claim_has_of_a_device_shared_by_amounts_is_known_by_its_record() -> None:
+    memory = Device(name="m-0", capacity={"memory.example.com/size": DeviceCapacity(value=Quantity("4Gi"))})
+    half = Holding(CLAIM, frozenset({"m-0"}), amounts={"m-0": 2 << 30})
+    view = DriverView("memory.example.com", Inventory((memory,)), None, (half,), by_amounts=True)
+    key = DeviceKey("memory.example.com", "n", "m-0")
+    one_of_two = {"ns/claim": (DeviceShare(key, {"size": Quantity("1Gi")}),)}
+    for shares in ({}, one_of_two):
+        (claim,) = views_picture("Node n", "n", [("now", [view])], shares=shares).moments[0].claims
+        assert claim.shares == (DeviceShare(key, {"size": Quantity("2Gi")}),)

@@ -28,8 +28,10 @@ def test_a_claim_has_a_sample_of_all_that_is_known() -> None:
 
 
 def test_what_is_not_known_has_no_sample() -> None:
-    (interrupts,) = disturbance_metrics([("dra.cpu", Disturbance(CLAIM, cpus("2")))])
+    (interrupts,) = disturbance_metrics([("dra.cpu", Disturbance(CLAIM, cpus("2"), {}))])
     assert interrupts.name == "dranode_claim_device_interrupts"
+    assert [sample.value for sample in interrupts.samples] == [0]
+    assert list(disturbance_metrics([("dra.cpu", Disturbance(CLAIM, cpus("2")))])) == []
     assert list(disturbance_metrics([])) == []
 
 

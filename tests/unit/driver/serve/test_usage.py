@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.usage import ClaimsUsage, Figure
+from dranode.driver.core.pinning.hugepages import HugepageLimits
+from dranode.driver.core.pinning.joined import JoinedSnapshots
 from dranode.driver.core.pinning.pinned import Pinned
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.serve.usage import UsageWatch
@@ -34,7 +38,12 @@ class Node:
     def __post_init__(self) -> None:
         write_machine(self.folder, "sockets=2,numa=1,cores=4")
         self.watch = UsageWatch(
-            open_machine(str(self.folder)), lambda: self.running, lambda: self.on_record, lambda: self.now, self.cost
+            open_machine(str(self.folder)),
+            "dra.cpu",
+            lambda: self.running,
+            lambda: self.on_record,
+            clock=lambda: self.now,
+            cost=self.cost,
         )
 
     def cost(self) -> float:
@@ -122,3 +131,91 @@ def test_the_sum_over_claims_is_that_of_the_cgroups(tmp_path: Path) -> None:
     values = [pod.values[Figure.CPU] for pod in node.usage().pods]
     assert len(values) == 40
     assert sum(values) == pytest.approx(sum(n + 30 * 0.333333 for n in range(20)))
+
+
+_MIB = 1 << 20
+
+
+def memory_claim(uid: str, nodes: str, memory: int = 0, pages: HugepageLimits = ()) -> HeldClaim:
+    ref = ClaimRef("default", f"claim-{uid}", uid)
+    return HeldClaim(ref, nodes=CPUSet.parse(nodes), binds=True, memory=memory, hugepages=pages, driver="dra.memory")
+
+
+def beside_memory(tmp_path: Path, *claims: HeldClaim) -> tuple[Node, UsageWatch]:
+    """A node whose snapshot is of two drivers, and what the memory driver's claims use there."""
+    node = Node(tmp_path)
+    joined = JoinedSnapshots()
+    joined.put("dra.cpu", snapshot(claim("a", "0-1")))
+    own = {each.claim.uid: replace(each, driver="") for each in claims}
+    node.on_record = joined.put("dra.memory", HeldSnapshot(own, pins_cpus=False, variable="M_", cdi_kind="m"))
+    root = open_machine(str(node.folder))
+    return node, UsageWatch(root, "dra.memory", lambda: node.running, lambda: node.on_record, cost=node.cost)
+
+
+def pages_used(node: Node, name: str, **sizes: int) -> None:
+    for size, used in sizes.items():
+        (node.folder / f"sys/fs/cgroup/kubepods/{name}/hugetlb.{size[1:]}.current").write_text(f"{used}\n")
+
+
+def test_memory_that_a_claim_holds_is_said_apart_from_the_cpus_of_another_driver(tmp_path: Path) -> None:
+    both = memory_claim("a", "1", 6 * _MIB, ((2 * _MIB, 4 * _MIB),))
+    node, watch = beside_memory(tmp_path, both)
+    node.running = [runs("c1", "dra.cpu/a", "dra.memory/a")]
+    node.cgroup("c1", 3_000_000, memory="anon N0=1 N1=5")
+    pages_used(node, "c1", _2MB=2 * _MIB, _1GB=1 << 30)
+    usage = watch.usage()
+    assert usage is not None
+    assert [(each.claim.name, dict(each.values)) for each in usage.pods] == [
+        ("claim-a", {Figure.MEMORY: 6, Figure.REMOTE_MEMORY: 1, Figure.HUGEPAGES: 2 * _MIB})
+    ]
+    assert (dict(usage.idle), set(usage.unread.values())) == ({}, {0})
+    # The other driver's figures have nothing of it: memory would be in a claim's sum twice.
+    (of_cpus,) = node.usage().pods
+    assert dict(of_cpus.values) == {Figure.CPU: 3.0}
+    (node.folder / "sys/fs/cgroup/kubepods/c1/memory.numa_stat").unlink()
+    node.now = 100
+    assert node.usage().unread[Figure.MEMORY] == 0
+
+
+def test_memory_counts_for_cpus_where_a_claim_holds_huge_pages_alone(tmp_path: Path) -> None:
+    node, _ = beside_memory(tmp_path, memory_claim("p", "1", 0, ((2 * _MIB, 4 * _MIB),)))
+    node.running = [runs("c1", "dra.cpu/a", "dra.memory/p")]
+    node.cgroup("c1", 3_000_000, memory="anon N0=1 N1=5")
+    (of_cpus,) = node.usage().pods
+    assert dict(of_cpus.values) == {Figure.CPU: 3.0, Figure.MEMORY: 6, Figure.REMOTE_MEMORY: 5}
+
+
+def test_claims_of_ordinary_memory_and_of_huge_pages_divide_each_what_they_hold(tmp_path: Path) -> None:
+    small, large = memory_claim("s", "0", _MIB), memory_claim("l", "0", 3 * _MIB)
+    few, many = (memory_claim(uid, "0", 0, ((2 * _MIB, count * _MIB),)) for uid, count in (("f", 2), ("m", 6)))
+    node, watch = beside_memory(tmp_path, small, large, few, many)
+    node.running = [runs("c1", *(f"dra.memory/{uid}" for uid in "slfm"))]
+    node.cgroup("c1", 1, memory="anon N0=4000 N1=0")
+    pages_used(node, "c1", _2MB=4 * _MIB)
+    usage = watch.usage()
+    assert usage is not None
+    used = {each.claim.uid: dict(each.values) for each in usage.pods}
+    assert used == {
+        "s": {Figure.MEMORY: 1000.0, Figure.REMOTE_MEMORY: 0},
+        "l": {Figure.MEMORY: 3000.0, Figure.REMOTE_MEMORY: 0},
+        "f": {Figure.HUGEPAGES: _MIB},
+        "m": {Figure.HUGEPAGES: 3 * _MIB},
+    }
+
+
+def test_huge_pages_that_cannot_be_read_have_no_value_and_are_counted(tmp_path: Path) -> None:
+    node, watch = beside_memory(tmp_path, memory_claim("a", "0", 0, ((2 * _MIB, 2 * _MIB), (1 << 30, 1 << 30))))
+    node.running = [runs("c1", "dra.memory/a")]
+    node.cgroup("c1", 1)
+    pages_used(node, "c1", _2MB=0)
+    usage = watch.usage()
+    assert usage is not None
+    assert [dict(each.values) for each in usage.pods] == [{}]
+    assert {figure for figure, count in usage.unread.items() if count} == {Figure.HUGEPAGES}
+
+
+def test_nothing_is_said_of_memory_while_its_ledger_is_unread(tmp_path: Path) -> None:
+    node, watch = beside_memory(tmp_path, memory_claim("a", "0", _MIB))
+    node.on_record = replace(node.on_record, memory_unread=Unread("the ledger cannot be read"))
+    assert watch.usage() is None
+    assert node.watch.usage() is not None
