@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dranode.driver.core.api.documents import API_GROUP
-from dranode.sanity.objects import KINDS, KubeDocument, Objects, ResourceKind, StatusError, kind_at, served, stored
+from dranode.sanity.kinds import KINDS, KubeDocument, ResourceKind, kind_at, served, stored
+from dranode.sanity.objects import Objects, StatusError
 
 _NOT_FOUND: Final = "404 page not found"
 _APPLY: Final = "application/apply-patch+yaml"

@@ -22,56 +22,14 @@ from urllib.parse import parse_qsl, urlsplit
 import yaml
 
 from dranode.sanity.api_request import ApiRequest, selection
+from dranode.sanity.http_requests import RequestFault, SeenRequest
+from dranode.sanity.kinds import KubeDocument, ResourceKind, kind_of, served
 from dranode.sanity.kube_protobuf import MEDIA_TYPE, decode_body
-from dranode.sanity.objects import KubeDocument, ObjectChange, Objects, ResourceKind, StatusError, kind_of, served
+from dranode.sanity.objects import ObjectChange, Objects, StatusError
 
 # Seconds that a request is held back at most.
 _PATIENCE: Final = 180.0
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
-
-
-@dataclass
-class RequestFault:
-    """A fault for requests whose method and path match, for the next `times` of them.
-
-    `seconds` pass first, or the time until `release` is set. Then the connection is dropped, or `status` is answered;
-    with neither, the request goes on.
-    """
-
-    method: str = ""
-    path: str = ""
-    times: int = 1
-    seconds: float = 0.0
-    release: threading.Event | None = None
-    status: int = 0
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: str = '{"kind":"Status","message":"made to fail","code":0}'
-    drop: bool = False
-
-    def takes(self, method: str, path: str) -> bool:
-        """Return whether it befalls this request; each time counts."""
-        if self.times > 0 and self.method in ("", method) and self.path in path:
-            self.times -= 1
-            return True
-        return False
-
-
-@dataclass(frozen=True)
-class SeenRequest:
-    """A request that came.
-
-    Attributes:
-        status: what was answered; 0 if nothing was.
-        at: when, by the monotonic clock, in seconds.
-    """
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    body: Any
-    headers: Mapping[str, str]
-    status: int
-    at: float
 
 
 @dataclass

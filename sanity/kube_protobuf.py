@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from dranode.sanity.objects import KubeDocument, StatusError
+from dranode.sanity.kinds import KubeDocument
+from dranode.sanity.objects import StatusError
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
 _PREFIX: Final = b"k8s\x00"

@@ -3,7 +3,7 @@
 As kube-apiserver does it, as far as a node driver can tell: generated names, optimistic locking, preconditions of
 deletes, server-side apply of `status.devices` (a map list by driver, device, pool and share), history that is forgotten
 (410), slices that are refused (422), and fields of feature gates that are off, dropped without a word. Objects are kept
-as v1 and served in any version.
+as v1; `dranode.sanity.kinds` serves them in any version.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from dranode.driver.core.api.documents import API_GROUP, to_v1
+from dranode.sanity.kinds import KubeDocument, ResourceKind, kind_of
 from dranode.sanity.slice_rules import slice_refusals
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
@@ -25,32 +25,6 @@ _LONGEST_BASE: Final = 58
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _CREATED: Final = "2026-01-01T00:00:00Z"
 
-KubeDocument: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ResourceKind:
-    """A resource: `resourceslices` of group `resource.k8s.io`, say."""
-
-    group: str
-    resource: str
-    kind: str
-    namespaced: bool
-
-
-KINDS: Final = (
-    ResourceKind(API_GROUP, "resourceslices", "ResourceSlice", namespaced=False),
-    ResourceKind(API_GROUP, "resourceclaims", "ResourceClaim", namespaced=True),
-    ResourceKind(API_GROUP, "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True),
-    ResourceKind(API_GROUP, "deviceclasses", "DeviceClass", namespaced=False),
-    ResourceKind(API_GROUP, "devicetaintrules", "DeviceTaintRule", namespaced=False),
-    ResourceKind("events.k8s.io", "events", "Event", namespaced=True),
-    # The same objects as those of events.k8s.io, in another form.
-    ResourceKind("", "events", "Event", namespaced=True),
-    ResourceKind("", "nodes", "Node", namespaced=False),
-    ResourceKind("", "pods", "Pod", namespaced=True),
-    ResourceKind("", "namespaces", "Namespace", namespaced=False),
-)
 _DROPPED: Final[Mapping[str, tuple[str, ...]]] = {
     "DRAConsumableCapacity": ("allowMultipleAllocations",),
     "DRADeviceTaints": ("taints",),
@@ -311,55 +285,6 @@ class Objects:
                     capacity.pop("requestPolicy", None)
             for taint in device.get("taints") or ():
                 taint.setdefault("timeAdded", _CREATED)
-
-
-def kind_of(resource: str) -> ResourceKind:
-    """Return the kind of that resource."""
-    return next(kind for kind in KINDS if kind.resource == resource)
-
-
-def kind_at(group: str, resource: str, *, namespaced: bool) -> ResourceKind:
-    """Return the kind at a place of the API; one that is not known gets its resource's name."""
-    known = next((kind for kind in KINDS if (kind.group, kind.resource) == (group, resource)), None)
-    return known or ResourceKind(group, resource, resource.removesuffix("s").capitalize(), namespaced=namespaced)
-
-
-def served(kind: ResourceKind, document: KubeDocument, version: str) -> KubeDocument:
-    """Return an object in a version of its group's API; v1beta1 of slices and claims has a form of its own."""
-    group_version = f"{kind.group}/{version}" if kind.group else version
-    if kind.resource == "events" and not kind.group:
-        document = _core_event(document)
-    shown = {**document, "apiVersion": group_version, "kind": kind.kind}
-    spec = document.get("spec")
-    if kind.group != API_GROUP or version != "v1beta1" or not isinstance(spec, dict):
-        return shown
-    if kind.resource == "resourceslices" and spec.get("devices"):
-        shown["spec"] = {**spec, "devices": [_basic(device) for device in spec["devices"]]}
-    if kind.resource == "resourceclaims" and spec.get("devices", {}).get("requests"):
-        devices = spec["devices"]
-        shown["spec"] = {**spec, "devices": {**devices, "requests": [_flat(entry) for entry in devices["requests"]]}}
-    return shown
-
-
-def _core_event(event: KubeDocument) -> KubeDocument:
-    """An Event of events.k8s.io as core/v1 shows it; one that was written as core/v1 stays as it is."""
-    if "regarding" not in event:
-        return event
-    names = {"note": "message", "regarding": "involvedObject", "reportingController": "reportingComponent"}
-    return {names.get(key, key): value for key, value in event.items()} | {"lastTimestamp": None, "source": {}}
-
-
-def stored(document: KubeDocument) -> KubeDocument:
-    """Return an object of any version as it is kept."""
-    return to_v1(document)
-
-
-def _basic(device: Mapping[str, Any]) -> KubeDocument:
-    return {"name": device["name"], "basic": {key: value for key, value in device.items() if key != "name"}}
-
-
-def _flat(request: Mapping[str, Any]) -> KubeDocument:
-    return {**{key: value for key, value in request.items() if key != "exactly"}, **request.get("exactly", {})}
 
 
 def _device_key(entry: Mapping[str, Any]) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ from typing import Any, Final
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.machine.yaml_files import read_documents, read_yaml
 from dranode.sanity.apiserver import ApiServer
-from dranode.sanity.bench import NAMESPACE, Bench, BenchPlaces
-from dranode.sanity.objects import KubeDocument
+from dranode.sanity.bench import Bench
+from dranode.sanity.claims import NAMESPACE
+from dranode.sanity.driver_link import BenchPlaces
+from dranode.sanity.kinds import KubeDocument
 from dranode.sanity.process import CommandDriver
 
 # Every unix has it, and no path is shorter: a socket's has 107 bytes at most.
@@ -55,8 +57,8 @@ def laid_out(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[Ben
             stack.callback(process.close)
         bench = Bench(
             places,
-            api,
             process,
+            api=api,
             given=_claims(options["claims"]),
             configurations=_configurations(options["configurations"]),
             patience=options["patience"],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
@@ -75,14 +76,39 @@ def _matches(check: Check, pattern: str) -> bool:
 def run_checks(
     bench: Bench, checks: Sequence[Check], progress: Callable[[Check], None] = lambda _: None
 ) -> list[CheckOutcome]:
-    """Run checks in their order; whatever one of them did is undone before the next."""
+    """Run checks in their order; whatever one of them did is undone before the next.
+
+    A driver that does not start again after a check has failed that check, and is given an empty folder for the next.
+    """
     outcomes = []
     for check in checks:
         progress(check)
         began = time.monotonic()
         verdict, text, remedy = _verdict(bench, check)
-        outcomes.append(CheckOutcome(check, verdict, text, remedy, time.monotonic() - began))
+        outcome = CheckOutcome(check, verdict, text, remedy, time.monotonic() - began)
+        why = _kept_from_starting(bench)
+        outcomes.append(_amended(outcome, why) if why else outcome)
     return outcomes
+
+
+def _kept_from_starting(bench: Bench) -> str:
+    """Return why a driver starts again only with an empty folder, which it has then; empty if that is not so."""
+    if bench.process is None:
+        return ""
+    try:
+        bench.see_it_answers()
+    except (Breach, DriverCallError, DranodeError) as error:
+        with contextlib.suppress(Breach, DriverCallError, DranodeError, Unable):
+            bench.start_afresh()
+            return f"the driver does not start again after it, except with an empty folder: {error}"
+    return ""
+
+
+def _amended(outcome: CheckOutcome, why: str) -> CheckOutcome:
+    failed = outcome.verdict is Verdict.FAILED
+    text = f"{outcome.text}; {why}" if failed else why
+    remedy = "write files whole (a temporary name, then a rename), and take a damaged one for what it is at the start"
+    return replace(outcome, verdict=Verdict.FAILED, text=text, remedy=outcome.remedy if failed else remedy)
 
 
 def unanswered(bench: Bench, checks: Sequence[Check], breach: Breach) -> list[CheckOutcome]:

@@ -1,5 +1,9 @@
-"""The checks, a module for each subject; importing this registers all of them."""
+"""The checks, a module for each subject; importing this registers all of them, and what comes first runs first."""
 
+from dranode.sanity.checks import prepare
+
+# The plainest claims come before those that are allocated otherwise.
+# isort: split
 from dranode.sanity.checks import (
     allocation,
     cdi,
@@ -11,10 +15,10 @@ from dranode.sanity.checks import (
     held,
     identity,
     metadata,
-    prepare,
     prepare_refused,
     prepare_replaced,
     publishing,
+    publishing_api,
     registration,
     resources,
     restart,
@@ -39,6 +43,7 @@ __all__ = [
     "prepare_refused",
     "prepare_replaced",
     "publishing",
+    "publishing_api",
     "registration",
     "resources",
     "restart",

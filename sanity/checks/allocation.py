@@ -7,6 +7,7 @@ from typing import Final
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
+from dranode.sanity.checks.available import need_devices
 from dranode.sanity.offers import OfferedDevice, together
 
 _TYPES: Final = "k8s.io/api/resource/v1/types.go"
@@ -35,6 +36,7 @@ def shares_are_answered(bench: Bench) -> None:
     """One share of a device that several claims can have."""
     claim = bench.claim(bench.devices(shareable=True))
     (answer,) = bench.prepared(claim, version=_v1(bench))
+    need_devices(answer)
     shares = {result["shareID"] for result in claim.results}
     answered = {device.share_id for device in answer.devices}
     expect(answered <= shares and answered, f"the answer has {answered}, and the allocation {shares}", "copy shareID")
@@ -76,6 +78,7 @@ def a_claim_has_two_shares(bench: Bench) -> None:
     (device,) = _shared(bench, 2)
     claim = bench.claim([device, device])
     (answer,) = bench.prepared(claim, version=_v1(bench))
+    need_devices(answer)
     shares = {(result["request"], result["shareID"]) for result in claim.results}
     answered = {(name, entry.share_id) for entry in answer.devices for name in entry.requests}
     if {share for _, share in answered} == {None}:

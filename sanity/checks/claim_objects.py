@@ -8,7 +8,7 @@ from typing import Any, Final
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import expect
 from dranode.sanity.check import must, should
-from dranode.sanity.objects import KubeDocument, kind_of
+from dranode.sanity.kinds import KubeDocument, kind_of
 
 _STATUS: Final = "KEP-4817; resource.k8s.io/v1 types.go, ResourceClaimStatus.devices: each driver owns its own entries"
 _DELETED: Final = "2026-01-01T00:00:00Z"

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from dranode.sanity.bench import Bench, BenchClaim, calling
+from dranode.sanity.bench import Bench, calling
 from dranode.sanity.breach import expect
 from dranode.sanity.check import must, should
+from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import ClaimAnswer, DriverCallError
 from dranode.sanity.offers import together
 

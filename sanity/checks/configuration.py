@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dranode.sanity.bench import OTHER_DRIVER, Bench, BenchClaim
+from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
+from dranode.sanity.claims import BenchClaim
 
 _TYPES: Final = "k8s.io/api/resource/v1/types.go"
 _OPAQUE: Final = f"{_TYPES}, OpaqueDeviceConfiguration"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.bench import Bench
 from dranode.sanity.breach import expect
 from dranode.sanity.check import must
-from dranode.sanity.checks.prepare import several_devices
+from dranode.sanity.checks.available import several_devices
+from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import ClaimAnswer, ClaimIdentity
 
 _UID: Final = "Kubernetes, object names and IDs: a UID alone is unique over the time and space of a cluster"

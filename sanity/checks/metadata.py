@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from dranode.cdi.spec import Mount
 from dranode.driver.core.api.names import is_qualified_name
-from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import must, should
+from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import ClaimAnswer
 
 _KEP: Final = "KEP-5304"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any, Final
 
-from dranode.sanity.bench import OTHER_DRIVER, Bench, BenchClaim
+from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.kubelet import DRA_SERVICES, ClaimIdentity, DriverCallError
+from dranode.sanity.checks.available import claims_beside, need_devices, several_devices, two_claims
+from dranode.sanity.claims import missing_claim
+from dranode.sanity.kubelet import DRA_SERVICES, DriverCallError
 
 PROTO: Final = "k8s.io/kubelet/pkg/apis/dra/v1/api.proto"
 HELPER: Final = "k8s.io/dynamic-resource-allocation/kubeletplugin/draplugin.go"
@@ -113,11 +114,14 @@ def requests_are_those_allocated(bench: Bench) -> None:
 
 @must(
     "prepare-count",
-    "Several devices of one request are all answered, each for that request.",
+    "A driver that answers the device of a request answers all devices of one that has several.",
     "resource.k8s.io/v1 types.go, ExactDeviceRequest.count: one request may be given many devices",
 )
 def devices_of_one_request_are_answered(bench: Bench) -> None:
     """Two devices for one request, which the runtime finds in CDI."""
+    (alone,) = bench.prepared(single := bench.claim())
+    bench.unprepared(single)
+    need_devices(alone)
     claim = bench.claim(several_devices(bench, 2), requests=("both", "both"))
     (answer,) = bench.prepared(claim)
     expected = sorted((result["pool"], result["device"]) for result in claim.results)
@@ -150,7 +154,7 @@ def prepare_repeats(bench: Bench) -> None:
 )
 def a_batch_is_prepared(bench: Bench) -> None:
     """Two claims with a device each."""
-    claims = _claims(bench, 2)
+    claims = claims_beside(bench, 2)
     answers = bench.prepared(*claims)
     for claim, answer in zip(claims, answers, strict=True):
         allocated = {(result["pool"], result["device"]) for result in claim.results}
@@ -290,50 +294,8 @@ def long_names_are_prepared(bench: Bench) -> None:
     bench.unprepared(claim)
 
 
-def deallocate(document: dict[str, Any]) -> None:
-    """Take a claim's allocation away."""
-    document["status"] = {}
-
-
 def _add_fields(document: dict[str, Any]) -> None:
     document["ofSanity"] = True
     document["spec"]["devices"]["ofSanity"] = "x"
     document["status"]["ofSanity"] = {"a": 1}
     document["status"]["allocation"]["devices"]["ofSanity"] = []
-
-
-def missing_claim() -> BenchClaim:
-    """A claim that no API server has."""
-    identity = ClaimIdentity("sanity", f"missing-{uuid.uuid4().hex[:8]}", str(uuid.uuid4()))
-    return BenchClaim(identity, {"status": {"allocation": {"devices": {"results": []}}}})
-
-
-def several_devices(bench: Bench, count: int) -> list[Any]:
-    """So many devices, or shares of one where there are not so many.
-
-    Raises:
-        Unable: there is neither.
-    """
-    try:
-        return bench.devices(count)
-    except Unable:
-        (device,) = bench.devices(shareable=True)
-        if device.shares() < count:
-            raise
-        return [device] * count
-
-
-def two_claims(bench: Bench) -> list[BenchClaim]:
-    """Two claims that can be prepared beside each other, or one if the driver has no more to give."""
-    if bench.api is None:
-        return [bench.claim()]
-    try:
-        return _claims(bench, 2)
-    except Unable:
-        return [bench.claim()]
-
-
-def _claims(bench: Bench, count: int) -> list[BenchClaim]:
-    if bench.api is None:
-        return [bench.claim() for _ in range(count)]
-    return [bench.claim([device]) for device in several_devices(bench, count)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 
-from dranode.sanity.apiserver import RequestFault
-from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.prepare import HELPER, KUBELET, deallocate, missing_claim
+from dranode.sanity.checks.prepare import HELPER, KUBELET
+from dranode.sanity.claims import BenchClaim, deallocate, missing_claim
+from dranode.sanity.http_requests import RequestFault
 from dranode.sanity.kubelet import CALL_SECONDS, DriverCallError
 from dranode.sanity.offers import OfferedDevice
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 
-from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.bench import Bench
 from dranode.sanity.breach import expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.prepare import HELPER, deallocate, several_devices
+from dranode.sanity.checks.available import several_devices
+from dranode.sanity.checks.prepare import HELPER
+from dranode.sanity.claims import BenchClaim, deallocate
 from dranode.sanity.kubelet import ClaimIdentity, DriverCallError
 
 

@@ -7,9 +7,10 @@ import threading
 import time
 from typing import Final
 
-from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
+from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import DriverCallError
 
 _HELPER: Final = "kubeletplugin/draplugin.go: the process that prepared need not be the one that unprepares"

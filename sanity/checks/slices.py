@@ -8,7 +8,7 @@ from typing import Any, Final
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.objects import KubeDocument, stored
+from dranode.sanity.kinds import KubeDocument, stored
 from dranode.sanity.offers import current_pools
 from dranode.sanity.slice_rules import pool_problems, slice_refusals
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import Any, Final
 
-from dranode.sanity.bench import Bench, BenchClaim
+from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.prepare import two_claims
+from dranode.sanity.checks.available import two_claims
+from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import DRA_SERVICES, ClaimIdentity
 
 _PROTO: Final = "k8s.io/kubelet/pkg/apis/dra/v1/api.proto"

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dranode.sanity.apiserver import ApiServer
-from dranode.sanity.bench import Bench, BenchPlaces
+from dranode.sanity.bench import Bench
+from dranode.sanity.driver_link import BenchPlaces
 from tests.fakes.sanity.driver import CONFIGURATIONS, RightDriver
 from tests.fakes.waiting import PATIENCE
 
@@ -24,7 +25,7 @@ def bench_of(kind: type[RightDriver], patience: float = PATIENCE, quiet: float =
         api.put("nodes", {"metadata": {"name": "node", "uid": "uid-of-node"}})
         driver = kind(folder, api.url)
         places = BenchPlaces("", folder / "plugins_registry", folder / "cdi", "node", folder / "plugins")
-        bench = Bench(places, api, driver, configurations=CONFIGURATIONS, patience=patience, quiet=quiet)
+        bench = Bench(places, driver, api=api, configurations=CONFIGURATIONS, patience=patience, quiet=quiet)
         try:
             yield bench
         finally:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from dranode.sanity.bench import Bench
 from dranode.sanity.catalogue import all_checks
-from dranode.sanity.check import Check
+from dranode.sanity.check import Check, Level
 from dranode.sanity.suite import Verdict, run_checks
 from tests.fakes.sanity import (
     faults_allocation,
@@ -22,7 +23,7 @@ from tests.fakes.sanity import (
     faults_slices,
 )
 from tests.fakes.sanity.bench import bench_of
-from tests.fakes.sanity.driver import DriverWithoutHealth, RightDriver
+from tests.fakes.sanity.driver import Document, DriverWithoutHealth, RightDriver
 from tests.fakes.sanity.fault import FAULTS, Fault
 from tests.fakes.waiting import PATIENCE
 
@@ -61,6 +62,22 @@ def test_a_driver_without_health_passes() -> None:
     with bench_of(DriverWithoutHealth) as bench:
         (outcome,) = run_checks(bench, [CHECKS["health-not-advertised"]])
     assert (outcome.verdict, outcome.text) == (Verdict.PASSED, "")
+
+
+class AnswersNoDevices(RightDriver):
+    """Hands its devices over by other means, as drivers with NRI alone do."""
+
+    def prepare(self, claim: Any) -> list[Document]:
+        super().prepare(claim)
+        return []
+
+
+def test_a_driver_that_answers_no_devices_breaks_no_must() -> None:
+    musts = [check for check in CHECKS.values() if check.level is Level.MUST]
+    with bench_of(AnswersNoDevices) as bench:
+        outcomes = run_checks(bench, musts)
+    assert {each.check.id: each.text for each in outcomes if each.verdict is Verdict.FAILED} == {}
+    assert sum(each.verdict is Verdict.PASSED for each in outcomes) > len(musts) / 2
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.check}-{fault.driver.__name__}")

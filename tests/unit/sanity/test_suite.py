@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from dranode.driver.core.api.errors import UsageError
-from dranode.sanity.breach import Breach, Unable
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.catalogue import all_checks
 from dranode.sanity.check import Check, CheckGroup, Level
 from dranode.sanity.kubelet import DriverCallError
@@ -121,6 +122,32 @@ def test_a_driver_that_ends_during_a_check_fails_it_and_is_started_again() -> No
         outcomes = run_checks(bench, [check("cdi-a", look=end), check("cdi-b", look=lambda _: None)])
     assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.PASSED]
     assert outcomes[0].text == "the driver ended with status 3 during the check"
+
+
+class Torn(RightDriver):
+    """Does not start with a file that was written by halves."""
+
+    def start(self, instance: str = "") -> None:
+        if (self.folder / "plugins" / "torn").exists():
+            self.status = 1
+        else:
+            super().start(instance)
+
+
+@pytest.mark.parametrize("ends", [lambda: None, lambda: expect(False, "seen", "do")], ids=["passed", "failed"])  # noqa: FBT003
+def test_a_check_after_which_the_driver_does_not_start_fails_and_the_next_has_an_empty_folder(ends: Any) -> None:
+    def tear(bench: Bench) -> None:
+        bench.disconnect()
+        bench.started().kill()
+        (bench.places.data / "torn").touch()  # type: ignore[operator]
+        ends()
+
+    with bench_of(Torn) as bench:
+        first, second = run_checks(bench, [check("cdi-a", look=tear), check("cdi-b", look=lambda _: None)])
+        assert (bench.places.data.parent / "plugins-1" / "torn").exists()  # type: ignore[union-attr]
+    assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
+    assert "does not start again after it, except with an empty folder: no registration socket answers" in first.text
+    assert first.text.startswith("seen; ") == (first.remedy == "do")
 
 
 def test_a_failure_says_that_the_driver_ended_meanwhile() -> None:

@@ -1,0 +1,202 @@
+"""ResourceSlices: how a driver gets along with an API server that fails or is older, and what it asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Unable, expect
+from dranode.sanity.check import must, should
+from dranode.sanity.checks.settled import CONTROLLER, SLICES, expect_back, settled_content
+from dranode.sanity.checks.slices import published_slices
+from dranode.sanity.http_requests import RequestFault
+from dranode.sanity.kinds import kind_of
+
+
+@must(
+    "slices-conflict",
+    "A write that meets a conflict is made again.",
+    "Kubernetes API conventions: 409 Conflict; get, compare, write",
+)
+def conflicts_are_overcome(bench: Bench) -> None:
+    """The next two writes are answered 409."""
+    _overcomes(bench, RequestFault("PUT", SLICES, 1, status=409), RequestFault("POST", SLICES, 1, status=409))
+
+
+@must(
+    "slices-server-error",
+    "A write that the server fails is made again.",
+    f"{CONTROLLER}: a failed sync is repeated",
+)
+def server_errors_are_overcome(bench: Bench) -> None:
+    """The next requests for slices are answered 503."""
+    _overcomes(bench, *(RequestFault(method, SLICES, 2, status=503) for method in ("PUT", "POST", "GET")))
+
+
+def _overcomes(bench: Bench, *faults: RequestFault) -> None:
+    before = settled_content(bench)
+    bench.server().faults.extend(faults)
+    for document in bench.slices():
+        bench.server().objects.remove(SLICES, document["metadata"]["name"])
+    expect_back(bench, before, "writes failed")
+
+
+@must(
+    "slices-server-restart",
+    "After the API server was away, slices are looked after as before.",
+    "client-go reflectors: list and watch again after a connection is lost",
+)
+def a_restarted_server_is_served(bench: Bench) -> None:
+    """Away, back, and then a slice is deleted."""
+
+    def go_and_come() -> None:
+        bench.server().stop()
+        bench.eventually(lambda: False, 0.3)
+        bench.server().start()
+
+    _outlives(bench, go_and_come)
+
+
+@must(
+    "slices-expired",
+    "After the history of a watch has expired (410), slices are looked after as before.",
+    "Kubernetes API concepts: 410 Gone; list again",
+)
+def an_expired_watch_is_renewed(bench: Bench) -> None:
+    """The server forgets its history, and then the watches end."""
+
+    def expire() -> None:
+        objects = bench.server().objects
+        with objects.changed:
+            objects.version += 1000
+        objects.forget()
+
+    _outlives(bench, expire)
+
+
+def _outlives(bench: Bench, happens: Callable[[], object]) -> None:
+    before = settled_content(bench)
+    happens()
+    bench.eventually(lambda: False, min(bench.quiet, 0.5))
+    for document in bench.slices():
+        bench.server().objects.remove(SLICES, document["metadata"]["name"])
+    expect_back(bench, before, "the server came back")
+
+
+@should(
+    "slices-selected",
+    "Lists and watches of slices select those of the driver or the node.",
+    f"{CONTROLLER}: field selector spec.driver and spec.nodeName; a cluster has slices for each node",
+)
+def slices_are_selected(bench: Bench) -> None:
+    """The lists since the driver runs."""
+    published_slices(bench)
+    kind = kind_of(SLICES)
+    lists = [seen for seen in bench.server().requests("GET", kind.resource) if seen.path.endswith(kind.resource)]
+    if not lists:
+        raise Unable("the driver lists no slices")
+    plain = [seen for seen in lists if "spec." not in seen.query.get("fieldSelector", "")]
+    expect(not plain, f"{len(plain)} of {len(lists)} lists select nothing", "set the field selectors")
+
+
+@should(
+    "slices-watched",
+    "Slices are watched, not listed over and over.",
+    "Kubernetes API concepts: efficient detection of changes",
+)
+def slices_are_watched(bench: Bench) -> None:
+    """Lists within a while without events."""
+    settled_content(bench)
+
+    def lists() -> int:
+        seen = bench.server().requests("GET", SLICES)
+        return sum(each.path.endswith(SLICES) and each.query.get("watch") not in ("true", "1") for each in seen)
+
+    before = lists()
+    bench.eventually(lambda: False, bench.quiet)
+    count = lists() - before
+    expect(count <= 1, f"{count} lists of slices within {bench.quiet:g} s", "watch from the version of the list")
+
+
+@should(
+    "slices-locked",
+    "Updates name the version that they are based on.",
+    "Kubernetes API concepts: optimistic concurrency by metadata.resourceVersion",
+)
+def updates_are_based_on_a_version(bench: Bench) -> None:
+    """A slice is changed by somebody else, so that it must be updated."""
+    before = settled_content(bench)
+    document = next((each for each in bench.slices() if each["spec"].get("devices")), bench.slices()[0])
+    bench.server().objects.edit(SLICES, document["metadata"]["name"], lambda edited: edited["spec"]["devices"].pop())
+    expect_back(bench, before, "a device was taken out of a slice")
+    updates = [seen for seen in bench.server().requests("PUT", SLICES) if isinstance(seen.body, dict)]
+    if not updates:
+        raise Unable("the driver creates slices anew instead of updating them")
+    blind = [seen for seen in updates if not seen.body["metadata"].get("resourceVersion")]
+    expect(not blind, f"{len(blind)} of {len(updates)} updates name no version", "send metadata.resourceVersion")
+
+
+@should(
+    "slices-v1beta2",
+    "Where the server has no v1 of resource.k8s.io, v1beta2 is used.",
+    "kubeletplugin helper: v1, then v1beta2, then v1beta1",
+)
+def v1beta2_is_used(bench: Bench) -> None:
+    """A server of Kubernetes 1.33."""
+    _older_server(bench, ("v1beta2", "v1beta1"))
+
+
+@should(
+    "slices-v1beta1",
+    "Where the server has v1beta1 of resource.k8s.io alone, that is used.",
+    "kubeletplugin helper: v1, then v1beta2, then v1beta1",
+)
+def v1beta1_is_used(bench: Bench) -> None:
+    """A server of Kubernetes 1.32."""
+    _older_server(bench, ("v1beta1",))
+
+
+def _older_server(bench: Bench, versions: tuple[str, ...]) -> None:
+    process, server = bench.started(), bench.server()
+    before = settled_content(bench)
+    newest, server.versions = server.versions, versions
+    try:
+        process.kill()
+        bench.disconnect()
+        for document in bench.slices():
+            server.objects.remove(SLICES, document["metadata"]["name"])
+        process.start()
+        bench.connect()
+        expect_back(bench, before, f"a start before a server with {versions[0]}")
+        bench.prepared(bench.claim(bench.devices()))
+    finally:
+        bench.clean()
+        server.versions = newest
+        process.kill()
+        bench.disconnect()
+
+
+@must(
+    "slices-after-restart",
+    "A driver that starts again finds its slices and leaves them as they are.",
+    f"{CONTROLLER}: slices are matched by name and content; needless generations make schedulers start over",
+)
+def restarts_leave_slices(bench: Bench) -> None:
+    """Names, generations and contents before and after.
+
+    Checks before this one may have left slices that the driver has still to repair; one that starts does so at once.
+    """
+    bench.restart()
+    bench.eventually(lambda: False, 2 * bench.quiet)
+    before = settled_content(bench)
+    names = sorted(each["metadata"]["name"] for each in bench.slices())
+    generations = sorted(each["spec"]["pool"]["generation"] for each in bench.slices())
+    bench.restart()
+    bench.eventually(lambda: False, bench.quiet)
+    expect(settled_content(bench) == before, "the slices have other contents", "publish in a stable order")
+    expect(
+        sorted(each["metadata"]["name"] for each in bench.slices()) == names
+        and sorted(each["spec"]["pool"]["generation"] for each in bench.slices()) == generations,
+        f"the slices are {[each['metadata']['name'] for each in bench.slices()]}, and were {names}",
+        "match the slices that are there before writing",
+    )

@@ -1,0 +1,77 @@
+"""The content of a driver's slices once it has come to rest, and whether it comes back after a disturbance."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import expect
+from dranode.sanity.checks.slices import published_slices
+from dranode.sanity.kinds import KubeDocument
+
+CONTROLLER: Final = "k8s.io/dynamic-resource-allocation/resourceslice"
+"""What does the same for drivers in Go, and is the source of most rules."""
+SLICES: Final = "resourceslices"
+
+
+def content_of(bench: Bench) -> list[Any]:
+    """Return what a scheduler reads of the driver's slices, without what every write changes."""
+    slices = bench.slices()
+    return sorted(
+        (
+            [_timeless(document["spec"].get("devices") or []), document["spec"].get("sharedCounters"),
+             document["spec"]["pool"]["name"]]
+            for document in slices
+            if document["spec"]["pool"].get("generation", 0) == _newest(slices, document)
+        ),
+        key=repr,
+    )  # fmt: skip
+
+
+def _newest(slices: list[KubeDocument], document: KubeDocument) -> int:
+    pool = document["spec"]["pool"]["name"]
+    return max(
+        int(each["spec"]["pool"].get("generation", 0)) for each in slices if each["spec"]["pool"]["name"] == pool
+    )
+
+
+def _timeless(devices: list[KubeDocument]) -> list[KubeDocument]:
+    copied = copy.deepcopy(devices)
+    for device in copied:
+        for taint in device.get("taints") or ():
+            taint.pop("timeAdded", None)
+    return copied
+
+
+def settled_content(bench: Bench) -> list[Any]:
+    """The content once nothing has been written for a moment, or at last when patience ends."""
+    published_slices(bench)
+
+    def settled() -> bool:
+        count = len(bench.server().writes(SLICES))
+        bench.eventually(lambda: False, min(bench.quiet, 1.0))
+        return len(bench.server().writes(SLICES)) == count
+
+    bench.eventually(settled)
+    return content_of(bench)
+
+
+def expect_back(bench: Bench, before: list[Any], what: str) -> None:
+    """See that the content is as it was before something happened.
+
+    Args:
+        bench: the bench.
+        before: the content, by `settled_content`.
+        what: what happened, for the sentence.
+
+    Raises:
+        Breach: it is not, though patience has ended.
+    """
+    bench.eventually(lambda: content_of(bench) == before)
+    seen = len(bench.slices())
+    expect(
+        content_of(bench) == before,
+        f"{bench.patience:g} s after {what}, {seen} slices are there, and not as before",
+        "watch slices, and compare what is there with what should be",
+    )

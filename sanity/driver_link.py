@@ -1,0 +1,284 @@
+"""The way to a driver under test: its sockets and its process, as kubelet and a node have them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dranode.driver.core.api.errors import DranodeError
+from dranode.sanity.breach import Breach, Unable, expect
+from dranode.sanity.kubelet import DRA_SERVICES, GET_INFO_SECONDS, DriverCallError, DriverInfo, SocketClient
+from dranode.sanity.process import DriverProcess
+
+T = TypeVar("T")
+
+_LOOK_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True)
+class BenchPlaces:
+    """The places of a driver's files.
+
+    Attributes:
+        socket: the DRA service's socket; empty where registration says it.
+        registration: a registration socket, or the folder in which one appears; None for none.
+        cdi: the folder of CDI specs; None where the suite cannot see it.
+        node: the node's name.
+        data: the folder for plugins' data; None where the suite does not name it.
+    """
+
+    socket: str
+    registration: Path | None
+    cdi: Path | None
+    node: str
+    data: Path | None = None
+
+
+@dataclass
+class DriverLink:
+    """The way to a driver.
+
+    Attributes:
+        places: where things are.
+        process: the driver, if the suite has started it.
+        patience: seconds after which something that must come about will not.
+        quiet: seconds for which something that must not come about is watched.
+    """
+
+    places: BenchPlaces
+    process: DriverProcess | None = None
+    patience: float = 60.0
+    quiet: float = 5.0
+    _info: DriverInfo | None = None
+    _clients: list[SocketClient] = field(default_factory=list)
+    _plugin: SocketClient | None = None
+
+    @property
+    def driver(self) -> str:
+        """The driver's name."""
+        return self.info.name
+
+    @property
+    def info(self) -> DriverInfo:
+        """Return what the driver says of itself, as it was first asked."""
+        if self._info is None:
+            self.connect()
+        if self._info is None:
+            raise Unable("the driver has no registration socket; name it with --registration-socket")
+        return self._info
+
+    @property
+    def version(self) -> str:
+        """The DRA service that kubelet would take."""
+        versions = self._info.versions if self._info else tuple(DRA_SERVICES)
+        known = next((version for version in versions if version in DRA_SERVICES), None)
+        return known or next(iter(DRA_SERVICES))
+
+    def connect(self) -> None:
+        """Wait until the driver answers, register it as kubelet does, and connect to its service.
+
+        Raises:
+            Breach: it does not answer.
+        """
+        self.disconnect()
+        if self.places.registration is not None:
+            socket = self.registration_socket()
+            with self.registrar(socket) as client:
+                self._info = _asked(client, self.patience)
+                client.notify(registered=True)
+        self._plugin = SocketClient(self.endpoint())
+        self._clients.append(self._plugin)
+        self._wait_for_service(self._plugin)
+
+    def endpoint(self) -> str:
+        """The path of the DRA service's socket."""
+        if self._info is None:
+            return self.places.socket
+        return self._info.endpoint or str(self.registration_socket())
+
+    def registration_socket(self) -> Path:
+        """The registration socket, as soon as there is one that answers.
+
+        Raises:
+            Unable: the suite does not know where it should be.
+            Breach: none appears.
+        """
+        answering = self.eventually(lambda: self._ended() or next(iter(self.registration_sockets()), None))
+        if not isinstance(answering, Path):
+            log = f"; its log ends: {self.process.log()[-600:]}" if self.process else ""
+            raise Breach(
+                f"no registration socket answers at {self.places.registration}, and {answering}{log}"
+                if answering
+                else f"no registration socket answers at {self.places.registration} within {self.patience:g} s{log}",
+                "create <registry folder>/<driver>-reg.sock and serve pluginregistration.Registration there",
+            )
+        return answering
+
+    def registration_sockets(self) -> list[Path]:
+        """The registration sockets that answer, oldest first.
+
+        Raises:
+            Unable: the suite does not know where they should be.
+        """
+        return [path for path in self.listed_sockets() if self._answers(path)]
+
+    def listed_sockets(self) -> list[Path]:
+        """The sockets that kubelet would look at, oldest first, whether they answer or not.
+
+        Raises:
+            Unable: the suite does not know where they should be.
+        """
+        place = self.places.registration
+        if place is None:
+            raise Unable("no registration socket was named; add --registration-socket")
+        paths = sorted(place.glob("*"), key=_birth) if place.is_dir() else [place]
+        return [path for path in paths if path.is_socket() and path.name[:1] != "."]
+
+    def _answers(self, path: Path) -> bool:
+        with self.registrar(path) as client:
+            try:
+                client.get_info()
+            except DriverCallError:
+                return False
+        return True
+
+    @contextlib.contextmanager
+    def registrar(self, socket: Path | None = None) -> Iterator[SocketClient]:
+        """A new connection to a registration socket, as kubelet makes one for every registration."""
+        client = SocketClient(str(socket or self.registration_socket()))
+        try:
+            yield client
+        finally:
+            client.close()
+
+    @property
+    def plugin(self) -> SocketClient:
+        """The connection to the DRA service."""
+        if self._plugin is None:
+            self.connect()
+        if self._plugin is None:
+            raise Unable("the driver's service is not known")
+        return self._plugin
+
+    def another_connection(self, endpoint: str | None = None, authority: str | None = None) -> SocketClient:
+        """A connection to a DRA service of its own; closed at the end of the check."""
+        client = SocketClient(endpoint or self.endpoint(), authority)
+        self._clients.append(client)
+        return client
+
+    def disconnect(self) -> None:
+        """Close every connection, as a kubelet that restarts does."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        self._plugin = None
+
+    def started(self) -> DriverProcess:
+        """The driver that the suite has started.
+
+        Raises:
+            Unable: somebody else has started it.
+        """
+        if self.process is None:
+            raise Unable("the suite did not start the driver; name its command after --")
+        return self.process
+
+    def restart(self, between: Callable[[], object] = lambda: None) -> None:
+        """Kill the driver, let something happen, start it again and wait until it answers."""
+        process = self.started()
+        self.disconnect()
+        process.kill()
+        between()
+        process.start()
+        self.connect()
+
+    def see_it_answers(self) -> None:
+        """See that the driver runs and answers, starting it if it must be.
+
+        Raises:
+            Breach: it does not answer.
+            DranodeError: it cannot be started.
+        """
+        if self.process is not None and (self._plugin is None or self.process.exited() is not None):
+            self.disconnect()
+            self.process.kill()
+            self.process.start()
+        if self._plugin is None:
+            self.connect()
+
+    def start_afresh(self) -> None:
+        """Start the driver with an empty folder, as on a new node; what it had in it is kept beside it.
+
+        Raises:
+            Unable: the suite does not know its folder.
+            Breach: it does not answer even so.
+            DranodeError: it cannot be started, or its folder not be moved.
+        """
+        process, data = self.started(), self.places.data
+        if data is None:
+            raise Unable("the driver's folder is not known")
+        self.disconnect()
+        process.kill()
+        try:
+            kept = next(path for n in itertools.count(1) if not (path := data.with_name(f"{data.name}-{n}")).exists())
+            data.rename(kept)
+            data.mkdir()
+        except OSError as error:
+            raise DranodeError(f"{data} cannot be moved away: {error.strerror}") from error
+        process.start()
+        self.connect()
+
+    def ended_unasked(self) -> str:
+        """That the driver has ended although no check asked it to, with its status; empty if it has not."""
+        return "" if self._plugin is None else self._ended()
+
+    def _ended(self) -> str:
+        """That the driver has ended, with its status; empty if it runs, or somebody else has started it."""
+        status = None if self.process is None else self.process.exited()
+        if status is None:
+            return ""
+        how = f"status {status}" if status >= 0 else f"signal {-status} ({signal.strsignal(-status)})"
+        return f"the driver ended with {how}"
+
+    def eventually(self, holds: Callable[[], T], seconds: float | None = None) -> T:
+        """Return what `holds` gives as soon as it is true, or at last after so many seconds (the bench's patience)."""
+        ends = time.monotonic() + (self.patience if seconds is None else seconds)
+        while not (seen := holds()) and time.monotonic() < ends:
+            time.sleep(_LOOK_SECONDS)
+        return seen
+
+    def _wait_for_service(self, plugin: SocketClient) -> None:
+        """Wait until the service answers at all; what it answers is a check's business."""
+
+        def answers() -> bool:
+            try:
+                plugin.prepare(self.version, (), GET_INFO_SECONDS)
+            except DriverCallError as error:
+                return error.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+            return True
+
+        expect(
+            self.eventually(answers),
+            f"the DRA service at {self.endpoint()} does not answer within {self.patience:g} s",
+            "listen at the endpoint that GetInfo names before the registration socket appears",
+        )
+
+
+def _asked(client: SocketClient, seconds: float) -> DriverInfo:
+    try:
+        return client.get_info(seconds, wait=True)
+    except DriverCallError as error:
+        raise Breach(f"GetInfo failed: {error}", "serve pluginregistration.Registration at the socket") from error
+
+
+def _birth(path: Path) -> tuple[float, str]:
+    try:
+        return path.stat().st_mtime, path.name
+    except FileNotFoundError:
+        return 0.0, path.name
