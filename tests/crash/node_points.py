@@ -7,20 +7,19 @@ kubelet and the containers know it.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from tests.crash.points import CALLS, Point, Violation, missing, traced_calls
+from tests.crash.points import CALLS, missing, traced_calls
+from tests.crash.runs import Point, Violation, every_nth, report
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.node import Node
 from tests.hostile.runtime import Violation as StepViolation
@@ -127,31 +126,13 @@ def survive(point: Point) -> bool:
     return "killed by SIGKILL" in trace or "INJECTED" in trace
 
 
-def counted(points: list[Point]) -> str:
-    """How many points each call has."""
-    return ", ".join(f"{call} {number}" for call, number in Counter(point.call for point in points).items())
-
-
 def main() -> int:
     """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.node_points")
-    parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
-    options = parser.parse_args()
-    if reason := missing():
-        print(f"not run: {reason}")  # noqa: T201
+    every = every_nth("node_points", missing)
+    if every is None:
         return 1
     points = find_points()
-    chosen = points[:: options.every]
-    reached = survived = 0
-    for point in chosen:
-        try:
-            reached += survive(point)
-            survived += 1
-        except Violation as violation:
-            print(violation, flush=True)  # noqa: T201
-    print(f"beside another instance and a runtime: {len(points)} points: {counted(points)}")  # noqa: T201
-    print(f"{len(chosen)} run, {reached} reached, {survived} survived")  # noqa: T201
-    return int(survived < len(chosen))
+    return report("beside another instance and a runtime", points, points[::every], survive)
 
 
 if __name__ == "__main__":

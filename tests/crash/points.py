@@ -2,7 +2,8 @@
 
 `strace` counts the system calls of an undisturbed run (start, Prepare, a repeated Prepare, Unprepare, stop), and then
 brings the process down at the n-th call of each kind, for every n. After each the driver is started again, undisturbed,
-and has to know what kubelet was told, and to leave nothing behind. `make crash` prints points and survivors.
+and has to know what kubelet was told, and to leave nothing behind; so it has to where that run began without a ledger,
+which was lost. `make crash` prints points and survivors.
 
 strace counts the calls of each thread by itself: a point is the n-th call of a kind of the first thread to get there.
 """
@@ -36,6 +37,7 @@ from dranode.driver.core.claims.record import PreparedDevice, Record
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger_reading import read_ledger
+from tests.crash.runs import Point, Violation, report
 from tests.fakes.waiting import PATIENCE
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
@@ -86,6 +88,25 @@ MEMORY: Final = Subject(
     lambda record, number: str(number % 2) if record.amounts == {f"hugepages-2m-numa{number % 2}": 512 << 20} else "?",
 )
 SUBJECTS: Final = {subject.name: subject for subject in (CPU, MEMORY)}
+
+
+def _lose_ledger(data: Path) -> None:
+    """Leave the copy alone."""
+    (data / "ledger.db").write_bytes(b"lost")
+
+
+def _lose_ledger_and_copy(data: Path) -> None:
+    """Leave the CDI specs alone."""
+    for path in data.glob("ledger.db*"):
+        path.write_bytes(b"lost")
+
+
+# What happened before the run, if anything: by the name of the run, what it did to the driver's folder.
+LIVES: Final[Mapping[str, Callable[[Path], None] | None]] = {
+    "plain": None,
+    "recovery from the copy": _lose_ledger,
+    "recovery from CDI specs": _lose_ledger_and_copy,
+}
 # What changes something outside the process, on Linux; each stands with `?` so that no architecture needs to have it.
 CALLS: Final = (
     "write", "pwrite64", "ftruncate", "fsync", "fdatasync", "rename", "renameat", "renameat2", "unlink", "unlinkat",
@@ -94,28 +115,6 @@ CALLS: Final = (
 # A call with one of these errors, in place of the kill.
 ERRORS: Final = ("ENOSPC", "EIO", "EROFS", "EMFILE")
 _LINE: Final = re.compile(r"^(\d+)\s+(\w+)\(")
-
-
-@dataclass(frozen=True)
-class Point:
-    """The n-th call of a kind; `error` is what it fails with, or empty for SIGKILL."""
-
-    call: str
-    number: int
-    error: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.call}#{self.number} {self.error or 'SIGKILL'}"
-
-    @property
-    def injection(self) -> str:
-        """What strace is told."""
-        what = f"error={self.error}" if self.error else "signal=SIGKILL"
-        return f"{self.call}:{what}:when={self.number}"
-
-
-class Violation(Exception):  # noqa: N818 - what an invariant says
-    """What must not be after a crash."""
 
 
 def missing() -> str:
@@ -202,10 +201,12 @@ def use(run: Run, told: Told) -> None:
     if not run.register():
         return
     for number in range(CLAIMS):
-        told[number] = None
+        known = told.setdefault(number, None)
         with contextlib.suppress(KubeletError):
             (answer,) = run.kubelet.prepare(pod(number, run.subject)).values()
             if isinstance(answer, Prepared):
+                if known not in (None, answer.devices):
+                    raise Violation(f"claim {number} is answered {answer.devices}, and kubelet was told {known}")
                 told[number] = answer.devices
     run.kubelet.restart()
     if run.register():
@@ -228,7 +229,17 @@ def end(run: Run) -> None:
         run.process.wait(10)
 
 
-def find_points(subject: Subject = CPU, *, errors: bool = False) -> list[Point]:
+def _before(folder: Path, subject: Subject, life: str) -> Told:
+    """What comes before the run that is brought down; what kubelet knows then."""
+    told: Told = {}
+    if (spoil := LIVES[life]) is not None:
+        with serving(folder, subject=subject) as run:
+            use(run, told)
+        spoil(folder / "kubelet" / "plugins" / subject.driver)
+    return told
+
+
+def find_points(subject: Subject = CPU, *, life: str = "plain", errors: bool = False) -> list[Point]:
     """The points of an undisturbed run.
 
     Raises:
@@ -236,7 +247,7 @@ def find_points(subject: Subject = CPU, *, errors: bool = False) -> list[Point]:
     """
     calls = ",".join(f"?{call}" for call in CALLS)
     with world(subject) as folder:
-        told: Told = {}
+        told = _before(folder, subject, life)
         traced = ("strace", "-f", "-qq", "-o", str(folder / "trace"), "-e", f"trace={calls}")
         with serving(folder, traced, subject) as run:
             use(run, told)
@@ -261,25 +272,16 @@ def traced_calls(trace: str) -> Counter[str]:
     return most
 
 
-def survive(point: Point, subject: Subject = CPU) -> bool:
+def survive(point: Point, subject: Subject = CPU, life: str = "plain") -> bool:
     """Bring the driver down at a point, start it again, and look; whether the point was reached.
 
     Raises:
         Violation: something that kubelet was told is not so, or something is left.
     """
     with world(subject) as folder:
-        told: Told = {}
-        options = (
-            "-f",
-            "-qq",
-            "-o",
-            str(folder / "trace"),
-            "-e",
-            f"trace={point.call}",
-            "-e",
-            f"inject={point.injection}",
-        )
-        with serving(folder, ("strace", *options), subject) as run:
+        told = _before(folder, subject, life)
+        injected = ("-e", f"trace={point.call}", "-e", f"inject={point.injection}")
+        with serving(folder, ("strace", "-f", "-qq", "-o", str(folder / "trace"), *injected), subject) as run:
             use(run, told)
         trace = (folder / "trace").read_text(errors="replace")
         with serving(folder, subject=subject) as run:
@@ -343,23 +345,18 @@ def main() -> int:
     parser.add_argument("--errors", action="store_true", help="errors too: ENOSPC, EIO, EROFS, EMFILE")
     parser.add_argument("--driver", choices=sorted(SUBJECTS), default=CPU.name, help="the driver")
     options = parser.parse_args()
-    subject = SUBJECTS[options.driver]
     if reason := missing():
         print(f"not run: {reason}")  # noqa: T201
         return 1
-    points = find_points(subject, errors=options.errors)
-    reached = survived = 0
-    for point in points[:: options.every]:
-        try:
-            reached += survive(point, subject)
-            survived += 1
-        except Violation as violation:
-            print(violation, flush=True)  # noqa: T201
-    count = len(points[:: options.every])
-    by_call = ", ".join(f"{call} {number}" for call, number in Counter(point.call for point in points).items())
-    print(f"{len(points)} points: {by_call}")  # noqa: T201
-    print(f"{count} run, {reached} reached, {survived} survived")  # noqa: T201
-    return int(survived < count)
+    failed = 0
+    for life in LIVES:
+        failed |= _report_life(SUBJECTS[options.driver], life, options.every, errors=options.errors)
+    return failed
+
+
+def _report_life(subject: Subject, life: str, every: int, *, errors: bool) -> int:
+    points = find_points(subject, life=life, errors=errors)
+    return report(f"{subject.driver}, {life}", points, points[::every], lambda point: survive(point, subject, life))
 
 
 if __name__ == "__main__":

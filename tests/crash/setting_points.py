@@ -8,7 +8,6 @@ Prepare or with an Unprepare, in the end everything is as it was and nothing is 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import shutil
 import sys
@@ -23,8 +22,8 @@ from dranode.driver.local.kubelet import KubeletError
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.ledger_rows import decoded_notes
-from tests.crash.node_points import counted
-from tests.crash.points import CALLS, DRIVER, Point, Run, Violation, end, missing, serving, traced_calls
+from tests.crash.points import CALLS, DRIVER, Run, end, missing, serving, traced_calls
+from tests.crash.runs import Point, Violation, every_nth, report
 from tests.fakes.drivers import reference
 from tests.fakes.settings import BOOT, DEFAULT, RPS, WORKQUEUE, interrupt, quiet_claim
 from tests.fakes.waiting import eventually
@@ -192,24 +191,13 @@ def _prepare(run: Run, point: Point) -> None:
 
 def main() -> int:
     """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
-    parser = argparse.ArgumentParser(prog="python -m tests.crash.setting_points")
-    parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
-    options = parser.parse_args()
-    if reason := why_not():
-        print(f"not run: {reason}")  # noqa: T201
+    every = every_nth("setting_points", why_not)
+    if every is None:
         return 1
     points = find_points()
-    chosen = [(point, again) for point in points for again in (True, False)][:: options.every]
-    reached = survived = 0
-    for point, again in chosen:
-        try:
-            reached += survive(point, again=again)
-            survived += 1
-        except Violation as violation:
-            print(violation, flush=True)  # noqa: T201
-    print(f"with settings: {len(points)} points, each before a Prepare and an Unprepare: {counted(points)}")  # noqa: T201
-    print(f"{len(chosen)} run, {reached} reached, {survived} survived")  # noqa: T201
-    return int(survived < len(chosen))
+    chosen = [(point, again) for point in points for again in (True, False)][::every]
+    what = "with settings, each before a Prepare and an Unprepare"
+    return report(what, points, chosen, lambda each: survive(each[0], again=each[1]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import pytest
 
 from dranode.driver.core.claims.answers import Prepared
 from tests.crash import node_points, setting_points, unsynced
-from tests.crash.points import MEMORY, Point, Violation, find_points, look, missing, pod, serving, survive, world
+from tests.crash.points import CPU, MEMORY, find_points, look, missing, pod, serving, survive, world
+from tests.crash.runs import Point, Violation
 from tests.fakes.settings import DEFAULT
 from tests.fakes.waiting import PATIENCE
 
@@ -29,6 +30,15 @@ def test_a_sample_is_survived(point: Point) -> None:
 @pytest.mark.parametrize("point", [Point("fdatasync", 3), Point("rename", 1)], ids=str)
 def test_a_sample_is_survived_by_the_memory_driver(point: Point) -> None:
     assert survive(point, MEMORY), "the point was not reached"
+
+
+@pytest.mark.parametrize(
+    ("life", "point"),
+    [("recovery from the copy", Point("rename", 1)), ("recovery from CDI specs", Point("fdatasync", 2))],
+    ids=str,
+)
+def test_a_sample_of_a_start_whose_ledger_was_lost_is_survived(life: str, point: Point) -> None:
+    assert survive(point, CPU, life), "the point was not reached"
 
 
 def test_a_claim_that_has_less_than_it_was_given_is_a_violation() -> None:

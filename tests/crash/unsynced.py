@@ -23,7 +23,8 @@ from typing import Final
 import psutil
 
 from tests.crash.node_points import TRACED, node
-from tests.crash.points import Violation, missing
+from tests.crash.points import missing
+from tests.crash.runs import Violation
 from tests.hostile.book import BookedClaim, Stage
 from tests.hostile.node import Node
 from tests.hostile.runtime import Violation as StepViolation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -38,6 +39,7 @@ class BookedClaim:
         stage: how far it is.
         devices: what kubelet was answered, serialized.
         cpus: what its CDI spec said when it was answered.
+        instance: which one answered.
     """
 
     name: str
@@ -48,6 +50,7 @@ class BookedClaim:
     stage: Stage = Stage.PREPARING
     devices: tuple[bytes, ...] = ()
     cpus: CPUSet = field(default_factory=CPUSet)
+    instance: str = ""
 
 
 @dataclass
@@ -58,11 +61,13 @@ class Book:
         data: the driver's folder.
         cdi: the folder of CDI specs.
         claims: by UID.
+        offline: the CPUs that were offline at some time since all was right.
     """
 
     data: Path
     cdi: Path
     claims: dict[str, BookedClaim] = field(default_factory=dict)
+    offline: CPUSet = field(default_factory=CPUSet)
 
     def told(self) -> list[BookedClaim]:
         """The claims that kubelet was told are prepared."""
@@ -77,8 +82,8 @@ class Book:
         devices = json.loads(self.spec(uid).read_bytes())["devices"]
         return [entry for device in devices for entry in device["containerEdits"]["env"]]
 
-    def prepared(self, claim: BookedClaim, devices: Iterable[Any]) -> None:
-        """Take note of an answer.
+    def prepared(self, claim: BookedClaim, devices: Iterable[Any], instance: str) -> None:
+        """Take note of an instance's answer.
 
         Raises:
             Violation: it differs from what kubelet was told before, or gives a CPU twice.
@@ -94,7 +99,7 @@ class Book:
         for other in self.told():
             if other is not claim and other.cpus & cpus:
                 raise Violation(f"claims {claim.name} and {other.name} both have {other.cpus & cpus}")
-        claim.stage, claim.devices, claim.cpus = Stage.TOLD, answer, cpus
+        claim.stage, claim.devices, claim.cpus, claim.instance = Stage.TOLD, answer, cpus, instance
 
     def written(self, claim: BookedClaim) -> CPUSet:
         """The CPUs that the claim's spec says.
@@ -115,7 +120,9 @@ class Book:
             Violation: something is left of it.
         """
         del self.claims[claim.uid]
-        if left := [path.name for path in self.cdi.iterdir() if claim.uid in path.name]:
+        # The UID of one claim is the beginning of another one's.
+        own = re.compile(rf"{re.escape(claim.uid)}(?!\d)")
+        if left := [path.name for path in self.cdi.iterdir() if own.search(path.name)]:
             raise Violation(f"claim {claim.name} was unprepared, and {left} are left")
 
     # --- masks ---
@@ -128,27 +135,32 @@ class Book:
     def change(self, container: RunningContainer, cpus: CPUSet) -> None:
         """Look at a mask that a container is about to get.
 
+        One that was created while nobody answered the runtime shares with others until kubelet vouches for it, and so
+        does one whose CPUs may all have been offline when that was decided.
+
         Raises:
-            Violation: a container with claims would run on CPUs that are not theirs.
+            Violation: a container that runs on its claims' CPUs alone would run on others.
         """
         own = self.of(container)
-        if own and not cpus <= own:
+        pinned = own and container.cpus is not None and container.cpus <= own
+        if pinned and not cpus <= own and not own <= self.offline:
             raise Violation(f"{container} was given {own} and is widened to {cpus}")
 
     def created(
-        self, container: RunningContainer, containers: Collection[RunningContainer], *, alone: bool = True
+        self, container: RunningContainer, containers: Collection[RunningContainer], *, alone: str | None = None
     ) -> None:
         """Look at a container that was created, and at the others.
 
-        Of what another instance has prepared an instance hears when it looks, or when a container has the claim: unless
-        one is `alone`, CPUs of claims count that have a container.
+        Of what another instance has prepared, which may have died since, an instance hears when it looks, or when a
+        container has the claim: such CPUs count from then on, and those that the instance which is `alone` prepared.
 
         Raises:
             Violation: one runs on CPUs of another one's claims.
         """
         own = self.of(container)
         used = {uid for other in containers for uid in other.claims}
-        held = CPUSet.union(claim.cpus for claim in self.told() if alone or claim.uid in used)
+        known = (claim for claim in self.told() if claim.uid in used or claim.instance == alone)
+        held = CPUSet.union(claim.cpus for claim in known)
         if container.cpus is None:
             raise Violation(f"{container} is not pinned")
         if own and not container.cpus <= own:
@@ -167,7 +179,7 @@ class Book:
         wrong = []
         for container in containers:
             own = self.of(container)
-            right = own & online if own else online - held - RESERVED
+            right = own & online or online - held - RESERVED
             if container.cpus is None or (container.cpus & online) != right:
                 wrong.append(f"{container} should be on {right}")
         return wrong

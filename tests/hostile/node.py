@@ -220,7 +220,7 @@ class Node:
             if entry.error:
                 refused.append(entry.error)
             else:
-                self.book.prepared(claim, entry.devices)
+                self.book.prepared(claim, entry.devices, name)
         return refused
 
     def unprepare(self, name: str, claim: BookedClaim, seconds: float = PATIENCE) -> str:
@@ -284,7 +284,8 @@ class Node:
         asked = len(self.runtime.plugins)
         reason = self.runtime.create(container)
         if not reason and 0 < asked == len(self.runtime.plugins) == len(self.instances):
-            self.book.created(container, tuple(self.runtime.containers.values()), alone=len(self.instances) == 1)
+            alone = next(iter(self.instances)) if len(self.instances) == 1 else None
+            self.book.created(container, tuple(self.runtime.containers.values()), alone=alone)
         return reason
 
     # --- the machine ---
@@ -292,6 +293,7 @@ class Node:
     def set_online(self, cpus: CPUSet) -> None:
         """Bring CPUs on line and off, as far as a file can."""
         self.online = cpus
+        self.book.offline |= CPUS - cpus
         path = self.folder / "machine" / CPU / "online"
         # The kernel's answer is never half of one.
         path.with_name("online.new").write_text(f"{cpus}\n")

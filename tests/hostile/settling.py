@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.node.ledger_file import CorruptLedgerError
 from dranode.driver.node.ledger_reading import read_ledger
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.book import BookedClaim, Stage
@@ -34,6 +36,12 @@ def settle(steps: Steps) -> None:
     steps.open_runtime()
     steps.start_if_none()
     settled(steps, lambda: _answered(steps), "the driver does not answer as before")
+    if not _readable(steps):
+        # A byte that the driver has read before it was flipped; one that starts reads it again.
+        for name in tuple(node.instances):
+            node.terminate(name)
+        steps.start_if_none()
+        settled(steps, lambda: _answered(steps), "the driver does not answer as before")
     if node.doubt():
         # Ledger and copy were damaged while there was no claim, so that no spec tells either.
         node.forget_lost()
@@ -42,6 +50,15 @@ def settle(steps: Steps) -> None:
     settled(steps, lambda: _wrong_masks(steps), "masks are wrong")
     settled(steps, node.book.wrong_files, "the files are wrong")
     steps.fault = ""
+    node.book.offline = CPUSet()
+
+
+def _readable(steps: Steps) -> bool:
+    try:
+        steps.node.doubt()
+    except CorruptLedgerError:
+        return False
+    return True
 
 
 def _answered(steps: Steps) -> list[str]:

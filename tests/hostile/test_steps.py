@@ -81,3 +81,14 @@ def test_masks_that_are_not_right_are_violations(steps: Steps) -> None:
         steps.node.book.created(mine, [shared, mine])
     with pytest.raises(Violation, match="has no claim"):
         steps.node.book.created(shared, [shared, mine])
+
+
+def test_cpus_of_a_claim_without_a_container_count_for_the_instance_that_prepared_it(steps: Steps) -> None:
+    claim = prepared(steps)
+    settled(steps, lambda: [] if steps.node.runtime.plugins else ["no plug-in"], "the driver is not connected")
+    assert steps.node.run(None) == ""
+    (shared,) = steps.node.runtime.containers.values()
+    shared.message.linux.resources.cpu.cpus = str(claim.cpus)
+    steps.node.book.created(shared, [shared], alone="b")
+    with pytest.raises(Violation, match="has no claim"):
+        steps.node.book.created(shared, [shared], alone="a")

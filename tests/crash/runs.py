@@ -1,0 +1,59 @@
+"""Runs of crash points from the command line: how many of them, and what is printed of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Point:
+    """The n-th call of a kind; `error` is what it fails with, or empty for SIGKILL."""
+
+    call: str
+    number: int
+    error: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.call}#{self.number} {self.error or 'SIGKILL'}"
+
+    @property
+    def injection(self) -> str:
+        """What strace is told."""
+        what = f"error={self.error}" if self.error else "signal=SIGKILL"
+        return f"{self.call}:{what}:when={self.number}"
+
+
+class Violation(Exception):  # noqa: N818 - what an invariant says
+    """What must not be after a crash."""
+
+
+def every_nth(module: str, why_not: Callable[[], str]) -> int | None:
+    """Return the n of --every on the command line; None, with the reason printed, where no point can be run."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.crash.{module}")
+    parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
+    options = parser.parse_args()
+    if reason := why_not():
+        print(f"not run: {reason}")  # noqa: T201
+        return None
+    return int(options.every)
+
+
+def report(what: str, points: Sequence[Point], chosen: Sequence[T], survive_one: Callable[[T], bool]) -> int:
+    """Run what was chosen, and print points, survivors and violations; 1 if one is not survived."""
+    reached = survived = 0
+    for each in chosen:
+        try:
+            reached += survive_one(each)
+            survived += 1
+        except Violation as violation:
+            print(violation, flush=True)  # noqa: T201
+    by_call = ", ".join(f"{call} {number}" for call, number in Counter(point.call for point in points).items())
+    print(f"{what}: {len(points)} points: {by_call}")  # noqa: T201
+    print(f"{len(chosen)} run, {reached} reached, {survived} survived", flush=True)  # noqa: T201
+    return int(survived < len(chosen))
