@@ -1,7 +1,5 @@
 """An archive with a captured machine."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from pathlib import Path

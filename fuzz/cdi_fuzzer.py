@@ -1,7 +1,5 @@
 """A CDI spec of anybody's: the verdict of the reference loader, whatever the file says."""
 
-from __future__ import annotations
-
 import contextlib
 
 from fuzz.harness import fuzz, instrumented

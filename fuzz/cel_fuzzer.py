@@ -1,7 +1,5 @@
 """A CEL selector of somebody's DeviceClass."""
 
-from __future__ import annotations
-
 import contextlib
 
 from fuzz.harness import fuzz, instrumented

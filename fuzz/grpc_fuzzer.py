@@ -1,7 +1,5 @@
 """Fuzzes what a caller sends to the driver's socket: HTTP/2, gRPC's framing, and the messages."""
 
-from __future__ import annotations
-
 import contextlib
 
 from google.protobuf.message import DecodeError

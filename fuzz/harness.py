@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-# The corpora are tests too, and those need no coverage.
-atheris: Any = importlib.import_module("atheris") if importlib.util.find_spec("atheris") else None
+try:
+    # A statement, which pyinstaller sees: OSS-Fuzz packs a fuzzer with what it imports.
+    import atheris
+except ImportError:
+    # The corpora are tests too, and those need no coverage.
+    atheris = None
 
 
 def instrumented() -> AbstractContextManager[Any]:

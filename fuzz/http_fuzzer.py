@@ -1,7 +1,5 @@
 """HTTP of both sides: what comes to the probes' port, and what an API server answers."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 

@@ -1,7 +1,5 @@
 """The pages of a ledger and the lines of its copy."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import tempfile

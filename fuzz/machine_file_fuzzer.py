@@ -1,7 +1,5 @@
 """A machine described in YAML."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from pathlib import Path

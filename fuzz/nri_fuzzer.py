@@ -1,7 +1,5 @@
 """Bytes of a container runtime on the NRI socket: multiplexer, ttrpc, and what calls mean."""
 
-from __future__ import annotations
-
 import contextlib
 
 from fuzz.harness import fuzz, instrumented

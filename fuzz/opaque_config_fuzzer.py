@@ -1,7 +1,5 @@
 """Opaque parameters of claims, as a driver of this package decodes them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 

@@ -1,7 +1,5 @@
 """Quantities and cpu-lists, which stand in everything."""
 
-from __future__ import annotations
-
 import contextlib
 
 from fuzz.harness import fuzz, instrumented

@@ -1,7 +1,5 @@
 """Files of Kubernetes objects in YAML or JSON, as people give them to commands."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import random
 from collections.abc import Callable, Iterator
@@ -46,3 +47,14 @@ def test_corpora_are_small_and_each_is_a_fuzzers() -> None:
     sizes = [path.stat().st_size for path in (FOLDER / "corpus").rglob("*") if path.is_file()]
     assert max(sizes) <= 20_000
     assert sum(sizes) < 200_000
+
+
+@pytest.mark.parametrize("fuzzer", fuzzers(), ids=lambda fuzzer: fuzzer.stem)
+def test_a_fuzzer_can_be_measured_by_oss_fuzz_which_puts_lines_before_it(fuzzer: Path) -> None:
+    compile("import atexit\n" + fuzzer.read_text(), fuzzer.name, "exec")
+
+
+def test_the_packed_fuzzers_have_atheris_which_pyinstaller_finds_by_a_statement() -> None:
+    parsed = ast.parse((FOLDER / "harness.py").read_text())
+    imported = {name.name for node in ast.walk(parsed) if isinstance(node, ast.Import) for name in node.names}
+    assert "atheris" in imported
