@@ -1,7 +1,6 @@
 # The image of deploy/: `docker build -t dranode:0.1.0 .`; with --target debug the one that has pip,
-# and renews the tokens of an auth-provider. For the same bytes every time pass the base by digest
-# (--build-arg BASE=python@sha256:...) and build as `make image` does.
-ARG BASE=python:3.11.13-slim-bookworm
+# and renews the tokens of an auth-provider. Two builds give the same bytes if they are made as `make release` makes them.
+ARG BASE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 
 FROM ${BASE} AS build
 WORKDIR /src
@@ -45,7 +44,7 @@ FROM ${BASE} AS base
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title=dranode \
-      org.opencontainers.image.description="Kubernetes DRA node drivers for CPUs and GPUs" \
+      org.opencontainers.image.description="Kubernetes DRA node drivers for CPUs, memory and GPUs" \
       org.opencontainers.image.licenses=Apache-2.0 \
       org.opencontainers.image.version=${VERSION} \
       org.opencontainers.image.revision=${REVISION}

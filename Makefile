@@ -104,7 +104,7 @@ interop-vm: setup interop-packages
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v qemu-system-x86_64 >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y --no-install-recommends qemu-system-x86 >/dev/null; fi
 	@INTEROP_VM=v2.3.4 $(BIN)/python -m pytest -rs tests/interop/test_vm.py
-	@INTEROP_CLUSTER=1.37/v2.3.4/emulated $(BIN)/python -m pytest -rs tests/interop/test_cluster.py -k restarts
+	@INTEROP_CLUSTER=1.37/v2.3.4/emulated $(BIN)/python -m pytest -rs tests/interop/test_cluster.py -k "restarts or quiet"
 
 # Debian's runc, a static busybox, and what images are built with, where they are missing and may be installed.
 interop-packages:

@@ -32,7 +32,7 @@ def _docker() -> bool:
 def build() -> Path:
     """Build the image that the DaemonSet runs; the same commit on the same base gives the same layers.
 
-    Three variables change how. BASE: another base than the Dockerfile's, such as the same by its digest.
+    Three variables change how. BASE: another base than the Dockerfile's, such as one of a mirror.
     IMAGE_PLATFORMS: `linux/amd64,linux/arm64` for one archive with both; without it that of this machine.
     IMAGE_OPTIONS: further words for the engine's build, such as volumes with what reaches the package index from here.
     """

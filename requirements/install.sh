@@ -10,7 +10,9 @@ own=.cache/uv
 say() { printf '%s\n' "$*" >&2; }
 
 with_uv() {
-    # uv does not read pip's settings.
+    # uv does not read pip's settings, and trusts its own certificates alone; pip trusts the machine's, which count behind
+    # a company's proxy.
+    export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
     if [ -n "${PIP_INDEX_URL:-}" ]; then export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}"; fi
     if [ -n "${PIP_CERT:-}" ]; then export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"; fi
     [ -x "$venv/bin/python" ] || "$1" venv -q --seed --python "$python" "$venv" || return 1
@@ -35,6 +37,9 @@ if [ ! -x "$uv" ]; then
     "$python" -m pip install -q --disable-pip-version-check --no-compile --require-hashes --target "$own" \
         -r "$here/uv.lock" 2>/dev/null || uv=
 fi
-if [ -z "$uv" ] || ! with_uv "$uv"; then
+if [ -z "$uv" ]; then
+    with_pip
+elif ! with_uv "$uv"; then
+    say 'uv cannot do it here, for the reason above; pip tries the same'
     with_pip
 fi

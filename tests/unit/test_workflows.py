@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.interop.control_plane import VERSIONS
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
@@ -37,6 +39,15 @@ def test_a_workflow_starts_without_rights_and_each_job_reads_unless_it_says_why(
         assert job["permissions"]["contents"] == "read"
         # A hosted machine runs for six hours at most; nobody waits for what runs at night.
         assert job["timeout-minutes"] <= (360 if path.stem == "nightly" else 120)
+
+
+def test_the_image_runs_in_every_release_that_is_built_to_be_run() -> None:
+    nodes = document(FOLDER / "e2e.yml")["jobs"]["kind"]["strategy"]["matrix"]["node"]
+    assert [re.fullmatch(r"v(\d+\.\d+)\.\d+@sha256:[0-9a-f]{64}", node)[1] for node in nodes] == list(VERSIONS)  # type: ignore[index]
+
+
+def test_the_site_is_built_for_every_change() -> None:
+    assert {"run": "make site"} in document(FOLDER / "ci.yml")["jobs"]["site"]["steps"]
 
 
 def test_zizmor_finds_nothing() -> None:

@@ -30,7 +30,7 @@ def stage(name: str) -> list[tuple[str, str]]:
 def test_every_stage_is_made_from_one_pinned_base_and_the_last_is_the_drivers() -> None:
     (name, base), *_ = instructions()
     assert name == "ARG"
-    assert re.fullmatch(r"BASE=python:3\.1\d\.\d+-slim-\w+", base)
+    assert re.fullmatch(r"BASE=python:3\.1\d\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
     froms = [each[0][1] for each in stages()]
     assert froms == ["${BASE} AS build", "build AS build-debug", "${BASE} AS base", "base AS debug", "base AS serve"]
 

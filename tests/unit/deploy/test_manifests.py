@@ -138,6 +138,16 @@ def test_the_driver_has_no_right_that_it_does_not_need(folder: Path) -> None:
     assert [volume["name"] for volume in spec["volumes"] if "hostPath" not in volume] == ["tmp"]
 
 
+def test_isolation_gives_the_pod_more_and_the_account_nothing() -> None:
+    without, isolating = (
+        {(one["kind"], one["metadata"]["name"]): one for one in built(folder)}
+        for folder in (DEPLOY, DEPLOY / "components" / "isolation")
+    )
+    assert {name for name in without | isolating if without.get(name) != isolating.get(name)} == {
+        ("DaemonSet", "dranode")
+    }
+
+
 def test_every_mount_has_its_volume() -> None:
     for folder in (DEPLOY, *COMPONENTS):
         spec = pod(folder)

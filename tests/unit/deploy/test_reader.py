@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dranode.driver.core.api.documents import API_GROUP
-from dranode.driver.kube.objects import RESOURCES
+from dranode.driver.kube.objects import RESOURCES, ROOTS
 from tests.fakes.kustomize import DEPLOY
 from tests.kubernetes_schemas import documents, problems
 
@@ -37,5 +37,9 @@ def test_no_rule_writes() -> None:
 
 def test_the_rights_are_those_of_the_objects_that_are_read() -> None:
     groups = {"": API_GROUP, "/api/v1": ""}
-    asked = {(groups.get(path, path.split("/")[2] if path else ""), name) for path, name in RESOURCES.values()}
+    paths = {kind: path or ROOTS.get(kind, ("",))[0] for kind, (path, _) in RESOURCES.items()}
+    asked = {
+        (groups.get(paths[kind], paths[kind].removeprefix("/apis/").partition("/")[0]), name)
+        for kind, (_, name) in RESOURCES.items()
+    }
     assert rights() == asked
