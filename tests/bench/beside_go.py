@@ -18,8 +18,8 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import RELEASES
 from tests.bench.table import Row
+from tests.fakes.in_use import allocated_of
 from tests.interop.goallocator import Scenario, built, go_features, running, scenarios
-from tests.unit.sim.allocator.test_scheduler_vectors import allocated_of
 
 _RELEASE: Final = RELEASES["1.37"]
 _SCENARIOS: Final = 500

@@ -22,6 +22,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.core.claims.calls import Awaited
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.listener import Listener
@@ -118,7 +119,8 @@ def echo(folder: Path) -> Iterator[Callable[[int], None]]:
     """The same call and answer through gRPC, with nothing behind it."""
     device = api.Device(request_names=["r"], pool_name="node", device_name="cpudevmachine", cdi_device_ids=["k/c=d"])
 
-    def answer(request: Any) -> Any:
+    def answer(request: Any, awaited: Awaited) -> Any:
+        del awaited
         uid = request.claims[0].uid
         return api.NodePrepareResourcesResponse(claims={uid: api.NodePrepareResourceResponse(devices=[device])})
 

@@ -9,6 +9,10 @@ import sys
 import pytest
 
 _DEFER = "import sys; from dranode.driver.process.deferred import defer_untouched; defer_untouched()\n"
+_GROUP = """| ExceptionGroup:  (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | KeyError
+    +------------------------------------"""
 
 
 def printed(code: str, **variables: str) -> str:
@@ -32,6 +36,7 @@ logs.set_up("text", 0)
 logging.warning("Python 3.12 and newer ask which task logs")
 inside = ("click", "dataclasses", "inspect", "typing_extensions", "dranode.driver.kube.slice_loop")
 inside = (*inside, "asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "email.message", "grpc")
+inside = (*inside, "locale")
 print(*(name for name in inside if name in sys.modules))
 """
     assert printed(code) == ""
@@ -91,6 +96,8 @@ def test_the_allocator_is_set_where_the_environment_has_not_done_it() -> None:
         ("from google.protobuf.internal import python_message as it\nprint(it.enum_type_wrapper is not None)", "True"),
         ("import tempfile, ipaddress\nprint(len(tempfile.mkdtemp()) > 0, ipaddress.ip_address('::1'))", "True ::1"),
         ("from importlib.metadata import metadata\nprint(metadata('grpcio')['Name'])", "grpcio"),
+        ("import calendar, textwrap\nprint(calendar.timegm((1970, 1, 2, 0, 0, 0)), textwrap.dedent('  a'))", "86400 a"),
+        ("import traceback\ntraceback.print_exception(ExceptionGroup('', [KeyError()]), file=sys.stdout)", _GROUP),
     ],
 )
 def test_code_that_touches_one_notices_nothing(code: str, shown: str) -> None:

@@ -22,6 +22,22 @@ def local(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_queues_that_no_workload_asks_are_refused(files: Path) -> None:
+    done = local(files, "--queues", str(EXAMPLES / "queues.yaml"), "--nodes", "nodes.yaml", "claims.yaml")
+    assert done.returncode == 1
+    assert "no document is a Workload, nor a Job or pod with the label kueue.x-k8s.io/queue-name" in done.stderr
+
+
+def test_pods_that_ask_for_no_device_are_named_as_not_looked_at(files: Path) -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": {"containers": [{"name": "c"}]}}
+    (files / "pod.yaml").write_text(yaml.safe_dump(pod))
+    done = local(files, "--nodes", "nodes.yaml", "pod.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "pods that ask for no device are not looked at, which dranode fit does: default/plain" in " ".join(
+        done.stdout.split()
+    )
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     nodes = [

@@ -36,7 +36,7 @@ class World:
         self.server.start()
         self.stopped = False
 
-    def prepare(self, request: Any) -> Any:
+    def prepare(self, request: Any, _awaited: Any) -> Any:
         name = request.claims[0].name
         self.asked.append(name)
         if name == "broken":

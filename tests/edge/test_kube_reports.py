@@ -121,6 +121,8 @@ def test_a_repeated_prepare_writes_no_status_again(api: ApiServer, reported: Pre
     ref = reference(claim)
     reported.prepare({ref: claim})
     eventually(lambda: devices(api, "a"))
+    # While a write is under way another one is made, since nobody knows which of them comes last.
+    eventually(lambda: not reported.status._outbox.sends(ref.uid))  # type: ignore[attr-defined]
     again = cluster.get((ref,))
     reported.prepare(again)
     cluster.close(20)

@@ -376,3 +376,21 @@ def test_a_run_is_drawn_before_and_after_as_a_page_and_as_svg(tmp_path: Path) ->
     svg = (tmp_path / "run.svg").read_text()
     assert ">before<" in svg
     assert "default/fits  CPUs 0-1,16-17" in svg
+
+
+def test_a_run_with_memory_says_how_much_of_each_device_a_claim_has(tmp_path: Path) -> None:
+    machine = "sockets=2,cores=8,memory=64,hugepages1g=8"
+    example = Path(__file__).parents[2] / "examples" / "memory-database.yaml"
+    arguments = ("--drivers", "cpu,memory", "--machine", machine, "--html", "run.html", "--svg", "run.svg")
+    done = dranode("local", *arguments, example, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    before, after = done.stdout.split("Before")[1].split("With the claims prepared")
+    assert re.search(r"memory +memory-numa0 +8Gi", before)
+    assert re.search(r"buffers +hugepages-1g-numa0 +1Gi", before)
+    assert re.search(r"│ memory-numa0 +0 of 55Gi ", before)
+    assert re.search(r"│ memory-numa0 +8Gi of 55Gi A ", after)
+    assert re.search(r"│ hugepages-1g-numa0 +1Gi of 8Gi A ", after)
+    assert re.search(r"│ memory-numa1 +0 of 55Gi ", after)
+    page = (tmp_path / "run.html").read_text()
+    assert '"8Gi"' in page
+    assert "memory-numa0" in (tmp_path / "run.svg").read_text()

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "memory.md").read_text()
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 # Those of numactl, and of other commands than serve.
-OTHERS = {"--interleave", "--verify", "--usage"}
+OTHERS = {"--interleave", "--verify", "--usage", "--nodes"}
 
 
 def test_its_configuration_is_one() -> None:

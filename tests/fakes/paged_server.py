@@ -30,6 +30,7 @@ class PagedServer:
         objects: by resource, names or whole objects; a resource that is not there is not found.
         version: the version of resource.k8s.io that it has.
         rules: the version that its DeviceTaintRules have; empty if it has none.
+        groups: the version that its PodGroups have.
         refused: the resources that may not be listed.
         forgets: resources whose next page it has forgotten, as a list that is read too slowly.
         seen: paths with their queries, in the order in which they came.
@@ -38,6 +39,7 @@ class PagedServer:
     objects: Mapping[str, list[Any]]
     version: str = "v1"
     rules: str = "v1"
+    groups: str = "v1beta1"
     refused: set[str] = field(default_factory=set)
     forgets: set[str] = field(default_factory=set)
     seen: list[str] = field(default_factory=list)
@@ -54,6 +56,8 @@ class PagedServer:
         root, _, name = url.path.rpartition("/")
         served = self.rules if name == "devicetaintrules" else self.version
         if root.startswith("/apis/resource.k8s.io/") and not root.endswith(f"/{served}"):
+            return WireAnswer(404, _LACKING)
+        if name == "podgroups" and not root.endswith(f"/{self.groups}"):
             return WireAnswer(404, _LACKING)
         if name in self.refused:
             return WireAnswer(403, b'{"kind": "Status", "message": "User u cannot list it"}')

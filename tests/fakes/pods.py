@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dranode.sanity.objects import KINDS
+from dranode.sanity.kinds import KINDS
 from tests.fakes.apiserver import ApiServer
 
 NAMESPACE = "default"

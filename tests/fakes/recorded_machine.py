@@ -32,6 +32,7 @@ class RecordedMachine:
 
     def __post_init__(self) -> None:
         self.write("sys/devices/system/cpu/online", "0-7\n")
+        self.process(2, "kthreadd", "0-7", parent="0")
         self.data = self.folder / "kubelet" / "plugins" / "dra.cpu"
         self.data.mkdir(parents=True)
 

@@ -205,8 +205,11 @@ class Cluster:
             raise RefusedError(f"{' '.join(words)}: {answer.stderr}")
         return answer.stdout
 
-    def install(self) -> None:
-        """Apply deploy/ with the image of the test and the server's address, which no proxy translates here."""
+    def install(self, *components: str) -> None:
+        """Apply deploy/ with the image of the test and the server's address, which no proxy translates here.
+
+        `components` are folders of deploy/components.
+        """
         overlay = self.folder / "overlay"
         overlay.mkdir()
         shutil.copytree(ROOT / "deploy", self.folder / "deploy", ignore=shutil.ignore_patterns("chart"))
@@ -220,6 +223,7 @@ class Cluster:
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": ["../deploy"],
+            "components": [f"../deploy/components/{each}" for each in components],
             "images": [{"name": "dranode", "newName": name, "newTag": tag}],
             "patches": [{"target": {"kind": "DaemonSet", "name": "dranode"}, "patch": yaml.safe_dump(patch)}],
         }
@@ -264,9 +268,9 @@ class Cluster:
         items = self.api.send("GET", "/api/v1/namespaces/default/events")["items"]
         return [f"{each['reason']}: {each.get('message')}" for each in items if each["involvedObject"]["name"] == name]
 
-    def run(self, name: str, cpus: int = 0) -> None:
-        """Create a pod, with a claim of so many CPUs, and wait until it runs."""
-        for document in manifests(name, cpus):
+    def run(self, name: str, cpus: int = 0, **config: Any) -> None:
+        """Create a pod, with a claim of so many CPUs and this CPUConfig, and wait until it runs."""
+        for document in manifests(name, cpus, config):
             self.kubectl("apply", "-f", "-", text=yaml.safe_dump(document))
         self.wait(lambda: self.phase(name) == "Running", f"pod {name} runs; {self.events(name)}")
 
@@ -306,7 +310,7 @@ def _openssl(*words: str) -> None:
     subprocess.run(["openssl", *words], check=True, capture_output=True)
 
 
-def manifests(name: str, cpus: int) -> Iterator[Document]:
+def manifests(name: str, cpus: int, config: Document) -> Iterator[Document]:
     """A pod that sleeps, and its claim if it has one."""
     spec: dict[str, Any] = {
         "terminationGracePeriodSeconds": 1,
@@ -325,11 +329,17 @@ def manifests(name: str, cpus: int) -> Iterator[Document]:
             "name": "cpus",
             "exactly": {"deviceClassName": "dra.cpu", "capacity": {"requests": {"dra.cpu/cpu": str(cpus)}}},
         }
+        parameters = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", **config}
         yield {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {"name": name, "namespace": "default"},
-            "spec": {"devices": {"requests": [request]}},
+            "spec": {
+                "devices": {
+                    "requests": [request],
+                    "config": [{"opaque": {"driver": "dra.cpu", "parameters": parameters}}],
+                }
+            },
         }
         spec["resourceClaims"] = [{"name": "cpus", "resourceClaimName": name}]
         spec["containers"][0]["resources"] = {"claims": [{"name": "cpus"}]}

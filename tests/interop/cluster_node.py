@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from dranode.driver.core.api.cpuset import CPUSet
-from tests.interop.containerd import CACHE, Containerd
+from tests.interop.cache import CACHE
+from tests.interop.containerd import Containerd
 from tests.interop.control_plane import start
 from tests.interop.cri import wait_until
 from tests.interop.node import ONLINE
@@ -109,6 +110,9 @@ class ClusterNode(Protocol):
     def allowed(self, pod_uid: str) -> str:
         """The CPUs on which the marked process of a pod may run, as the kernel says; empty if there is none yet."""
 
+    def output(self, command: str) -> str:
+        """What a command of the shell prints on the node."""
+
     def close(self) -> None:
         """End everything and remove what is left of it."""
 
@@ -190,6 +194,11 @@ class LocalNode:
                     if MARK in Path(f"/proc/{pid}/cmdline").read_text():
                         return _allowed(pid)
         return ""
+
+    @staticmethod
+    def output(command: str) -> str:
+        """What a command of the shell prints."""
+        return subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True).stdout
 
     def close(self) -> None:
         """End everything."""

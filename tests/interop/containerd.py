@@ -1,4 +1,9 @@
-"""A real containerd: built from its published Go module, configured for a folder of its own, started and killed."""
+"""A real containerd: built from its published Go module, configured for a folder of its own, started and killed.
+
+Attributes:
+    INTEROP_NRI_PATIENCE: an environment variable: how long it waits for a plug-in's answer before it drops it. What it
+        waits by default, two seconds, pass in an emulated machine while nothing runs.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.interop.cache import CACHE
 from tests.interop.image import IMAGE
 from tests.interop.pod import TOOLS
 from tests.interop.runtime import Runtime, busybox
 
 MODULE = "github.com/containerd/containerd"
 COMMANDS = ("containerd", "containerd-shim-runc-v2", "ctr")
-CACHE = Path(__file__).parents[2] / ".cache" / "interop"
+DROPPED_AFTER = "2s"
 
 _CONFIG = """
 version = 3
@@ -58,6 +64,7 @@ disable = false
 socket_path = "{folder}/nri/nri.sock"
 plugin_path = "{folder}/nri-plugins"
 plugin_config_path = "{folder}/nri-conf"
+plugin_request_timeout = "{patience}"
 """
 
 # The same for containerd 1.7.
@@ -102,6 +109,7 @@ disable = false
 socket_path = "{folder}/nri/nri.sock"
 plugin_path = "{folder}/nri-plugins"
 plugin_config_path = "{folder}/nri-conf"
+plugin_request_timeout = "{patience}"
 """
 
 
@@ -163,7 +171,12 @@ class Containerd(Runtime):
         single = programs.parent.name.startswith("v2.0.")
         plugins = f'bin_dir = "{folder}/cni"' if single else f'bin_dirs = ["{folder}/cni"]'
         text = (_CONFIG_1 if old else _CONFIG).format(
-            folder=folder, image=IMAGE, runc=shutil.which("runc"), cdi=option, bin_dir=plugins
+            folder=folder,
+            image=IMAGE,
+            runc=shutil.which("runc"),
+            cdi=option,
+            bin_dir=plugins,
+            patience=os.environ.get("INTEROP_NRI_PATIENCE", DROPPED_AFTER),
         )
         (folder / "config.toml").write_text(text)
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 from tests.interop.image import IMAGE
 from tests.interop.runtime import Runtime
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 
 ROOT = Path(__file__).parents[2]
 _BASE = "localhost/dranode-test-base"

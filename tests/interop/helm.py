@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
 _MODULE = "helm.sh/helm/v3/cmd/helm@v3.19.0"

@@ -22,7 +22,7 @@ from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.proto import podresources_v1_pb2 as podresources
 from tests.fakes.grpc_server import service
-from tests.interop.cri import Pod, wait_until
+from tests.interop.cri import CGROUP, Pod, wait_until
 from tests.interop.pod import DriverPod
 from tests.interop.runtime import Runtime
 
@@ -31,6 +31,8 @@ CPU_ALONE = {"cpu": DRIVER}
 PROGRAM = Path(sys.executable).with_name("dranode")
 # What an instance says when it begins to publish, verify and pin.
 ACTIVE = "this instance publishes and pins"
+UNIFIED = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+"""Whether this machine has cgroup v2 and nothing beside it."""
 ONLINE = CPUSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip())
 
 
@@ -164,8 +166,9 @@ class Node:
         """
         (cdi,) = self.claim_of_requests(name, {"cpu": cpus}, *pods, config=config, device=device).values()
         (spec,) = (self.folder / "cdi").glob(f"*uid-{name}.json")
-        (variable,) = json.loads(spec.read_text())["devices"][0]["containerEdits"]["env"]
-        return CPUSet.parse(variable.partition("=")[2]), cdi
+        env = json.loads(spec.read_text())["devices"][0]["containerEdits"]["env"]
+        (cpus_of_claim,) = (text.partition("=")[2] for text in env if text.startswith("DRA_CPUSET_"))
+        return CPUSet.parse(cpus_of_claim), cdi
 
     def claim_of_requests(
         self,
@@ -246,13 +249,23 @@ class Node:
 
     def page_limit(self, container: str, size: str) -> int:
         """How many bytes the kernel lets a container have in huge pages of a size such as `2MB`; -1 for any."""
-        names = (f"hugetlb.{size}.limit_in_bytes", f"hugetlb.{size}.max")
-        text = _cgroup_file(container, *names).read_text().strip()
+        text = _cgroup_file(container, *_page_limit_files(size)).read_text().strip()
         return -1 if text == "max" or int(text) >= 1 << 62 else int(text)
 
     def overwrite_cpuset(self, container: str, cpus: str) -> None:
         """Set a container's CPUs behind everybody's back, as systemd does when it reloads its units."""
         _cgroup_file(container, "cpuset.cpus").write_text(cpus)
+
+    def overwrite_page_limit(self, container: str, size: str, limit: int) -> None:
+        """Set how many bytes a container may have in huge pages of a size, behind everybody's back."""
+        _cgroup_file(container, *_page_limit_files(size)).write_text(str(limit))
+
+    def restart_runtime(self) -> None:
+        """Kill the runtime and wait until the driver has found the new one."""
+        before = self.synchronizations()
+        self.runtime.kill()
+        self.runtime.start()
+        wait_until(lambda: self.synchronizations() > before, "the driver finds the runtime again")
 
     def close(self) -> None:
         """Take everything down."""
@@ -261,6 +274,10 @@ class Node:
         self.kubelet.close()
         self.pod_resources.close()
         self.runtime.close()
+
+
+def _page_limit_files(size: str) -> tuple[str, str]:
+    return f"hugetlb.{size}.limit_in_bytes", f"hugetlb.{size}.max"
 
 
 def _cgroup_file(container: str, *names: str) -> Path:
@@ -272,4 +289,5 @@ def _cgroup_file(container: str, *names: str) -> Path:
 @cache
 def _cgroup_folders(container: str) -> tuple[Path, ...]:
     """The folders of a container that exists, one in each hierarchy; to look through all cgroups takes long."""
-    return tuple(Path("/sys/fs/cgroup").glob(f"**/{container}"))
+    hierarchies = Path("/sys/fs/cgroup")
+    return tuple(folder for place in ("", "*/") for folder in hierarchies.glob(f"{place}{CGROUP}/*/{container}"))

@@ -17,6 +17,8 @@ from typing import IO, Any
 
 import yaml
 
+from tests.interop.cri import PATIENCE
+
 PROJECT = Path(__file__).parents[2]
 DAEMONSET = PROJECT / "deploy" / "daemonset.yaml"
 TOOLS = ("unshare", "setpriv", "pivot_root")
@@ -52,7 +54,7 @@ class DriverPod:
         """Send it a signal and wait until it ends; its status."""
         if self.poll() is None:
             self._signal(number)
-        return self._process.wait(180)
+        return self._process.wait(PATIENCE)
 
 
 _WITHOUT_CAPABILITIES = "setpriv --no-new-privs --inh-caps=-all --ambient-caps=-all --bounding-set=-all"

@@ -84,7 +84,7 @@ class Runtime:
         self.cri.close()
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(10)
+            self.process.wait(180)
             self.process = None
         _remove_cgroups()
 

@@ -161,7 +161,19 @@ def test_the_metrics_are_beside_the_probes_where_their_ports_are_the_same(helm: 
     assert objects["NetworkPolicy dranode"]["spec"]["ingress"][0]["ports"] == [{"port": "http"}]
 
 
-@pytest.mark.parametrize("value", ["cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x"),
+        # Kubernetes would drop the first three in silence, and refuse the last.
+        *(
+            "resources.limit.cpu=1",
+            "tolerations[0].efect=NoSchedule",
+            "affinity.nodeAffinty.x=1",
+            "nodeSelector.gpu=true",
+        ),
+    ],
+)
 def test_a_value_that_means_nothing_is_refused(helm: Path, value: str) -> None:
     answer = subprocess.run(
         [helm, "template", CHART, *VERSION, "--set", value], capture_output=True, text=True, check=False

@@ -154,6 +154,45 @@ def test_pods_run_where_their_claims_say_through_restarts_and_an_update(cluster:
     assert records.strip() == "[]"
 
 
+# What a claim for quiet CPUs changes of a node, as far as the node has it.
+_SETTINGS = """
+cd /proc/irq && grep . default_smp_affinity */smp_affinity_list
+cat /sys/devices/virtual/workqueue/cpumask
+! test -d /run/systemd/system || systemctl show --property AllowedCPUs system.slice user.slice init.scope
+"""
+_PARTITIONS = "cat $(find /sys/fs/cgroup -path '*pod{uid}*' -name cpuset.cpus.partition) 2>/dev/null | sort -u"
+
+
+def settings(cluster: Cluster) -> list[str]:
+    return cluster.node.output(_SETTINGS).splitlines()
+
+
+def test_quiet_claims_move_the_nodes_interrupts_and_services_and_leave_nothing_behind(cluster: Cluster) -> None:
+    cluster.install("isolation")
+    before = settings(cluster)
+    cluster.run("quiet", cpus=1, isolation="quiet")
+    held = cpus(cluster, "quiet")
+    mask = before.index(next(line for line in before if line.startswith("default_smp_affinity")))
+    during = settings(cluster)
+    assert held.isdisjoint(CPUSet.parse_mask(during[mask].partition(":")[2]))
+    if any(line.startswith("AllowedCPUs") for line in before):
+        allowed = {line.partition("=")[2].replace(" ", ",") for line in during if line.startswith("AllowedCPUs=")}
+        assert set(map(CPUSet.parse, allowed)) == {cluster.node.online() - held}
+        cluster.run("apart", cpus=1, isolation="partition")
+        uid = cluster.pods()["apart"]["metadata"]["uid"].replace("-", "?")
+        cluster.wait(
+            lambda: "isolated" in cluster.node.output(_PARTITIONS.format(uid=uid)), "the container is a partition"
+        )
+        assert cpus(cluster, "apart").isdisjoint(held)
+        cluster.delete("apart")
+
+    cluster.kubectl("rollout", "restart", "-n", "dranode", "daemonset/dranode")
+    cluster.wait(cluster.driver_is_ready, "the new driver is Ready")
+    cluster.wait(lambda: settings(cluster) == during, "the claim's CPUs stay quiet")
+    cluster.delete("quiet")
+    cluster.wait(lambda: settings(cluster) == before, "everything is as it was")
+
+
 def test_the_chart_is_tested_upgraded_rolled_back_and_removed_only_from_nodes_without_claims(cluster: Cluster) -> None:
     helm = ChartRelease(cluster)
     helm("install", "dranode", *helm.chart(), "--create-namespace", "--wait")

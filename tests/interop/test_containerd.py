@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -41,6 +42,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(REASON), reason=REASO
 A, B, C = (Pod(name, f"pod-{name}") for name in "abc")
 TAKES_UPDATES = ("v2.4",)
 TURNS = 4
+ENOUGH_FOR_TWO_CLAIMS = 3
 
 
 @pytest.fixture(params=VERSIONS or ["none"])
@@ -198,6 +200,34 @@ def test_the_quota_is_lifted_where_the_claim_says_so(node: Node) -> None:
     assert [node.quota(claimed), node.quota(other)] == [-1, 50_000]
 
 
+def test_a_container_with_its_own_and_shared_cpus_follows_the_pool_and_learns_which_are_its_own(node: Node) -> None:
+    cri = node.runtime.cri
+    config = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "shared": True}
+    cpus, cdi = node.claim("mine", A, config=config)
+    both, other = cri.run(A, "main", cdi=cdi), cri.run(B, "other")
+    assert [cri.cpus(both), cri.cpus(other)] == [str(ONLINE), rest(cpus)]
+    told = set(cri.output(both, "env").splitlines())
+    assert {f"DRA_CPUSET_uid-mine={cpus}", "DRANODE_SHARED_uid-mine=true"} <= told
+    assert not [name for name in cri.output(other, "env").splitlines() if name.startswith("DRA")]
+    place = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/mine/cpu/dra.cpu-metadata.json"
+    (device,) = json.loads(cri.output(both, "cat", place))["requests"][0]["devices"]
+    assert device["attributes"]["dra.cpu/shared"] == {"bool": True}
+    assert device["attributes"]["dra.cpu/cpuset"] == {"string": str(cpus)}
+    if len(ONLINE) < ENOUGH_FOR_TWO_CLAIMS:
+        return
+    # What another claim takes leaves the pool, and with it this container; its own stay.
+    others, cdi = node.claim("other", B)
+    claimed = cri.run(B, "claimed", cdi=cdi)
+    assert cri.cpus(claimed) == str(others)
+    wait_until(lambda: cri.cpus(both) == rest(others), "the container leaves the other claim's CPUs")
+    node.restart_runtime()
+    assert [cri.cpus(both), cri.cpus(other)] == [rest(others), rest(cpus | others)]
+    cri.remove(claimed)
+    node.release("other")
+    cri.run(C, "next")
+    wait_until(lambda: [cri.cpus(both), cri.cpus(other)] == [str(ONLINE), rest(cpus)], "the pool is whole again")
+
+
 def test_containers_created_while_the_driver_is_away_are_pinned_when_it_is_back(node: Node) -> None:
     cri = node.runtime.cri
     cpus, cdi = node.claim("mine", A)
@@ -217,24 +247,16 @@ def test_a_claim_without_a_container_is_still_held_after_driver_and_runtime_rest
     cpus, cdi = node.claim("mine", A)
     node.kill_driver()
     node.start_driver()
-    restart(node)
+    node.restart_runtime()
     assert cri.cpus(cri.run(B, "other")) == rest(cpus)
     assert cri.cpus(cri.run(A, "main", cdi=cdi)) == str(cpus)
-
-
-def restart(node: Node) -> None:
-    """Kill the runtime and wait until the driver has found the new one."""
-    before = node.synchronizations()
-    node.runtime.kill()
-    node.runtime.start()
-    wait_until(lambda: node.synchronizations() > before, "the driver finds the runtime again")
 
 
 def test_a_runtime_that_is_killed_finds_its_containers_pinned_as_they_were(node: Node) -> None:
     cri = node.runtime.cri
     cpus, cdi = node.claim("mine", A)
     claimed, other = cri.run(A, "main", cdi=cdi), cri.run(B, "other")
-    restart(node)
+    node.restart_runtime()
     assert [cri.cpus(claimed), cri.cpus(other)] == [str(cpus), rest(cpus)]
     with pytest.raises(grpc.RpcError, match="in use by"):
         cri.create(A, "second", cdi=cdi)
@@ -262,7 +284,7 @@ def test_driver_and_runtime_are_killed_in_turn_while_containers_are_created(node
         for turn in range(TURNS):
             time.sleep(0.3)
             if turn % 2:
-                restart(node)
+                node.restart_runtime()
             else:
                 node.kill_driver()
                 time.sleep(0.2)

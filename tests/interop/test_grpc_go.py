@@ -21,7 +21,7 @@ from dranode.driver.kubelet.health import HealthService
 from dranode.driver.kubelet.methods import service
 from dranode.proto import dra_v1_pb2 as api
 from tests.fakes.waiting import PATIENCE
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 
 pytestmark = pytest.mark.interop
 SOURCE = Path(__file__).parent / "grpc_go"
@@ -43,7 +43,7 @@ class Driver:
         self.health.stop()
         self.server.stop(PATIENCE)
 
-    def prepare(self, request: Any) -> Any:
+    def prepare(self, request: Any, _awaited: Any) -> Any:
         (claim,) = request.claims
         if claim.name == "refused":
             raise RPCError(Status.UNAVAILABLE, '100 % für 水\n"')

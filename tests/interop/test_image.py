@@ -86,6 +86,24 @@ def test_the_image_runs_the_demo_and_has_no_pip(image: str) -> None:
     assert run(image, "python3", "-m", "pip").returncode != 0
 
 
+def test_the_image_proves_a_driver(image: str) -> None:
+    command = ["dranode", "serve", "--machine", "sockets=1,numa=2,cores=4,threads=2", "--nri-socket", "none"]
+    command += [
+        "--kubeconfig",
+        "{kubeconfig}",
+        "--kubelet-root",
+        "{kubelet}",
+        "--cdi-dir",
+        "{cdi}",
+        "--node-name",
+        "{node}",
+    ]
+    focus = ["--focus", "prepare-*", "--focus", "cdi-resolves", "--quiet", "1"]
+    proved = run(image, "dranode", "sanity", *focus, "--", *command, "--http-address", "none")
+    assert proved.returncode == 0, proved.stdout + proved.stderr
+    assert "prepare-answers" in proved.stdout
+
+
 def test_the_debug_variant_runs_the_demo(debug: str) -> None:
     shown = run(debug, "dranode", "demo")
     assert shown.returncode == 0, shown.stderr

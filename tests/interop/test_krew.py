@@ -15,7 +15,7 @@ import pytest
 
 from release import archives
 from release.project import version
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 
 KREW = "v0.4.4"
 PROGRAMS = ("krew", "validate-krew-manifest")

@@ -22,7 +22,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.local.kubelet import KubeletError
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
-from tests.interop.node import ONLINE, Node
+from tests.interop.node import ONLINE, UNIFIED, Node
 from tests.interop.random_claims import Offers, RandomClaims
 
 VERSIONS = os.environ.get("INTEROP", "").split()
@@ -33,7 +33,6 @@ MIB = 1 << 20
 PAGES = 64
 MEMORY, CPU = "dra.memory", "dra.cpu"
 _CGROUPS = Path("/sys/fs/cgroup")
-_V2 = (_CGROUPS / "cgroup.controllers").exists()
 _NODE = "/sys/devices/system/node/node{}"
 NUMA = [number for number in range(8) if Path(_NODE.format(number), "hugepages", "hugepages-2048kB").exists()]
 
@@ -69,7 +68,7 @@ def reserved_pages() -> Iterator[None]:
 def hugetlb_controller() -> Iterator[None]:
     """The controller where runtimes look for it; with cgroup v1 its hierarchy is mounted if it is not."""
     folder = _CGROUPS / "hugetlb"
-    if _V2 or folder.exists():
+    if UNIFIED or folder.exists():
         yield
         return
     folder.mkdir()
@@ -142,7 +141,7 @@ def test_one_claim_gives_cpus_memory_and_huge_pages_of_one_node(node: Node) -> N
     assert len(node.effective(container)) == 1
     assert nodes(node, container) == str(last)
     assert node.page_limit(container, "2MB") == 16 * MIB
-    if _V2:
+    if UNIFIED:
         # Of pages that are promised and not touched yet; runc 1.1 sets this limit neither by itself nor with v1.
         assert node.page_limit(container, "2MB.rsvd") == 16 * MIB
     wait_until(lambda: node.effective(before) == ONLINE - node.effective(container), "the other container makes room")
@@ -169,8 +168,7 @@ def test_a_shared_claim_gives_every_container_of_its_pod_the_same(node: Node) ->
     assert [node.page_limit(each, "2MB") // MIB for each in (first, second)] == [8, 8]
     with pytest.raises(grpc.RpcError, match="only containers of one pod may share it"):
         cri.create(B, "other", cdi=every(cdi))
-    done = cri.call("ExecSync", container_id=first, cmd=["/busybox", "grep", "hugepages", "/proc/mounts"], timeout=60)
-    line = done.stdout.decode()
+    line = cri.output(first, "grep", "hugepages", "/proc/mounts")
     assert line.startswith("hugetlbfs /dev/hugepages hugetlbfs ")
     assert "pagesize=2M" in line
     assert f"size={8 * MIB}" in line or "size=8192k" in line or "size=8M" in line
@@ -217,11 +215,76 @@ def test_containers_created_while_the_driver_is_away_get_theirs_when_it_is_back(
     assert node.page_limit(container, "2MB") == 0
     node.start_driver()
     wait_until(lambda: nodes(node, container) == str(NUMA[-1]), "its memory comes from its claim's node")
-    if _V2:
+    if UNIFIED:
         wait_until(lambda: node.page_limit(container, "2MB") == 8 * MIB, "it may have its claim's huge pages")
     else:
         # runc changes limits of huge pages in cgroup v2 alone, so people have to know.
         wait_until(lambda: "may have 0 in pages of 2MB, but should have 8Mi" in node.driver_log, "the log says so")
+
+
+def given(node: Node, container: str) -> tuple[str, int]:
+    """Where a container's memory comes from, and how many MiB of huge pages it may have."""
+    return nodes(node, container), node.page_limit(container, "2MB") // MIB
+
+
+def test_an_init_container_leaves_the_memory_to_the_main_one_and_this_one_to_its_next_start(node: Node) -> None:
+    cri = node.runtime.cri
+    cdi = node.claim_of_results("mine", {"mem": memory(NUMA[-1], 64), "pages": pages(NUMA[-1], 4)}, A)
+    init = cri.run(A, "init", cdi=every(cdi), pages=NONE)
+    with pytest.raises(grpc.RpcError, match='in use by container "init"'):
+        cri.create(A, "main", cdi=every(cdi), pages=NONE)
+    cri.stop(init)
+    main = cri.run(A, "main", cdi=every(cdi), pages=NONE)
+    assert given(node, main) == (str(NUMA[-1]), 8)
+    cri.remove(main)
+    again = cri.run(A, "main", cdi=every(cdi), pages=NONE, attempt=1)
+    assert given(node, again) == (str(NUMA[-1]), 8)
+
+
+def test_driver_and_runtime_that_are_killed_find_memory_held_as_it_was(node: Node) -> None:
+    cri = node.runtime.cri
+    own = {"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig", "sharing": "pod"}
+    cdi = node.claim_of_results("mine", {"pages": pages(NUMA[-1], PAGES - 1)}, A, configs={MEMORY: own})
+    node.kill_driver()
+    node.start_driver()
+    node.restart_runtime()
+    with pytest.raises(KubeletError, match="the rest is held by default/mine"):
+        node.claim_of_results("more", {"pages": pages(NUMA[-1], 2)}, B)
+    first, second = (cri.run(A, name, cdi=every(cdi), pages=NONE) for name in ("first", "second"))
+    other = cri.run(C, "other", pages=NONE)
+    node.restart_runtime()
+    node.kill_driver()
+    node.start_driver()
+    expected = [(str(NUMA[-1]), 2 * (PAGES - 1))] * 2 + [(str(CPUSet(NUMA)), 0)]
+    assert [given(node, each) for each in (first, second, other)] == expected
+    with pytest.raises(grpc.RpcError, match="does not list it"):
+        cri.create(B, "thief", cdi=every(cdi))
+
+
+def test_a_rolling_update_leaves_every_container_its_memory(node: Node) -> None:
+    cri = node.runtime.cri
+    node.end(node.process)
+    node.start_driver("pod-old")
+    cdi = node.claim_of_results("mine", {"mem": memory(NUMA[-1], 64), "pages": pages(NUMA[-1], 4)}, A)
+    before = cri.run(A, "before", cdi=every(cdi), pages=NONE)
+    node.hand_over("pod-new")
+    assert given(node, before) == (str(NUMA[-1]), 8)
+    cri.stop(before)
+    assert given(node, cri.run(A, "after", cdi=every(cdi), pages=NONE)) == (str(NUMA[-1]), 8)
+    with pytest.raises(KubeletError, match="the rest is held by default/mine"):
+        node.claim_of_results("most", {"pages": pages(NUMA[-1], PAGES)}, B)
+
+
+def test_a_limit_that_somebody_else_lowers_is_seen_in_the_cgroup_and_mended(node: Node) -> None:
+    cri = node.runtime.cri
+    cdi = node.claim_of_results("mine", {"pages": pages(NUMA[-1], 4)}, A)
+    container = cri.run(A, "main", cdi=every(cdi), pages=NONE)
+    node.overwrite_page_limit(container, "2MB", 0)
+    wait_until(lambda: "may have 0 in pages of 2MB, but should have 8Mi" in node.driver_log, "the log says so")
+    if UNIFIED:
+        # An old runtime is told with its next call.
+        cri.run(B, "next", pages=NONE)
+        wait_until(lambda: node.page_limit(container, "2MB") == 8 * MIB, "it may have its claim's huge pages")
 
 
 def test_a_resize_by_somebody_else_keeps_memory_and_pages(node: Node) -> None:

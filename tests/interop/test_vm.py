@@ -32,10 +32,9 @@ def test_the_driver_pins_on_two_numa_nodes_with_cgroup_v2(machine: Machine, vers
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_containers_of_one_pod_have_one_request_each(machine: Machine, version: str) -> None:
+def test_containers_have_one_request_each_or_shared_cpus_besides(machine: Machine, version: str) -> None:
     build(version)
-    name = "test_each_container_runs_on_the_cpus_of_the_request_that_it_names"
-    machine.test(f"tests/interop/test_containerd.py::{name}", INTEROP=version)
+    machine.test("tests/interop/test_containerd.py", "-k", "request_that_it_names or own_and_shared", INTEROP=version)
 
 
 _ISOLATION = ("tests/interop/test_isolation.py", "-k", "movable or systemd or partition or killed and 5")
@@ -48,6 +47,53 @@ def test_interrupts_slices_and_partitions_leave_quiet_cpus_and_come_back(machine
 def test_partitions_need_no_partition_above_them_where_linux_is_newer() -> None:
     with Machine(Hardware(cpus=4, numa=1, threads=1, suite=BACKPORTS)) as newer:
         newer.test(*_ISOLATION, INTEROP="")
+
+
+# Two claims on a CPU each, and a setting that the next boot has otherwise, so that nobody may bring it back.
+_REBOOT = """
+import json
+from tests.interop.test_isolation import *
+
+folder = Path("/var/lib/rebooted")
+folder.mkdir(exist_ok=True)
+first, second = (quiet_claim(f"claim-{cpu}", str(cpu)) for cpu in (2, 3))
+default = IRQ / "default_smp_affinity"
+
+def quiet(cpu):
+    return cpu not in CPUSet.parse_mask(default.read_text().strip())
+"""
+_BEFORE = """
+default.write_text("d")
+node = driver(folder)
+prepare(node, first)
+prepare(node, second)
+assert quiet(2) and quiet(3), default.read_text()
+"""
+_AFTER = """
+booted = settings()
+assert not quiet(1) and not quiet(2) and not quiet(3), default.read_text()
+node = driver(folder)
+assert len(node.records()) == 2
+node.tune()
+assert not quiet(1), default.read_text()
+unprepare(node, first)
+assert not quiet(1) and not quiet(2), default.read_text()
+prepare(node, second)
+assert quiet(3) and not quiet(1) and not quiet(2), default.read_text()
+unprepare(node, second)
+left = {path: (text, booted.get(path)) for path, text in settings().items() if text != booted.get(path)}
+assert not {path for path in left if "slice" not in path}, left
+assert allowed() == "AllowedCPUs=", allowed()
+"""
+
+
+def test_a_reboot_leaves_nothing_to_restore_and_a_claim_that_is_prepared_again_is_quiet_again() -> None:
+    with Machine(Hardware(cpus=4, numa=1, threads=1, memory=1024, reboots=True)) as vm:
+        vm.python("-c", _REBOOT + _BEFORE)
+        boot = vm.run("cat /proc/sys/kernel/random/boot_id").stdout
+        vm.reboot()
+        assert vm.run("cat /proc/sys/kernel/random/boot_id").stdout != boot
+        vm.python("-c", _REBOOT + _AFTER)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -43,6 +43,10 @@ _CONTAINERS = 500
 _CLAIMS = 8
 _GROWN = (1000, 10_000)
 _MANY = 100_000
+# Parts that measure this driver alone: what is its own, and what would take the other hours at 5 requests a second.
+_ALONE = ("floor", "growth", "memory")
+# Of a CPU, for work that no call asked for.
+_CALM = 0.01
 # dra-driver-cpu asks the API server 5 times a second, after 10 that it asks at once: a round waits until it may again.
 _REFILL = 1.7
 
@@ -201,7 +205,7 @@ class Bench:
                 driver.unprepare((0,))
 
     def growth(self) -> None:
-        """Restart and calls with 1,000 and 10,000 claims on record, beside an empty ledger, pinning 500 containers."""
+        """Restart, reboot and calls with 1,000 and 10,000 claims on record, beside an empty ledger."""
         machine = _machine(self.folder / "large", _LARGE)
         cpus = range(2, _LARGE_CPUS - _CLAIMS)
         free = range(_LARGE_CPUS - _CLAIMS, _LARGE_CPUS)
@@ -210,21 +214,31 @@ class Bench:
             for count in _GROWN:
                 folders = {name: self.folder / f"{name}-{count}" for name in ("grown", "empty")}
                 seed(folders["grown"] / "kubelet" / "plugins" / "dra.cpu", count, cpus)
+                # A claim has a spec for its metadata, and one for its CPUs if it has any.
+                specs = {folders["grown"].name: count + min(count, len(cpus)), folders["empty"].name: 0}
                 for folder in folders.values():
                     # The first start of all writes the specs of claims that never had any, however long that takes.
-                    with self._serving(command, folder, machine, api, group_by="machine") as (driver, _):
-                        driver.until_ready(0)
+                    with self._serving(command, folder, machine, api, group_by="machine"):
+                        _until_written(folder / "cdi", specs[folder.name])
                 for _ in range(max(3, self.rounds // 2)):
                     for name, folder in folders.items():
                         with self._serving(command, folder, machine, api, first=(0,), group_by="machine") as (
                             driver,
                             _,
                         ):
-                            started = driver.started
-                            self.note(f"{count} on record: exec to GetInfo, ms", name, started.info)
-                            self.note(f"{count} on record: exec to first Prepare, ms", name, started.prepared)
-                            self.note(f"{count} on record: exec to first Prepare, CPU ms", name, started.prepared_cpu)
+                            self._note_start(f"{count} on record", name, driver)
                             driver.unprepare((0,))
+                    for name, folder in folders.items():
+                        for spec in (folder / "cdi").iterdir():
+                            spec.unlink()
+                        with self._serving(command, folder, machine, api, group_by="machine", first=(0,)) as (
+                            driver,
+                            _,
+                        ):
+                            self._note_start(f"{count} on record, no specs", name, driver)
+                            driver.unprepare((0,))
+                            took = _until_written(folder / "cdi", specs[folder.name])
+                            self.note(f"{count} on record, no specs: from there to all specs, ms", name, took)
                 with contextlib.ExitStack() as stack:
                     drivers = {
                         name: stack.enter_context(
@@ -232,7 +246,14 @@ class Bench:
                         )
                         for name, folder in folders.items()
                     }
+                    for driver, _ in drivers.values():
+                        _until_calm(driver)
                     self._rounds(drivers, f"{count} on record", range(_CLAIMS))
+
+    def _note_start(self, case: str, name: str, driver: Driver) -> None:
+        self.note(f"{case}: exec to GetInfo, ms", name, driver.started.info)
+        self.note(f"{case}: exec to first Prepare, ms", name, driver.started.prepared)
+        self.note(f"{case}: exec to first Prepare, CPU ms", name, driver.started.prepared_cpu)
 
     def memory(self) -> None:
         """Resident memory while 100,000 claims come and go, connected and pinning 500 containers."""
@@ -314,6 +335,24 @@ class Bench:
             yield driver, peers
 
 
+def _until_written(folder: Path, files: int) -> float:
+    """Milliseconds until so many files are there."""
+    began = time.perf_counter()
+    while len(tuple(folder.iterdir())) < files:
+        time.sleep(0.1)
+    return (time.perf_counter() - began) * 1000
+
+
+def _until_calm(driver: Driver) -> None:
+    """Wait until a driver has looked into the files that it found at its start, which it does a few at a time."""
+    seconds = 3
+    while True:
+        before = driver.usage()
+        time.sleep(seconds)
+        if driver.usage().since(before).cpu < seconds * 1e6 * _CALM:
+            return
+
+
 def _spread(values: Sequence[float]) -> str:
     if len(values) < 3:
         return ""
@@ -359,7 +398,7 @@ def main() -> None:
             tempfile.TemporaryDirectory(dir="/dev/shm", prefix="dra-") as memory,
         ):
             (Path(name) / "memory").symlink_to(memory)
-            these = {"dranode": drivers["dranode"]} if part in ("floor", "growth") else drivers
+            these = {"dranode": drivers["dranode"]} if part in _ALONE else drivers
             bench = Bench(these, asked.rounds, Path(name))
             run: Callable[[], None] = getattr(bench, part)
             run()

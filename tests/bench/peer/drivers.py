@@ -26,8 +26,6 @@ from tests.bench.peer.surroundings import Api, uid
 from tests.bench.peer.usage import Usage, usage
 
 _SECONDS = 60
-# A driver that starts lets a call wait half a minute.
-_PATIENT_CALLS = 10
 # That of the image, as the Dockerfile sets it.
 _ENVIRONMENT = ("MALLOC_ARENA_MAX=1", "MALLOC_TRIM_THRESHOLD_=131072")
 # Short, so that the sockets in the folders of this benchmark have names that a socket may have.
@@ -96,15 +94,6 @@ class Driver:
     def unprepare(self, numbers: Sequence[int]) -> float:
         """Milliseconds of a call that takes them back."""
         return _timed(self._unprepare, dra.NodeUnprepareResourcesRequest(claims=_claims(numbers)))
-
-    def until_ready(self, number: int) -> None:
-        """Wait until a claim is prepared, however often that is refused, and take it back."""
-        request = dra.NodePrepareResourcesRequest(claims=_claims((number,)))
-        for _ in range(_PATIENT_CALLS):
-            with contextlib.suppress(RuntimeError):
-                _timed(self._prepare, request)
-                break
-        self.unprepare((number,))
 
     def usage(self) -> Usage:
         """What it has used so far."""

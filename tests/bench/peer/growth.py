@@ -1,7 +1,8 @@
 """Claims on record, many of them, and what should not grow with them: cost of a call, start, memory.
 
 Records come into the ledger by the driver's own code, since the API servers' clients of both drivers would take hours.
-Above the CPUs of the machine they are of claims with admin access, which hold nothing.
+Above the CPUs of the machine they are of claims with admin access, which hold nothing and have no CDI spec of their own
+but that of their metadata.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dranode.cpu.claim_env import claim_edits
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.grant import Grant
@@ -27,6 +29,7 @@ _AT_ONCE = 50
 
 def _record(number: int, cpu: int | None) -> Record:
     own = CPUSet() if cpu is None else CPUSet((cpu,))
+    claim_uid = uid(number)
     grant = Grant(
         request="r",
         pool="node",
@@ -36,10 +39,11 @@ def _record(number: int, cpu: int | None) -> Record:
     )
     pod = ResourceClaimConsumerReference(resource="pods", name=f"pod-{number}", uid=f"pod-{number}")
     return Record(
-        uid=uid(number),
+        uid=claim_uid,
         namespace="default",
         name=f"claim-{number}",
         grants=(grant,),
+        edits=claim_edits(claim_uid, own, own),
         cpus=own,
         held=own,
         pods=(pod,),

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 
 ROOT = Path(__file__).parents[3]
 # Debian bookworm's.

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 from tests.interop.vm.environment import ROOT, environment
 from tests.interop.vm.system import SUITE, System, system, why_no_system
 
@@ -45,6 +45,16 @@ _QEMU = "qemu-system-x86_64"
 # An ordinary machine takes a minute to start beside seven others, and a minute of its work may take twenty.
 _PATIENCE = 3600.0
 _MEBIBYTE = 1 << 20
+# The kernel measures timers and locks by a clock that goes on while the emulator waits for a processor, and panics at
+# boot ("IO-APIC + timer doesn't work") or calls its own threads stuck. Cgroups are changed once RCU has gone round.
+_KERNEL = (
+    "console=ttyS0 panic=-1 mitigations=off audit=0 init_on_alloc=0 no_timer_check tsc=reliable nowatchdog "
+    "rcupdate.rcu_cpu_stall_suppress=1 rcupdate.rcu_expedited=1"
+)
+# Threads of Go's runtime that wait for work spin, which takes most of an emulator's time. What services and tests start
+# inherits it: runtimes, kubelet, runc.
+_GO = "GOMAXPROCS=1 GODEBUG=asyncpreemptoff=1"
+NRI_PATIENCE = "60s"
 _9P = "trans=virtio,version=9p2000.L,msize=524288,cache=loose,ro"
 
 
@@ -81,6 +91,7 @@ class Hardware:
         kernel: further words of the kernel's command line, such as `hugepagesz=1G hugepages=1`.
         qemu: further arguments of qemu, such as devices.
         suite: of Debian, whose kernel it runs: SUITE, or BACKPORTS for a newer one.
+        reboots: whether it starts again when it reboots, which its kernel does too when it panics, or ends.
     """
 
     cpus: int = 8
@@ -90,6 +101,7 @@ class Hardware:
     kernel: str = ""
     qemu: tuple[str, ...] = ()
     suite: str = SUITE
+    reboots: bool = False
 
     def __post_init__(self) -> None:
         assert self.cpus % (self.numa * self.threads) == 0, f"{self} has cores that are not whole"
@@ -125,7 +137,7 @@ class Machine:
         self._process = self._start(hardware, system(hardware.suite))
         try:
             self._connect()
-            self.run("\n".join(("set -e", *self._mounts())))
+            self._set_up()
         except BaseException:
             self.close()
             raise
@@ -155,7 +167,12 @@ class Machine:
 
     def python(self, *words: str, check: bool = True, **variables: str) -> Done:
         """Run the Python of this checkout's environment, in the checkout: `vm.python("-m", "pytest", ...)`."""
-        assigned = [f"{name}={value}" for name, value in variables.items()]
+        assigned = [
+            *_GO.split(),
+            f"INTEROP_NRI_PATIENCE={NRI_PATIENCE}",
+            f"INTEROP_PATIENCE={_PATIENCE / 2:.0f}",
+            *(f"{name}={value}" for name, value in variables.items()),
+        ]
         command = shlex.join(["env", *assigned, f"{self.environment}/bin/python", *words])
         return self.run(f"cd {shlex.quote(str(ROOT))} && {command}", check=check)
 
@@ -169,6 +186,12 @@ class Machine:
         done = self.python(*options, *words, check=False, **variables)
         if done.status or "SKIPPED" in done.stdout:
             raise CommandError(f"pytest {shlex.join(words)} ended with {done.status}:\n{done.stdout}\n{done.stderr}")
+
+    def reboot(self) -> None:
+        """Start it again, with the disk as it is; its hardware has to allow that (`reboots`)."""
+        self.run("sync; systemctl --no-block reboot")
+        self._answer()
+        self._set_up()
 
     def console(self) -> str:
         """What the kernel and systemd have written."""
@@ -189,13 +212,13 @@ class Machine:
     # --- how it comes up ---
 
     def _start(self, hardware: Hardware, files: System) -> subprocess.Popen[bytes]:
-        # Emulated everywhere alike: where it may be had, KVM is not always one that starts Debian's kernel.
-        words = [_QEMU, "-accel", os.environ.get("INTEROP_VM_ACCELERATOR", "tcg,thread=multi")]
+        words = [_QEMU, "-accel", os.environ.get("INTEROP_VM_ACCELERATOR", _accelerator(hardware))]
         # An emulated processor of AMD's has no threads.
         words += ["-cpu", "max,vendor=GenuineIntel", "-machine", "q35", *hardware.arguments()]
-        words += ["-nodefaults", "-no-reboot", "-display", "none", "-serial", f"file:{self._folder}/console"]
+        words += ["-nodefaults", "-display", "none", "-serial", f"file:{self._folder}/console"]
+        words += [] if hardware.reboots else ["-no-reboot"]
         words += ["-kernel", str(files.kernel), "-initrd", str(files.initrd)]
-        words += ["-append", f"console=ttyS0 panic=-1 mitigations=off audit=0 {hardware.kernel}"]
+        words += ["-append", f"{_KERNEL} {hardware.kernel}"]
         words += ["-drive", f"file={files.disk},format=raw,if=virtio,snapshot=on"]
         words += ["-chardev", f"socket,id=agent,path={self._folder}/agent,server=on,wait=off"]
         words += ["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=dranode"]
@@ -204,6 +227,9 @@ class Machine:
             words += ["-virtfs", f"local,path={path},{options}"]
         with Path(self._folder, "qemu").open("wb") as log:
             return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *words], stdout=log, stderr=log)
+
+    def _set_up(self) -> None:
+        self.run("\n".join(("set -e", *self._mounts(), f"systemctl set-environment {_GO}")))
 
     def _connect(self) -> None:
         while True:
@@ -236,6 +262,16 @@ class Machine:
             f"mkdir -p {place} && mount -t 9p -o {_9P} share{number} {place}" for number, place in enumerate(places)
         )
         return list(commands)
+
+
+def _accelerator(hardware: Hardware) -> str:
+    """Emulated everywhere alike: where it may be had, KVM is not always one that starts Debian's kernel.
+
+    A processor that waits for another one spins. With fewer real ones, or busy ones, that other one does not run
+    meanwhile, and minutes pass; so they take turns in one thread, in which one that waits gives way at once.
+    """
+    enough = len(os.sched_getaffinity(0)) >= hardware.cpus
+    return "tcg,thread=multi" if enough else "tcg,thread=single"
 
 
 def _outermost(paths: Sequence[Path]) -> list[Path]:

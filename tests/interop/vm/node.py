@@ -15,8 +15,9 @@ from typing import Any
 
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.interop.cluster_node import MARK, PLACES, Network, ip
-from tests.interop.containerd import Containerd
-from tests.interop.vm.machine import Hardware, Machine
+from tests.interop.containerd import DROPPED_AFTER, Containerd
+from tests.interop.vm.machine import NRI_PATIENCE, Hardware, Machine
+from tests.interop.vm.system import BACKPORTS
 
 _TAP = "dranode-tap1"
 _RUNTIME = "node-runtime"
@@ -43,7 +44,8 @@ class EmulatedNode:
         ip("tuntap", "add", _TAP, "mode", "tap")
         ip("link", "set", _TAP, "master", self.network.bridge, "up")
         card = ("-netdev", f"tap,id=net,ifname={_TAP},script=no,downscript=no", "-device", "virtio-net-pci,netdev=net")
-        hardware = Hardware(memory=4096, kernel="net.ifnames=0", qemu=card)
+        # The kernel in which a container may be a partition though kubelet's cgroups above it are none.
+        hardware = Hardware(memory=4096, kernel="net.ifnames=0", qemu=card, suite=BACKPORTS)
         self.machine = Machine(hardware, shares=[folder])
         bridge = self.network.bridge
         self._do(
@@ -61,6 +63,7 @@ class EmulatedNode:
         text = (runtime.folder / "config.toml").read_text().replace(str(runtime.folder), str(self.place))
         # Copying images would take long here, and a node with systemd leaves the cgroups to it.
         text = text.replace('"native"', '"overlayfs"').replace("SystemdCgroup = false", "SystemdCgroup = true")
+        text = text.replace(f'"{DROPPED_AFTER}"', f'"{NRI_PATIENCE}"')
         self._run(f"cat > {self.place}/config.toml", text)
         path = f"--setenv=PATH={self._programs}:/usr/sbin:/usr/bin:/sbin:/bin"
         options = f"--unit={_RUNTIME} --property=Delegate=yes --property=KillMode=process {path}"
@@ -82,7 +85,7 @@ class EmulatedNode:
 
     def online(self) -> CPUSet:
         """The machine's CPUs."""
-        return CPUSet.parse(self._run("cat /sys/devices/system/cpu/online").strip())
+        return CPUSet.parse(self.output("cat /sys/devices/system/cpu/online").strip())
 
     def ended(self) -> bool:
         """Whether the machine has ended."""
@@ -99,11 +102,15 @@ for process in $(grep -lsF {MARK} /proc/[0-9]*/cmdline); do
     fi
 done
 """
-        return self._run(script).partition("\n")[0]
+        return self.output(script).partition("\n")[0]
 
     def log(self) -> str:
         """The end of what runtime and kubelet say."""
-        return self._run(f"journalctl --no-pager -n 40 -u {_RUNTIME} -u {_KUBELET}")
+        return self.output(f"journalctl --no-pager -n 40 -u {_RUNTIME} -u {_KUBELET}")
+
+    def output(self, command: str) -> str:
+        """What a command prints in the machine."""
+        return self._run(command)
 
     def close(self) -> None:
         """Switch the machine off, and remove the network."""

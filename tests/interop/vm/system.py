@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.interop.containerd import CACHE
+from tests.interop.cache import CACHE
 
 SUITE = "bookworm"
 BACKPORTS = f"{SUITE}-backports"

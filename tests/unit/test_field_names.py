@@ -1,0 +1,36 @@
+"""Names of fields as Kubernetes writes them: one with another name, such as `hostIp` for `hostIP`, is read as empty."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+import dranode.driver
+import dranode.kubectl
+import dranode.sim
+from dranode.driver.core.api.resource import APIDocument
+
+# Kubernetes' API conventions: letters of an acronym are all large or, at the beginning, all small.
+ACRONYM = re.compile(r"(Api|Cel|Cidr|Cpu|Dns|Id|Ip|Os|Tls|Uid|Uri|Url)s?(?![a-z])")
+
+
+def documents() -> Iterator[type[APIDocument]]:
+    """Every kind of value that is read from documents of Kubernetes."""
+    for package in (dranode.driver, dranode.kubectl, dranode.sim):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    remaining: list[type[APIDocument]] = [APIDocument]
+    while remaining:
+        kind = remaining.pop()
+        remaining += kind.__subclasses__()
+        yield kind
+
+
+def test_no_field_has_an_acronym_in_camel_case() -> None:
+    fields = {(kind.__name__, each.encode_name) for kind in documents() for each in msgspec.structs.fields(kind)}
+    assert {("ContainerPort", "hostIP"), ("DeviceRequestAllocationResult", "shareID")} <= fields
+    assert sorted(f"{kind}.{name}" for kind, name in fields if ACRONYM.search(name)) == []
