@@ -63,6 +63,7 @@ class ClaimFacts(msgspec.Struct, frozen=True):
         runtime: what is wrong with the container runtime's CDI and NRI, with the cause.
         users: containers that kubelet gives the claim to, `<pod>/<container>`.
         containers: those that run.
+        containers_unseen: why it is not known which run; empty if it is.
         memory: the memory of those that run; None for a claim that does not say which they get.
     """
 
@@ -85,6 +86,7 @@ class ClaimFacts(msgspec.Struct, frozen=True):
     runtime: tuple[tuple[StopCause, Fault], ...] = ()
     users: tuple[str, ...] | None = None
     containers: tuple[PlacedContainer, ...] | None = None
+    containers_unseen: str = ""
     memory: tuple[ContainerMemory, ...] | None = None
 
 
@@ -256,6 +258,8 @@ def _cpus(facts: ClaimFacts) -> Station | None:
     record = facts.record
     if record is None or not record.cpus:
         return None
+    if facts.containers_unseen:
+        return unseen("CPUs", facts.containers_unseen, "dranode claims --verify, as root")
     if not facts.containers:
         return unseen("CPUs", "no cgroup of a container that runs is to be seen", "dranode claims --verify, as root")
     # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked

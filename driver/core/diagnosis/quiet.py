@@ -16,7 +16,7 @@ _NAMED: Final = 5
 def interrupted(facts: Facts) -> Iterator[Fault]:
     """Devices have interrupted CPUs that a claim wants quiet, since it began."""
     for each in _disturbances(facts):
-        often = sorted((-count, name) for name, count in each.interrupts.items() if count > _LATE)
+        often = sorted((-count, name) for name, count in (each.interrupts or {}).items() if count > _LATE)
         if often:
             names = ", ".join(f"{name} ({-count} times)" for count, name in often[:_NAMED])
             more = f" and {len(often) - _NAMED} more" if len(often) > _NAMED else ""
@@ -29,15 +29,17 @@ def interrupted(facts: Facts) -> Iterator[Fault]:
 
 
 def shared_with_processes(facts: Facts) -> Iterator[Fault]:
-    """Processes other than the claim's have run on CPUs that it wants quiet."""
+    """Threads other than the claim's have run on CPUs that it wants quiet."""
     for each in _disturbances(facts):
         if each.processes:
             names = ", ".join(each.processes[:_NAMED])
             more = f" and {len(each.processes) - _NAMED} more" if len(each.processes) > _NAMED else ""
             yield Fault(
-                f"claim {each.claim} wants CPUs {each.cpus} quiet, and processes that have not that claim ran there "
-                f"last: {names}{more}",
-                "keep them off with AllowedCPUs= of their systemd units, or start them with another affinity (taskset)",
+                f"claim {each.claim} wants CPUs {each.cpus} quiet, and threads that have not that claim were the "
+                f"last to run there: {names}{more}",
+                "keep them off with AllowedCPUs= of their systemd units, or give them another affinity (taskset), and "
+                f"the kernel's with isolcpus={each.cpus} on its command line; dranode claims --verify says how long "
+                "others ran",
             )
 
 
