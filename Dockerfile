@@ -36,7 +36,7 @@ ARG SOURCE_DATE_EPOCH=0
 # With pip, by which others put a driver of their own into the image (docs/install.md).
 RUN cp -r /opt/build/lib/python3*/site-packages/pip /opt/dranode/lib/python3*/site-packages/ \
     && /opt/build/bin/pip --python /opt/dranode/bin/python install --no-cache-dir --no-compile --only-binary=:all: \
-        --require-hashes -r requirements/run.lock \
+        --require-hashes -r requirements/debug.lock \
     && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/dranode/lib \
     && find /opt/dranode -exec touch -h -d "@${SOURCE_DATE_EPOCH}" {} +
 

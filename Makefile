@@ -138,9 +138,11 @@ lock: setup
 		--no-header -o requirements/dev.lock pyproject.toml
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
 		--no-header -o requirements/run.lock pyproject.toml
-	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group serve \
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 \
 		--no-emit-package pygments --no-emit-package markdown-it-py --no-emit-package mdurl \
-		--no-header -o requirements/serve.lock -c requirements/run.lock
+		--no-header -o requirements/serve.lock -c requirements/run.lock pyproject.toml
+	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --extra auth-provider \
+		--no-header -o requirements/debug.lock -c requirements/dev.lock pyproject.toml
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group release \
 		--no-header -o requirements/release.lock
 	@$(BIN)/uv pip compile -q --universal --generate-hashes --python-version 3.11 --group fuzz \

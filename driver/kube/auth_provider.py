@@ -22,8 +22,8 @@ def provider_headers(path: str, context: str, provider: str) -> Callable[[], Map
         from kubernetes.config import kube_config  # noqa: PLC0415 - likewise
     except ModuleNotFoundError as error:
         raise UnreachableError(
-            f'auth-provider "{provider}" needs the package kubernetes, which is not installed: {error}; name a program '
-            "with exec instead"
+            f'auth-provider "{provider}" needs the extra auth-provider, which is not installed: {error}; install '
+            "dranode[auth-provider], or name a program with exec instead"
         ) from error
     settings = Configuration()
     try:

@@ -242,6 +242,19 @@ def test_a_provider_that_gives_no_token_is_an_error_and_nothing_is_asked_as_nobo
     assert not seen.headers
 
 
+def test_a_provider_without_the_extra_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "kubernetes"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with asked_server() as seen:
+        written = write_kubeconfig(tmp_path, seen.port, {"auth-provider": {"name": "oidc", "config": {}}})
+        with pytest.raises(ApiError, match=r'auth-provider "oidc" .* install dranode\[auth-provider\]'):
+            get(written)
+    assert not seen.headers
+
+
 # --- where it is, and whether to trust it ---
 
 

@@ -33,7 +33,7 @@ def licence(name: str) -> str:
     return f"{facts.get('license_expression') or ''} {' '.join(classifiers)} {str(facts.get('license') or '')[:200]}"
 
 
-@pytest.mark.parametrize("name", sorted(set(locked("run")) - {"tzdata"}))
+@pytest.mark.parametrize("name", sorted(set(locked("debug")) - {"tzdata"}))
 def test_every_package_that_runs_has_a_licence_that_lets_it_be_passed_on(name: str) -> None:
     assert ALLOWED.search(licence(name)), licence(name)
 
@@ -43,9 +43,9 @@ def test_the_locks_agree_on_every_package() -> None:
         text = (ROOT / "requirements" / f"{name}.lock").read_text()
         return dict(re.findall(r"^([a-z0-9_.-]+)==(\S+)", text, re.MULTILINE))
 
-    node, run, dev = pinned("serve"), pinned("run"), pinned("dev")
+    node, run, debug, dev = (pinned(name) for name in ("serve", "run", "debug", "dev"))
     assert node
-    assert node.items() <= run.items() <= dev.items()
+    assert node.items() <= run.items() <= debug.items() <= dev.items()
 
 
 def test_one_version_names_package_chart_manifests_and_change_log() -> None:
