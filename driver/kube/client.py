@@ -23,7 +23,7 @@ from dranode.driver.kube.connection import Outgoing
 from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
 from dranode.driver.kube.http1 import BrokenError
 from dranode.driver.kube.retry import UNTOUCHED, Backoff
-from dranode.driver.kube.server import UnreachableError
+from dranode.driver.kube.server import UnreachableError, UnusableCredentialsError
 from dranode.driver.kube.versions import VERSIONS, best_version
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,8 @@ class Client:
                 return read(self._once(request, min(left, ANSWER_SECONDS), stream=False).data)
             except ApiError as error:
                 delay = _BACKOFF.delay(attempt, self.timing.dice(), error.retry_after)
-                again = error.passes if request.method == "GET" else error.status in UNTOUCHED
+                passes = error.passes if request.method == "GET" else error.status in UNTOUCHED
+                again = passes and not error.unasked
                 in_time = self.timing.clock() + delay <= deadline
                 if not (patient and again and in_time) or self.timing.stopped.wait(delay):
                     raise
@@ -253,7 +254,7 @@ class Client:
         try:
             response = self._wire.send(Outgoing(request.method, path, headers, seconds, body, stream))
         except UnreachableError as error:
-            raise ApiError(str(error)) from error
+            raise ApiError(str(error), unasked=isinstance(error, UnusableCredentialsError)) from error
         if response.status >= _FIRST_ERROR:
             raise error_of(request.what, response.status, response.headers, response.data)
         return response

@@ -22,15 +22,23 @@ class ApiError(DranodeError):
         status: the HTTP status; 0 if there was no answer.
         retry_after: for how many seconds the server wants to be left alone.
         of_object: the answer is about the object asked for, not about an API that is not there.
+        unasked: nothing was asked, since the credentials cannot be used; seconds do not change that.
     """
 
     def __init__(
-        self, message: str, status: int = NO_ANSWER, *, retry_after: float = 0, of_object: bool = False
+        self,
+        message: str,
+        status: int = NO_ANSWER,
+        *,
+        retry_after: float = 0,
+        of_object: bool = False,
+        unasked: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
         self.of_object = of_object
+        self.unasked = unasked
 
     @property
     def passes(self) -> bool:

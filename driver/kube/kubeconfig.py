@@ -24,7 +24,13 @@ from dranode.driver.kube.kubeconfig_file import (
     decoded,
     exec_configuration,
 )
-from dranode.driver.kube.server import Server, UnreachableError, proxy_of_environment, tls_context
+from dranode.driver.kube.server import (
+    Server,
+    UnreachableError,
+    UnusableCredentialsError,
+    proxy_of_environment,
+    tls_context,
+)
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 
@@ -45,12 +51,12 @@ def kubeconfig_server(path: str, context: str = "") -> Server:
     """The server of a context, or of the current one.
 
     Raises:
-        UnreachableError: the file cannot be used.
+        UnusableCredentialsError: the file cannot be used.
     """
     try:
         return _server(chosen_context(path, context), path)
     except (DocumentError, UnreachableError, OSError, ValueError) as error:
-        raise UnreachableError(f"the credentials in {path} cannot be used: {error}") from error
+        raise UnusableCredentialsError(f"the credentials in {path} cannot be used: {error}") from error
 
 
 def _server(chosen: ChosenContext, path: str) -> Server:

@@ -21,6 +21,10 @@ class UnreachableError(DranodeError):
     """No answer came: no connection, none in time, or the server is not the one that it should be."""
 
 
+class UnusableCredentialsError(UnreachableError):
+    """Nothing was asked, and nothing can be before somebody changes the credentials."""
+
+
 class Server(msgspec.Struct, frozen=True):
     """An API server.
 

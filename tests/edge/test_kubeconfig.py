@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dranode.driver.kube.client import APIRequest, Client
-from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.connection import Connection, Outgoing
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.kubeconfig import kubeconfig_namespace
 from dranode.driver.kube.server import UnreachableError
@@ -253,6 +253,20 @@ def test_a_provider_without_the_extra_is_an_error_that_names_it(
         with pytest.raises(ApiError, match=r'auth-provider "oidc" .* install dranode\[auth-provider\]'):
             get(written)
     assert not seen.headers
+
+
+def test_credentials_that_cannot_be_used_are_not_tried_again(tmp_path: Path) -> None:
+    wire = Connection(Credentials(str(write_kubeconfig(tmp_path, 1, {"client-certificate": "gone.crt"}))))
+    tried: list[str] = []
+
+    class Counted:
+        def send(self, outgoing: Outgoing) -> Any:
+            tried.append(outgoing.path)
+            return wire.send(outgoing)
+
+    with pytest.raises(ApiError, match="cannot be used: .*client-certificate"):
+        Client(Counted()).send(GET, seconds=3)
+    assert tried == [GET.path]
 
 
 # --- where it is, and whether to trust it ---
