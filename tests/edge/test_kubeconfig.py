@@ -264,7 +264,7 @@ def test_credentials_that_cannot_be_used_are_not_tried_again(tmp_path: Path) -> 
             tried.append(outgoing.path)
             return wire.send(outgoing)
 
-    with pytest.raises(ApiError, match="cannot be used: .*client-certificate"):
+    with pytest.raises(ApiError, match=r"cannot be used: .*client-certificate"):
         Client(Counted()).send(GET, seconds=3)
     assert tried == [GET.path]
 
