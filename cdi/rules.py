@@ -1,4 +1,4 @@
-"""The rules that the newest Go library enforces on a spec's content; they are a part of those of SPEC.md.
+"""The rules that the Go library enforces on a spec's content; they are a part of those of SPEC.md.
 
 Every broken rule is reported as one problem with its path. The library itself stops at the first one.
 """
@@ -34,7 +34,7 @@ Problems: TypeAlias = Iterator[CDIError]
 
 
 def spec_problems(spec: Spec) -> tuple[CDIError, ...]:
-    """Return one error for each rule of the newest library that a spec breaks; a spec without errors is loaded."""
+    """Return one error for each rule of the library that a spec breaks; a spec without errors is loaded."""
     return tuple(_spec(spec))
 
 

@@ -1,4 +1,4 @@
-"""A CDI document as the newest Go library decodes it: YAML to JSON, and JSON to the fields of the specification.
+"""A CDI document as the Go library up to v1.1.0 decodes it: YAML to JSON, and JSON to the fields of the specification.
 
 Unknown fields are refused; names of fields match in any letter case (two spellings of one field are merged, the later
 in byte order winning); numbers and booleans become text where text is expected; null leaves a field unset.
@@ -114,12 +114,12 @@ class _Decoder:
                 result.append(None)
                 continue
             there = old[index] if index < len(old) else None
-            start = _zero(kind.items) if there is None else there
+            start = no_value(kind.items) if there is None else there
             result.append(self.decode(kind.items, item, start, f"{path}[{index}]"))
         return result
 
     def _object(self, kind: Object, value: GoValue, old: dict[str, Any] | None, path: str) -> dict[str, Any]:
-        result: dict[str, Any] = _zero(kind) if old is None else old
+        result: dict[str, Any] = no_value(kind) if old is None else old
         names = {name.lower(): name for name in kind.fields}
         for key, inner, where in _entries(value, path):
             folded = key.translate(_FOLD)
@@ -172,7 +172,8 @@ def _entries(value: GoValue, path: str) -> list[tuple[str, GoValue, str]]:
     return [(key, entries[key], f"{path}.{key}" if path else key) for key in sorted(entries)]
 
 
-def _zero(kind: FieldKind) -> Any:
+def no_value(kind: FieldKind) -> Any:
+    """Return what a field has that the file does not set; None if it is absent then."""
     match kind:
         case Text():
             return ""
@@ -181,7 +182,7 @@ def _zero(kind: FieldKind) -> Any:
         case Number():
             return 0
         case Object():
-            return {name: _zero(field) for name, field in kind.fields.items() if isinstance(field, (Text, Object))}
+            return {name: no_value(field) for name, field in kind.fields.items() if isinstance(field, (Text, Object))}
     return None
 
 
@@ -200,15 +201,25 @@ def _described(value: GoValue) -> str:
     return str(value)
 
 
-def _refuse_nulls(value: Any, path: str) -> None:
+def refuse_nulls(value: Any, path: str) -> None:
+    """Refuse a list with a null in it.
+
+    Raises:
+        CDIError: there is one; the path says where.
+    """
     if isinstance(value, dict):
         for key, inner in value.items():
-            _refuse_nulls(inner, f"{path}.{key}" if path else key)
+            refuse_nulls(inner, f"{path}.{key}" if path else key)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             if item is None:
                 raise CDIError("is null, which crashes every runtime that reads it", f"{path}[{index}]")
-            _refuse_nulls(item, f"{path}[{index}]")
+            refuse_nulls(item, f"{path}[{index}]")
+
+
+def spec_from_fields(plain: dict[str, Any]) -> Spec:
+    """Return the content of decoded fields, None standing for those that are absent."""
+    return msgspec.convert({"devices": []} | _without_unset(plain), Spec)
 
 
 def _without_unset(value: Any) -> Any:
@@ -218,7 +229,7 @@ def _without_unset(value: Any) -> Any:
 
 
 def load_spec(data: bytes) -> LoadedSpec:
-    """Decode a file as the newest library does, before it applies rules to the content.
+    """Decode a file as the library does, before it applies rules to the content.
 
     Raises:
         CDIError: the library would not decode the file, or would crash over a null; the path says where.
@@ -230,5 +241,5 @@ def load_spec(data: bytes) -> LoadedSpec:
         raise CDIError(what)
     decoder = _Decoder()
     plain = decoder.decode(SPEC, value, None, "")
-    _refuse_nulls(plain, "")
-    return LoadedSpec(msgspec.convert({"devices": []} | _without_unset(plain), Spec), frozenset(decoder.fields))
+    refuse_nulls(plain, "")
+    return LoadedSpec(spec_from_fields(plain), frozenset(decoder.fields))

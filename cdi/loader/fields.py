@@ -1,4 +1,4 @@
-"""The fields of a CDI document and their types in the newest Go library (specs-go), for decoding."""
+"""The fields of a CDI document and their types in the Go library (specs-go), for decoding."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Older Go libraries that runtimes still use, and how they differ from the newest one.
+"""Go libraries that runtimes use, and how they differ from the one whose verdict counts.
 
-The table of a library lists the documents that the newest library loads and this one does not. The first row that
+The table of a library lists the documents that are loaded and that this one does not load. The first row that
 applies decides. Names and verdicts are those of the vectors in tests/vectors/cdi*.json.
 """
 
@@ -11,8 +11,11 @@ from typing import Final
 
 import msgspec
 
+from dranode.cdi.errors import CDIError
+from dranode.cdi.loader.direct import load_directly
 from dranode.cdi.loader.document import LoadedSpec
 from dranode.cdi.names import split_kind
+from dranode.cdi.rules import spec_problems
 from dranode.cdi.spec import ContainerEdits, Spec
 
 _REFUSES: Final = "refuses it"
@@ -61,6 +64,7 @@ class Library(msgspec.Struct, frozen=True):
     differences: tuple[tuple[Callable[[LoadedSpec], str], str], ...]
 
 
+RELEASED: Final = "v1.1.1 (containerd 2.4.2)"
 OLDER: Final = (
     Library(
         "v0.8.1 (containerd 1.7.30)",
@@ -82,10 +86,17 @@ OLDER: Final = (
 )
 
 
-def older_verdicts(document: LoadedSpec) -> Iterator[str]:
-    """Yield one sentence for each older library that does not load a document that the newest one loads."""
+def other_verdicts(document: LoadedSpec, data: bytes) -> Iterator[str]:
+    """Yield one sentence for each library that does not load a document that is loaded, the file's bytes beside it."""
     for library in OLDER:
         for difference, outcome in library.differences:
             if reason := difference(document):
                 yield f"CDI library {library.name} {outcome}: {reason}"
                 break
+    try:
+        problems = spec_problems(load_directly(data))
+    except CDIError as error:
+        yield f"CDI library {RELEASED} {_REFUSES}: {error}"
+    else:
+        if problems:
+            yield f"CDI library {RELEASED} {_REFUSES}: {problems[0]}"

@@ -129,7 +129,8 @@ def scalar_value(node: Scalar) -> GoScalar:
     return value
 
 
-def _is_merge(node: YAMLNode) -> bool:
+def is_merge(node: YAMLNode) -> bool:
+    """Return whether a key is the one whose value is merged into its object."""
     return isinstance(node, Scalar) and node.value == "<<" and (node.plain or node.tag == f"{_TAG}merge")
 
 
@@ -175,7 +176,7 @@ class _Values:
 
     def _fill(self, node: Mapping, result: GoMap, path: str, depth: int) -> None:
         for key_node, value_node in node.pairs:
-            if _is_merge(key_node):
+            if is_merge(key_node):
                 self._merge(value_node, result, path, depth)
                 continue
             key = self.value(key_node, path, depth + 1)

@@ -69,8 +69,8 @@ def _draw(answers: list[_Answer]) -> None:
 def validate_files(ctx: click.Context, files: tuple[str, ...], output: str) -> None:
     """Say whether a runtime would load each FILE, and why not.
 
-    The verdict is that of the newest CDI library. Older libraries, in runtimes of today, that would refuse a file or
-    crash over it are named in warnings. The exit status is 1 if any file is not loaded.
+    The verdict is that of the CDI library in Go. Its releases in the runtimes of today, v0.8.1 to v1.1.1, that would
+    refuse a file or crash over it are named in warnings. The exit status is 1 if any file is not loaded.
 
     \b
     Example:
