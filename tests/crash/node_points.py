@@ -11,6 +11,7 @@ import contextlib
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ import psutil
 from tests.crash.points import CALLS, missing, traced_calls
 from tests.crash.runs import Point, Violation, every_nth, report
 from tests.fakes.waiting import PATIENCE
+from tests.hostile.book import BookedClaim
 from tests.hostile.node import Node
 from tests.hostile.runtime import Violation as StepViolation
 from tests.hostile.settling import settle
@@ -45,6 +47,8 @@ def node() -> Iterator[Node]:
 def work(node: Node, options: tuple[str, ...]) -> None:
     """A life of the traced instance: it works alone, beside another one, hands over, and ends."""
     node.start(TRACED, ("strace", "-f", "-qq", "-o", "trace", *options))
+    # An answer that will not come is awaited no longer.
+    threading.Thread(target=node.instances[TRACED].close_at_end, name="end").start()
     first, second, third = (node.allocate(f"c{number}", number % 2, 2) for number in range(3))
     if not _ready(node, TRACED):
         return
@@ -67,12 +71,14 @@ def work(node: Node, options: tuple[str, ...]) -> None:
 
 
 def _ready(node: Node, name: str) -> bool:
-    """Wait until an instance answers; False if the traced one has gone meanwhile."""
+    """Wait until an instance has read what it needs for an answer; False if the traced one has gone meanwhile."""
+    unknown = BookedClaim("unknown", "uid-unknown", "", 0, 1)
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends and node.instances[TRACED].process.poll() is None:
-        if node.call(name, "NodePrepareResources", [], 0.5) is not None:
+        answer = node.call(name, "NodeUnprepareResources", [unknown], 0.5)
+        if answer is not None and not answer.claims[unknown.uid].error:
             return True
-        node.runtime.attend()
+        node.runtime.attend(0.02)
     return False
 
 

@@ -9,11 +9,22 @@ import pytest
 from dranode.driver.core.claims.answers import Prepared
 from tests.crash import node_points, setting_points, unsynced
 from tests.crash.points import CPU, MEMORY, find_points, look, missing, pod, serving, survive, world
-from tests.crash.runs import Point, Violation
+from tests.crash.runs import Point, Violation, report
 from tests.fakes.settings import DEFAULT
 from tests.fakes.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "strace is there")
+
+
+def test_a_point_that_is_not_reached_is_tried_again_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    points = [Point("write", 1), Point("write", 2)]
+    reached = iter([False, True, False, False, False])
+    assert report("a run", points, points, lambda _: next(reached)) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a run: 2 points: write 2",
+        "not reached in 3 runs: write#2 SIGKILL",
+        "2 run, 1 reached, 2 survived",
+    ]
 
 
 def test_the_run_itself_shows_its_points() -> None:

@@ -30,15 +30,18 @@ class DriverConnection:
             ("grpc.use_local_subchannel_pool", 1),
         ]
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
+        self._callers = {
+            method: caller(self._channel, api.DESCRIPTOR, "DRAPlugin", method)
+            for method in ("NodePrepareResources", "NodeUnprepareResources")
+        }
 
     def call(self, method: str, claims: Iterable[api.Claim], seconds: float = PATIENCE) -> Any:
         """The driver's answer; None if it gives none in time."""
         request = getattr(api, f"{method}Request")(claims=list(claims))
         try:
-            return caller(self._channel, api.DESCRIPTOR, "DRAPlugin", method)(
-                request, timeout=seconds, wait_for_ready=True
-            )
-        except grpc.RpcError:
+            return self._callers[method](request, timeout=seconds, wait_for_ready=True)
+        except (grpc.RpcError, ValueError):
+            # The latter where the connection was closed meanwhile
             return None
 
     def close(self) -> None:

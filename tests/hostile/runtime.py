@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,17 +117,23 @@ class Runtime:
         """Admit plug-ins, and take in what they have sent, waiting so long for the first of it."""
         for plugin in self.plugins:
             self._take_in(plugin.wire)
+        if self._listener is None:
+            time.sleep(max(seconds, 0.0))
         while self._listener is not None:
-            sockets = {plugin.sock: plugin for plugin in self.plugins}
-            ready, _, _ = select.select([self._listener, *sockets], [], [], seconds)
+            plugins = {plugin.sock.fileno(): plugin for plugin in self.plugins}
+            # select(2) knows no descriptor above 1,023.
+            poll = select.poll()
+            for descriptor in (self._listener.fileno(), *plugins):
+                poll.register(descriptor, select.POLLIN)
+            ready = poll.poll(max(seconds, 0.0) * 1000)
             if not ready:
                 return
             seconds = 0.0
-            for sock in ready:
-                if sock is self._listener:
+            for descriptor, _ in ready:
+                if (asked := plugins.get(descriptor)) is None:
                     self._admit()
                 else:
-                    self._with(sockets[sock], ConnectedPlugin.pump)
+                    self._with(asked, ConnectedPlugin.pump)
 
     def create(self, container: RunningContainer) -> str:
         """Create a container and start it; the reason why not, or empty.

@@ -10,7 +10,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.node.ledger_file import CorruptLedgerError
 from dranode.driver.node.ledger_reading import read_ledger
 from tests.fakes.waiting import PATIENCE
-from tests.hostile.book import BookedClaim, Stage
+from tests.hostile.book import RESERVED, BookedClaim, Stage
 from tests.hostile.faults import set_schema
 from tests.hostile.node import CPUS
 from tests.hostile.runtime import Violation
@@ -36,6 +36,8 @@ def settle(steps: Steps) -> None:
     steps.open_runtime()
     steps.start_if_none()
     settled(steps, lambda: _answered(steps), "the driver does not answer as before")
+    if node.book.offline:
+        settled(steps, lambda: ungranted(steps), "the driver has not seen that the CPUs are back")
     if not _readable(steps):
         # A byte that the driver has read before it was flipped; one that starts reads it again.
         for name in tuple(node.instances):
@@ -77,6 +79,22 @@ def _answered(steps: Steps) -> list[str]:
     steps.node.look()
     if _drop_refused(steps, refused):
         return []
+    return refused
+
+
+def ungranted(steps: Steps) -> list[str]:
+    """Have every instance grant all CPUs that nobody holds, for a moment; what is refused.
+
+    An instance looks at its hardware now and then, and grants until then what it saw before.
+    """
+    node, refused = steps.node, []
+    for name in sorted(node.instances):
+        for numa in range(len(RESERVED)):
+            held = sum(claim.count for claim in node.book.claims.values() if claim.numa == numa)
+            claim = node.allocate("free", numa, len(CPUS) // len(RESERVED) - 1 - held)
+            refused += [f"prepare {claim.uid}: {reason}" for reason in node.prepare(name, [claim])]
+            if reason := node.unprepare(name, claim):
+                refused.append(f"unprepare {claim.uid}: {reason}")
     return refused
 
 

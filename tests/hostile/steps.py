@@ -139,7 +139,13 @@ class Steps:
 
     @contextlib.contextmanager
     def _killed_soon(self, name: str) -> Iterator[None]:
-        timer = threading.Timer(self.dice.uniform(0.0, 0.006), self.node.instances[name].process.kill)
+        instance = self.node.instances[name]
+
+        def kill() -> None:
+            instance.process.kill()
+            instance.close_at_end()
+
+        timer = threading.Timer(self.dice.uniform(0.0, 0.006), kill)
         timer.start()
         try:
             yield

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
+from tests.fakes.waiting import PATIENCE
 from tests.hostile.book import BookedClaim
-from tests.hostile.node import Node
+from tests.hostile.node import CPUS, EXEC_OF, Node
 from tests.hostile.run import run
 from tests.hostile.runtime import Violation
-from tests.hostile.settling import settle, settled
+from tests.hostile.settling import settle, settled, ungranted
 from tests.hostile.steps import Steps
+from tests.hostile.zygote import ForkedProcess, zygote
 
 
 @pytest.fixture
@@ -37,6 +42,50 @@ def prepared(steps: Steps) -> BookedClaim:
 
 def test_a_sample_of_steps_violates_nothing() -> None:
     assert sum(run(150, 20261122).counts.values()) == 150
+
+
+def test_all_cpus_can_be_granted_once_all_faults_are_repaired(steps: Steps) -> None:
+    steps.node.set_online(CPUS - CPUSet((5, 6, 7)))
+    settled(steps, lambda: [] if ungranted(steps) else ["all are granted"], "the driver does not look")
+    settle(steps)
+    assert steps.node.prepare("a", [steps.node.allocate("c0", 1, 7)]) == []
+
+
+def test_descriptors_above_those_of_select_are_attended_to(steps: Steps) -> None:
+    steps.node.runtime.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    opened: list[int] = []
+    try:
+        while not opened or opened[-1] < 1024:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        steps.node.runtime.open()
+        settled(steps, lambda: [] if steps.node.runtime.plugins else ["no plug-in"], "the driver is not connected")
+    finally:
+        steps.node.runtime.close()
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_forked_driver_is_a_process_with_an_end_of_its_own(steps: Steps) -> None:
+    prepared(steps)
+    forked = steps.node.instances["a"].process
+    assert isinstance(forked, ForkedProcess)
+    assert Path(f"/proc/{forked.pid}/cwd").resolve() == steps.node.folder.resolve()
+    assert forked.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        forked.wait(0.0)
+    forked.terminate()
+    assert forked.wait(PATIENCE) == 0
+    wrong = zygote().fork(steps.node.folder, ["clock", "serve", "--nri-socket"])
+    assert wrong.wait(PATIENCE) == 2, "a wrong usage"
+
+
+def test_some_starts_load_what_they_need(steps: Steps) -> None:
+    steps.node.starts = EXEC_OF - 1
+    steps.node.start("b")
+    assert isinstance(steps.node.instances["b"].process, subprocess.Popen)
 
 
 def test_an_answer_that_differs_is_a_violation(steps: Steps) -> None:

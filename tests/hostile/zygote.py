@@ -1,0 +1,169 @@
+"""Drivers forked from a process that has their modules loaded, since loading them is most of what a start costs.
+
+A forked driver is a process of its own, with its own sockets, files and end; what it does from its command line on is
+what a program does that was started by exec. `python zygote.py FD` is the process that forks them: it is asked through
+the socket FD to start one (`{"folder": ..., "arguments": [...]}`, answered by the process ID), or how one that has
+ended has ended (`{"ended": ...}`, answered by what waitpid says).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+# What a driver on a made-up machine loads, sooner or later.
+PACKAGES: Final = tuple(
+    f"dranode.{name}" for name in ("cdi", "cpu", "driver.core", "driver.nri", "driver.node", "driver.serve")
+)
+MODULES: Final = (
+    "dranode.driver.cli.daemon", "dranode.driver.local.cluster",
+    "dranode.driver.machine.synthetic", "dranode.driver.machine.folder_events",
+    "dranode.driver.kubelet.service", "dranode.driver.kubelet.podresources", "dranode.driver.kubelet.health",
+)  # fmt: skip
+_MESSAGE: Final = 1 << 16
+
+
+class ForkedProcess:
+    """A process that a zygote has forked, as `subprocess.Popen` has it.
+
+    Attributes:
+        pid: its ID, which no other process is given before its end was asked for.
+        returncode: its exit status, negative for a signal; None while it runs.
+    """
+
+    def __init__(self, zygote: Zygote, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._zygote = zygote
+        self._descriptor = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """Look whether it has ended."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not, after so many seconds.
+        """
+        status = self._ended(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(["a forked driver"], timeout or 0.0)
+        return status
+
+    def kill(self) -> None:
+        """Send it SIGKILL, if it runs."""
+        self._send(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Send it SIGTERM, if it runs."""
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, number)
+
+    def _ended(self, seconds: float | None) -> int | None:
+        if self.returncode is None:
+            end = select.poll()
+            end.register(self._descriptor, select.POLLIN)
+            if end.poll(None if seconds is None else seconds * 1000):
+                self.returncode = os.waitstatus_to_exitcode(self._zygote.ask({"ended": self.pid}))
+                os.close(self._descriptor)
+        return self.returncode
+
+
+class Zygote:
+    """The process that forks drivers, seen from the one that asks for them."""
+
+    def __init__(self) -> None:
+        """Start it; it ends with this process, or when it is closed."""
+        self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", __name__, str(its.fileno())]
+        root = Path(__file__).parents[2]
+        # A group of its own: Ctrl-C is for the process that asks.
+        self._process = subprocess.Popen(command, cwd=root, pass_fds=[its.fileno()], process_group=0)
+        its.close()
+
+    def fork(self, folder: Path, arguments: Sequence[str]) -> ForkedProcess:
+        """Fork a driver that runs in a folder, with its output at the end of `log` there."""
+        return ForkedProcess(self, self.ask({"folder": str(folder), "arguments": list(arguments)}))
+
+    def ask(self, question: Any) -> int:
+        """Return its answer."""
+        self._socket.sendall(json.dumps(question).encode())
+        return int(self._socket.recv(_MESSAGE))
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+        self._process.wait()
+
+
+@cache
+def zygote() -> Zygote:
+    """The one of this process."""
+    made = Zygote()
+    atexit.register(made.close)
+    return made
+
+
+def _load() -> None:
+    for package in map(importlib.import_module, PACKAGES):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    for name in MODULES:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
+def _serve(asked: socket.socket) -> list[str]:
+    """Answer until there is nobody who asks; in a forked process return what its command line says."""
+    while question := asked.recv(_MESSAGE):
+        match json.loads(question):
+            case {"ended": pid}:
+                answer = os.waitpid(pid, 0)[1]
+            case {"folder": folder, "arguments": arguments}:
+                if (answer := os.fork()) == 0:
+                    asked.close()
+                    os.chdir(folder)
+                    log = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+                    os.dup2(log, 1)
+                    os.dup2(log, 2)
+                    os.close(log)
+                    return list(arguments)
+        asked.sendall(str(answer).encode())
+    return []
+
+
+if __name__ == "__main__":
+    from dranode.driver.process.deferred import defer_untouched
+
+    defer_untouched()
+    from tests.hostile import launch
+
+    launch.set_up()
+    _load()
+    if command := _serve(socket.socket(fileno=int(sys.argv[1]))):
+        launch.follow(Path(command[0]))
+        sys.argv[1:] = command[1:]
+        from dranode.driver.cli import main
+
+        main()
