@@ -55,7 +55,12 @@ class Strategy(StrEnum):
 class GPUSharing(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """`sharing`; `memory_limit` is bytes, for vendors that have a variable for it."""
+    """`sharing`.
+
+    Attributes:
+        strategy: whether other claims may be given the GPU at the same time: by default as the device is offered.
+        memory_limit: bytes of the GPU's memory, at least 1Mi, for vendors that have a variable for it.
+    """
 
     strategy: Strategy | None = None
     memory_limit: Quantity | None = None
@@ -64,7 +69,13 @@ class GPUSharing(
 class GPUConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """One opaque configuration as it stands; None is a field that it does not have."""
+    """One opaque configuration as it stands; None is a field that it does not have.
+
+    Attributes:
+        visibility: none (default) or vendor: whether the vendor's variable, as `CUDA_VISIBLE_DEVICES`, names the GPUs.
+        mode: compute (default), graphics or vfio: which device nodes come with the GPU.
+        sharing: with whom the GPU is shared, and how much of its memory is the claim's.
+    """
 
     api_version: Literal["dra.gpu/v1alpha1"]
     kind: Literal["GPUConfig"]

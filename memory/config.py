@@ -50,7 +50,14 @@ class MemorySharing(StrEnum):
 class MemoryConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """One opaque configuration as it stands; None is a field that it does not have."""
+    """One opaque configuration as it stands; None is a field that it does not have.
+
+    Attributes:
+        policy: bind (default), interleave, weighted or preferred: from which of the NUMA nodes memory comes, in the
+            words of set_mempolicy(2).
+        sharing: container (default: one live container at a time) or pod (every container of one pod).
+        mount: where the container finds a hugetlbfs of its huge pages, an absolute path; no mount by default.
+    """
 
     api_version: Literal["dra.memory/v1alpha1"]
     kind: Literal["MemoryConfig"]

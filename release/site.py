@@ -1,7 +1,8 @@
 """The manual as a site: `make site` writes its pages into .cache/site, and mkdocs makes dist/site of them.
 
 The pages are those of docs/, the files at the top that people look for, the examples, and a reference made from the
-code: commands and their options, opaque configurations with a JSON Schema, and what is published of made-up machines.
+code: commands, options, opaque configurations with a JSON Schema, metrics, Events, and what is published of made-up
+machines.
 """
 
 from __future__ import annotations
@@ -14,16 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 from click.testing import CliRunner
 
-from dranode.cpu.config import API_VERSION as CPU_API_VERSION
-from dranode.cpu.config import CPUConfig
 from dranode.driver.cli.commands import cli
-from dranode.driver.core.api.quantity import Quantity
-from dranode.gpu.config import API_VERSION as GPU_API_VERSION
-from dranode.gpu.config import GPUConfig
+from release.configurations import CONFIGURATIONS, configurations, schema
 from release.project import ROOT
+from release.reference import events, metrics, options
 
 PAGES: Final = ROOT / ".cache" / "site" / "docs"
 TOP: Final = (
@@ -36,10 +33,6 @@ TOP: Final = (
     "SECURITY",
     "CODE_OF_CONDUCT",
 )
-CONFIGURATIONS: Final[Mapping[str, tuple[str, type[msgspec.Struct]]]] = {
-    "CPUConfig": (CPU_API_VERSION, CPUConfig),
-    "GPUConfig": (GPU_API_VERSION, GPUConfig),
-}
 _CPUS: Final = "sockets=2,numa=2,cores=4,threads=2"
 _GPUS: Final = "examples/gpu-server.yaml"
 # What is published, by the heading on the page of the reference.
@@ -48,6 +41,7 @@ _PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
     "`dra.cpu`, grouped by socket": ("slices", "--machine", _CPUS, "--group-by", "socket"),
     "`dra.cpu`, individual": ("slices", "--machine", _CPUS, "--cpu-device-mode", "individual"),
     "`dra.gpu`": ("slices", "--drivers", "gpu", "--machine", _GPUS),
+    "`dra.memory`": ("slices", "--drivers", "memory", "--machine", _CPUS),
 }
 _ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "topology": ("topology", "--machine", "sockets=1,numa=1,cores=2,threads=2"),
@@ -82,8 +76,11 @@ def _pages() -> Iterator[tuple[str, str]]:
         yield page.name, relinked(page.read_text(), page.parent)
     yield "examples.md", examples()
     yield "reference/commands.md", commands()
+    yield "reference/options.md", options()
     yield "reference/configurations.md", configurations()
     yield "reference/devices.md", devices()
+    yield "reference/metrics.md", metrics()
+    yield "reference/events.md", events()
     yield "reference/json.md", answers()
 
 
@@ -138,44 +135,14 @@ def _helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
                 yield from _helps(below, f"{name} {child}")
 
 
-def schema(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of an opaque configuration, with the two fields that say which it is."""
-    version, model = CONFIGURATIONS[kind]
-    document: dict[str, Any] = msgspec.json.schema(model, schema_hook=_custom)
-    fields = document["$defs"][kind]
-    fields["properties"] = {**fields["properties"], "apiVersion": {"const": version}, "kind": {"const": kind}}
-    fields["required"] = sorted({"apiVersion", "kind", *fields.get("required", ())})
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind, **document}
-
-
-def _custom(kind: type) -> dict[str, Any]:
-    """Return the schema of our own types; a quantity is what Kubernetes takes for one, such as `10Gi`."""
-    if kind is Quantity:
-        return {"type": ["string", "number"], "description": "A quantity, such as 10Gi."}
-    raise NotImplementedError
-
-
-def configurations() -> str:
-    """Return a page with the fields of every opaque configuration, from its docstring and its schema."""
-    parts = [
-        "# Opaque configurations\n",
-        "What stands in `opaque.parameters` of a claim or class. [How to use them](../configuration.md).\n",
-    ]
-    for kind, (version, model) in CONFIGURATIONS.items():
-        text = re.sub(r"^    ", "", model.__doc__ or "", flags=re.MULTILINE)
-        parts.append(
-            f"## {kind}\n\n`apiVersion: {version}`, `kind: {kind}`, as [JSON Schema](../schemas/{kind}.json).\n"
-        )
-        parts.append(f"```text\n{text.strip()}\n```\n")
-    return "\n".join(parts)
-
-
 def devices() -> str:
     """Return a page with the attributes and capacities that are published, with the values of made-up machines."""
     parts = [f"# Attributes and capacities\n\nAs published of `--machine {_CPUS}` and of `--machine {_GPUS}`.\n"]
     for heading, words in _PUBLISHED.items():
+        devices = [device for document in _answer(*words) for device in document["spec"]["devices"]]
+        # Shorter values first: numbers are in their order then.
         rows = sorted(
-            {row for document in _answer(*words) for device in document["spec"]["devices"] for row in _rows(device)}
+            {row for device in devices for row in _rows(device)}, key=lambda row: (*row[:2], len(row[2]), row)
         )
         parts.append(
             f"## {heading}\n\n| name | kind | values |\n| --- | --- | --- |\n" + "\n".join(_merged(rows)) + "\n"

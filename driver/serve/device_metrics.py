@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -14,19 +14,24 @@ _LABELS: Final = ("driver", "device")
 _CLAIM_LABELS: Final = ("driver", "namespace", "resourceclaim_name", "resourceclaim_uid", "device")
 
 
+def _gauge(name: str, text: str, labels: tuple[str, ...]) -> Callable[[], GaugeMetricFamily]:
+    return lambda: GaugeMetricFamily(f"dranode_{name}", text, labels=labels)
+
+
+DEVICE_FAMILIES: Final = (
+    _gauge("device_capacity", "Capacity of a device that claims share by amounts: bytes of memory.", _LABELS),
+    _gauge("device_held_capacity", "The part of it that claims hold.", _LABELS),
+    _gauge("claim_held_capacity", "The part of a device's capacity that the claim holds.", _CLAIM_LABELS),
+)
+
+
 def device_metrics(shared: Iterable[tuple[str, Iterable[Device], Iterable[Record]]]) -> Iterator[Metric]:
     """Yield the families that have samples.
 
     Args:
         shared: of each driver its name, its devices, and the claims on record, which share some of them by amounts.
     """
-    capacity = GaugeMetricFamily(
-        "dranode_device_capacity", "Capacity of a device that claims share by amounts: bytes of memory.", labels=_LABELS
-    )
-    held = GaugeMetricFamily("dranode_device_held_capacity", "The part of it that claims hold.", labels=_LABELS)
-    of_claim = GaugeMetricFamily(
-        "dranode_claim_held_capacity", "The part of a device's capacity that the claim holds.", labels=_CLAIM_LABELS
-    )
+    capacity, held, of_claim = (make() for make in DEVICE_FAMILIES)
     for driver, devices, records in shared:
         amounts: dict[str, int] = {}
         for record in records:

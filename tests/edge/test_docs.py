@@ -31,7 +31,17 @@ from tests.kubernetes_schemas import is_known, problems
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dranode")
-PAGES = ("install", "modes", "configuration", "troubleshooting", "upgrade", "security", "compatibility", "migration")
+PAGES = (
+    "concepts",
+    "install",
+    "modes",
+    "configuration",
+    "troubleshooting",
+    "upgrade",
+    "security",
+    "compatibility",
+    "migration",
+)
 MORE = ("classic-dra", "isolation", "sanity", "pod-does-not-start", "stability", "metrics", "report")
 # The folders whose files the manual may name.
 FOLDERS = "cdi|cpu|deploy|docs|driver|examples|gpu|kubectl|memory|proto|release|requirements|sanity|sim|tests"

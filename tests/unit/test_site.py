@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 import yaml
 
-from release import site
+from dranode.driver.cli.serve import command as serve
+from dranode.driver.core.claims.events import ClaimRestored, Occurrence
+from release import reference, site
+from release.configurations import CONFIGURATIONS, fields, schema
 from release.project import ROOT
 
 
@@ -52,16 +56,63 @@ def configurations() -> list[dict[str, Any]]:
             devices = (spec.get("spec") or spec).get("devices") or {}
             entries = [*(spec.get("config") or ()), *(devices.get("config") or ())]
             found += [entry["opaque"]["parameters"] for entry in entries]
-    return [each for each in found if each.get("kind") in site.CONFIGURATIONS]
+    return [each for each in found if each.get("kind") in CONFIGURATIONS]
 
 
-@pytest.mark.parametrize("kind", site.CONFIGURATIONS)
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
 def test_the_schemas_take_what_the_examples_say_and_no_typo(kind: str) -> None:
-    validator = jsonschema.Draft202012Validator(site.schema(kind))
-    validator.check_schema(site.schema(kind))
+    validator = jsonschema.Draft202012Validator(schema(kind))
+    validator.check_schema(schema(kind))
     of_kind = [each for each in configurations() if each["kind"] == kind]
     assert of_kind
     for each in of_kind:
         assert not [error.message for error in validator.iter_errors(each)]
         assert [error.message for error in validator.iter_errors({**each, "treads": "any"})]
         assert [error.message for error in validator.iter_errors({**each, "apiVersion": "dra.cpu/v0"})]
+
+
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
+def test_every_field_of_a_configuration_says_what_it_is(kind: str) -> None:
+    rows = {name: (value, what) for name, value, what in fields(schema(kind), kind)}
+    assert rows
+    assert not [name for name, row in rows.items() if not all(row)]
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """The rows of the table under a heading, as cells."""
+    (part,) = [part for part in page.split("\n## ") if part.startswith(heading)]
+    lines = [line for line in part.splitlines() if line.startswith("| ")][2:]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_every_option_of_serve_is_on_the_page_of_options_with_its_flags_and_variables() -> None:
+    page = reference.options()
+    rows = [row for part in re.findall(r"^## (.+)$", page, re.MULTILINE) for row in table(page, part)]
+    shown = {tuple(re.findall(r"`([^`]+)`", row[0])): set(re.findall(r"`([^`]+)`", row[1])) for row in rows}
+    taken = {
+        tuple(sorted((*each.opts, *each.secondary_opts))): set(each.envvar or ())
+        for each in serve.params
+        if isinstance(each, click.Option) and each.name not in ("config", "help")
+    }
+    assert {tuple(sorted(flags)): variables for flags, variables in shown.items()} == taken
+    assert "`DRANODE_CONFIG`" in page
+    assert all(row[5] for row in rows)
+
+
+def test_the_page_of_events_has_every_one_that_is_sent() -> None:
+    shown = [row[0] for row in table(reference.events(), "Events")]
+    # One for each kind, of impaired claims one for each driver that has a reason; one kind has no Event.
+    assert len(shown) == len(Occurrence.__args__) - len({ClaimRestored}) + len(reference.IMPAIRED) - 1
+    assert all(shown)
+
+
+def test_the_page_of_metrics_has_the_names_that_are_scraped() -> None:
+    page = reference.metrics()
+    shown = {
+        row[0].strip("`"): row[1:] for part in re.findall(r"^## (.+)$", page, re.MULTILINE) for row in table(page, part)
+    }
+    rows = reference.metric_rows()
+    assert {name.removesuffix("_total") for name in shown if not name.startswith("process_")} == set(rows)
+    assert all(name.endswith("_total") == (row[0] == "counter") for name, row in shown.items())
+    assert shown["dranode_slice_writes_total"] == ["counter", "`verb`", "ResourceSlices written."]
+    assert "process_resident_memory_bytes" in shown

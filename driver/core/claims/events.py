@@ -52,7 +52,11 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class PrepareFailed(msgspec.Struct, frozen=True):
-    """A claim could not be prepared; `pods` may use it."""
+    """A claim could not be prepared.
+
+    Attributes:
+        pods: those that may use it.
+    """
 
     claim: ClaimRef
     pods: tuple[ResourceClaimConsumerReference, ...]
@@ -99,9 +103,11 @@ class RecordQuarantined(msgspec.Struct, frozen=True):
 
 
 class ClaimImpaired(msgspec.Struct, frozen=True):
-    """A claim has less than it was given, because hardware went away under it; `pods` may use it.
+    """A claim has less than it was given, because hardware went away under it.
 
-    `states` is what its status has to say from now on.
+    Attributes:
+        pods: those that may use it.
+        states: what its status has to say from now on.
     """
 
     claim: ClaimRef

@@ -1,0 +1,101 @@
+"""The opaque configurations of the drivers as JSON Schemas for editors, and the page with their fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from inspect import cleandoc
+from typing import Any, Final
+
+import msgspec
+
+from dranode.cpu.config import API_VERSION as CPU_API_VERSION
+from dranode.cpu.config import CPUConfig
+from dranode.driver.core.api.quantity import Quantity
+from dranode.gpu.config import API_VERSION as GPU_API_VERSION
+from dranode.gpu.config import GPUConfig
+from dranode.memory.config import API_VERSION as MEMORY_API_VERSION
+from dranode.memory.config import MemoryConfig
+
+CONFIGURATIONS: Final[Mapping[str, tuple[str, type[msgspec.Struct]]]] = {
+    "CPUConfig": (CPU_API_VERSION, CPUConfig),
+    "GPUConfig": (GPU_API_VERSION, GPUConfig),
+    "MemoryConfig": (MEMORY_API_VERSION, MemoryConfig),
+}
+# An attribute in a docstring: its name, a colon, and text that may go on in lines that are indented further.
+_ATTRIBUTE: Final = re.compile(r"^    (\w+): (.+(?:\n {6,}\S.*)*)", re.MULTILINE)
+_OF_ITSELF: Final = frozenset({"apiVersion", "kind"})
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """Return the JSON Schema of an opaque configuration, with the two fields that say which it is."""
+    version, model = CONFIGURATIONS[kind]
+    document: dict[str, Any] = msgspec.json.schema(model, schema_hook=_custom)
+    for each in document["$defs"].values():
+        _describe(each)
+    fields = document["$defs"][kind]
+    fields["properties"] = {**fields["properties"], "apiVersion": {"const": version}, "kind": {"const": kind}}
+    fields["required"] = sorted({"apiVersion", "kind", *fields.get("required", ())})
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind, **document}
+
+
+def _custom(kind: type) -> dict[str, Any]:
+    """Return the schema of our own types; a quantity is what Kubernetes takes for one, such as `10Gi`."""
+    if kind is Quantity:
+        return {"type": ["string", "number"], "description": "A quantity, such as 10Gi."}
+    raise NotImplementedError
+
+
+def _describe(definition: dict[str, Any]) -> None:
+    """Move what a docstring says of each attribute to its field, where editors show it."""
+    text = cleandoc(definition.get("description", ""))
+    said = {name: " ".join(sentence.split()) for name, sentence in _ATTRIBUTE.findall(text)}
+    definition["description"] = text.partition("\n\nAttributes:")[0]
+    for field, value in definition.get("properties", {}).items():
+        words = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", field)
+        if words in said:
+            value["description"] = said[words]
+
+
+def configurations() -> str:
+    """Return a page with the fields of every opaque configuration, from its schema."""
+    introduction = (
+        "What stands in `opaque.parameters` of a claim or class. Every field but the two that say which it is may be "
+        "left out. How to use them: [of CPUs](../configuration.md), [of GPUs](../gpu.md), [of memory](../memory.md).\n"
+    )
+    parts = ["# Opaque configurations\n", introduction]
+    for kind, (version, _) in CONFIGURATIONS.items():
+        parts.append(
+            f"## {kind}\n\n`apiVersion: {version}`, `kind: {kind}`, as [JSON Schema](../schemas/{kind}.json).\n\n"
+            "| field | value | what |\n| --- | --- | --- |"
+        )
+        rows = fields(schema(kind), kind)
+        parts += [f"| `{name}` | {value} | {what.replace('|', '&#124;')} |" for name, value, what in rows]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def fields(document: Mapping[str, Any], name: str, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield each field of a definition, with what it may be and what it says; those inside of it after it."""
+    for field, value in document["$defs"][name]["properties"].items():
+        if field in _OF_ITSELF:
+            continue
+        kinds = [_resolved(document, each) for each in value.get("anyOf", [value]) if each.get("type") != "null"]
+        what = value.get("description") or next((each["description"] for each in kinds if "description" in each), "")
+        yield f"{prefix}{field}", ", ".join(map(_words, kinds)), what
+        for each in kinds:
+            if "properties" in each:
+                yield from fields(document, each["title"], f"{prefix}{field}.")
+
+
+def _resolved(document: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = value.get("$ref")
+    return document["$defs"][reference.rsplit("/", 1)[-1]] if reference else value
+
+
+def _words(value: Mapping[str, Any]) -> str:
+    if "enum" in value:
+        return ", ".join(f"`{each}`" for each in value["enum"])
+    kind = value["type"]
+    names = {"object": "fields of its own", "boolean": "`true`, `false`"}
+    return " or ".join(names.get(each, each) for each in ([kind] if isinstance(kind, str) else kind))

@@ -1,0 +1,210 @@
+"""Pages of the reference that say what the code declares: options, metrics, and what the driver reports of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from prometheus_client.metrics import MetricWrapperBase
+
+from dranode.cpu.health import OFFLINE
+from dranode.driver.cli.settings import MACHINE, SERVE, STORE, CommandOption, driver_settings
+from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.events import Occurrence, events_of
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.options import FRAMEWORK_KEYS, DriverOption
+from dranode.driver.core.claims.status import PREPARE_FAILED, PREPARED, READY
+from dranode.driver.plugins import declared
+from dranode.driver.serve.device_metrics import DEVICE_FAMILIES
+from dranode.driver.serve.disturbance_metrics import DISTURBANCE_FAMILIES
+from dranode.driver.serve.metrics import DriverMetrics, Metrics
+from dranode.driver.serve.state_metrics import OWN_GAUGES, STATE_FAMILIES, prefix_of
+from dranode.driver.serve.usage_metrics import USAGE_FAMILIES
+from dranode.memory.health import SHRUNK
+
+# Type, labels and what it says.
+MetricRow: TypeAlias = tuple[str, tuple[str, ...], str]
+
+_CLAIM: Final = ClaimRef("namespace", "claim", "uid")
+_POD: Final = ResourceClaimConsumerReference(resource="pods", name="pod", uid="uid")
+# A value for every field that an occurrence may have; a new one is an error here until it has its own.
+_HAPPENED: Final[Mapping[str, Any]] = {
+    "claim": _CLAIM,
+    "claims": (_CLAIM,),
+    "error": "",
+    "pod": PodSandbox(id="sandbox", name="pod", namespace="namespace", uid="uid"),
+    "pods": (_POD,),
+    "reason": "",
+    "sentence": "",
+    "states": (),
+    "uid": "uid",
+}
+# The reasons of this package's drivers why a claim has less than it was given; drivers of others have their own.
+IMPAIRED: Final = (OFFLINE, SHRUNK)
+# A driver whose own metrics are shown.
+_DRIVER: Final = "dra.cpu"
+
+
+# --- options ---
+
+
+def options() -> str:
+    """Return a page with every option of `serve` and of the drivers: flags, variables, keys, values, defaults."""
+    by_driver: dict[str, list[DriverOption]] = {}
+    for each in declared().options:
+        by_driver.setdefault(each.driver, []).append(each)
+    own = {each.parameter for each in declared().options}
+    framework = [MACHINE, *(each for each in driver_settings() if each.parameter not in own), *SERVE, STORE]
+    keys: dict[str, list[str]] = {}
+    for key, parameter in FRAMEWORK_KEYS.items():
+        keys.setdefault(parameter, []).append(key)
+    introduction = (
+        "# Options\n\nEvery option of `dranode serve`. A flag goes before a variable, a variable before the file that "
+        "`--config` or `DRANODE_CONFIG` names, the file before the default; an empty variable counts as none. "
+        "[The file](../configuration.md#the-options-of-serve-in-a-file).\n"
+    )
+    parts = [
+        introduction,
+        _options_table("`serve`", ((each, keys.get(each.parameter, [])) for each in framework)),
+    ]
+    shown = {each.parameter: each for each in driver_settings()}
+    for driver, declarations in by_driver.items():
+        rows = ((shown[each.parameter], _keys(each)) for each in declarations)
+        parts.append(_options_table(f"The driver `{driver}`", rows))
+    return "\n".join(parts)
+
+
+def _keys(option: DriverOption) -> list[str]:
+    top = [option.option.top_key] if option.option.top_key else []
+    return [*top, f"plugins.{option.driver}.{option.key}"]
+
+
+def _options_table(heading: str, rows: Iterable[tuple[CommandOption, list[str]]]) -> str:
+    lines = [f"## {heading}\n", "| option | variable | key in the file | value | default | what |", "| --- " * 6 + "|"]
+    for option, keys in rows:
+        cells = (_codes(_flags(option)), _codes(option.variables), _codes(keys), _value(option), _default(option))
+        lines.append(f"| {' | '.join(cells)} | {_plain(option.help)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _flags(option: CommandOption) -> Iterator[str]:
+    for flag in option.flags:
+        yield flag
+        if option.is_switch:
+            yield option.off(flag)
+
+
+def _value(option: CommandOption) -> str:
+    if option.choices:
+        return _codes(option.choices)
+    if option.is_switch:
+        return "on or off; `true` or `false`"
+    if option.counts:
+        return "how often it is given"
+    return _codes([option.metavar]) if option.metavar else "a whole number" if isinstance(option.default, int) else ""
+
+
+def _default(option: CommandOption) -> str:
+    if option.is_switch:
+        return "on" if option.default else "off"
+    if callable(option.default):
+        return _plain((option.default.__doc__ or "").strip().removeprefix("Return ").rstrip("."))
+    default = ",".join(option.default) if isinstance(option.default, tuple) else str(option.default)
+    return _codes([default] if default else [])
+
+
+# --- metrics ---
+
+
+def metric_rows() -> dict[str, MetricRow]:
+    """Return every metric of a driver but the process's: name -> type, labels without the driver's, what it says."""
+    made = Metrics()
+    DriverMetrics(_DRIVER, made.registry, made._calls, made._nri)  # noqa: SLF001 - as `Metrics.add` does it
+    rows: dict[str, MetricRow] = {}
+    for each in made.registry._collector_to_names:  # noqa: SLF001 - the registry says it nowhere else
+        if isinstance(each, MetricWrapperBase):
+            rows[each._name] = (str(each._type), _labels(each), each._documentation)  # noqa: SLF001 - likewise
+    families = [make() for make, _ in (*STATE_FAMILIES, *USAGE_FAMILIES, *DISTURBANCE_FAMILIES)]
+    for family in (*families, *(make() for make in DEVICE_FAMILIES)):
+        rows[family.name] = (family.type, _labels(family), family.documentation)
+    for name, text in OWN_GAUGES.items():
+        rows[f"{prefix_of(_DRIVER)}{name}"] = ("gauge", (), text)
+    return rows
+
+
+def _labels(family: Any) -> tuple[str, ...]:
+    return tuple(label for label in family._labelnames if label != "driver")  # noqa: SLF001 - only it knows them
+
+
+def metrics() -> str:
+    """Return a page with every metric: the name that is scraped, type, labels, and what it says."""
+    introduction = (
+        "# Metrics\n\nWhat `/metrics` has, by the names under which Prometheus keeps it; a histogram has `_bucket`, "
+        "`_sum` and `_count` of its name. Those of `dranode_...` have the label `driver` besides. "
+        "[Which to watch, and what to do](../metrics.md).\n"
+    )
+    parts = [introduction]
+    rows = metric_rows()
+    own = f"{prefix_of(_DRIVER)}_"
+    shown: dict[str, dict[str, MetricRow]] = {
+        "Of every driver": {name: row for name, row in rows.items() if not name.startswith((own, "dranode_claim_"))},
+        "Of every claim": {name: row for name, row in rows.items() if name.startswith("dranode_claim_")},
+        f"Under the driver's own name, as of `{_DRIVER}`": {
+            name: row for name, row in rows.items() if name.startswith(own)
+        },
+        "Of the process": {
+            each.name: (each.type, (), each.documentation)
+            for each in Metrics().registry.collect()
+            if each.name.startswith("process_")
+        },
+    }
+    for heading, table in shown.items():
+        parts.append(f"## {heading}\n\n| metric | type | labels | what |\n| --- | --- | --- | --- |")
+        for name, (kind, labels, text) in table.items():
+            scraped = f"{name}_total" if kind == "counter" else name
+            parts.append(f"| `{scraped}` | {kind} | {_codes(labels)} | {_plain(text)} |")
+        parts[-1] += "\n"
+    return "\n".join(parts)
+
+
+# --- Events and conditions ---
+
+
+def events() -> str:
+    """Return a page with the Events and conditions by which a driver says what happened to claims."""
+    introduction = (
+        "# Events and conditions\n\nEvents are warnings of the component `dranode`. "
+        "[What to do about each](../metrics.md#events).\n"
+    )
+    parts = [introduction, "## Events\n\n| reason | action | on | when |\n| --- | --- | --- | --- |"]
+    parts += [f"| {_codes([reason])} | `{action}` | {on} | {when} |" for reason, action, on, when in event_rows()]
+    parts.append(
+        "\n## Conditions in a claim's `status.devices`\n\n"
+        "| type | status | reason | when |\n| --- | --- | --- | --- |\n"
+        f"| `{READY}` | `True` | `{PREPARED}` | the device is prepared, and all that was given of it is there |\n"
+        f"| `{READY}` | `False` | `{PREPARE_FAILED}` | the claim could not be prepared; the message says why |\n"
+        f"| `{READY}` | `False` | {_codes(IMPAIRED)}, or another driver's own | hardware went away under the claim |\n"
+    )
+    return "\n".join(parts)
+
+
+def event_rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield reason, action, the kinds of objects that it is on, and when, of every Event."""
+    for kind in Occurrence.__args__:
+        fields = {field.name: _HAPPENED[field.name] for field in msgspec.structs.fields(kind)}
+        when = _plain((kind.__doc__ or "").partition("\n")[0].rstrip("."))
+        for reason in IMPAIRED if {"reason", "states"} <= fields.keys() else ("",):
+            happened = kind(**fields | ({"reason": reason} if reason else {}))
+            events = events_of(happened, "node")
+            if events:
+                yield events[0].reason, events[0].action, ", ".join(each.regarding.kind for each in events), when
+
+
+def _codes(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`".replace("|", "\\|") for word in words)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
