@@ -50,6 +50,18 @@ def test_the_site_is_built_for_every_change() -> None:
     assert {"run": "make site"} in document(FOLDER / "ci.yml")["jobs"]["site"]["steps"]
 
 
+def test_static_analysis_looks_at_every_change_in_the_code_and_in_the_workflows() -> None:
+    workflow = document(FOLDER / "codeql.yml")
+    assert {"push", "pull_request", "schedule"} <= set(workflow["True"])
+    job = workflow["jobs"]["analyze"]
+    assert job["permissions"] == {"contents": "read", "security-events": "write"}
+    assert job["strategy"]["matrix"] == {"language": ["python", "actions"]}
+    steps = [step["uses"].partition("@") for step in job["steps"]]
+    actions = {name: version for name, _, version in steps if name.startswith("github/codeql-action/")}
+    assert set(actions) == {"github/codeql-action/init", "github/codeql-action/analyze"}
+    assert len(set(actions.values())) == 1
+
+
 def test_zizmor_finds_nothing() -> None:
     program = Path(sys.executable).with_name("zizmor")
     answer = subprocess.run(
