@@ -52,27 +52,25 @@ _DRIVER: Final = "dra.cpu"
 
 def options() -> str:
     """Return a page with every option of `serve` and of the drivers: flags, variables, keys, values, defaults."""
+    settings = {each.parameter: each for each in driver_settings()}
     by_driver: dict[str, list[DriverOption]] = {}
     for each in declared().options:
         by_driver.setdefault(each.driver, []).append(each)
     own = {each.parameter for each in declared().options}
-    framework = [MACHINE, *(each for each in driver_settings() if each.parameter not in own), *SERVE, STORE]
+    framework = [MACHINE, *(each for name, each in settings.items() if name not in own), *SERVE, STORE]
     keys: dict[str, list[str]] = {}
     for key, parameter in FRAMEWORK_KEYS.items():
         keys.setdefault(parameter, []).append(key)
     introduction = (
         "# Options\n\nEvery option of `dranode serve`. A flag goes before a variable, a variable before the file that "
         "`--config` or `DRANODE_CONFIG` names, the file before the default; an empty variable counts as none. "
-        "[The file](../configuration.md#the-options-of-serve-in-a-file).\n"
+        "[The file](../configuration.md#the-options-of-serve-in-a-file).\n\n## Of `serve`\n"
     )
-    parts = [
-        introduction,
-        _options_table("`serve`", ((each, keys.get(each.parameter, [])) for each in framework)),
-    ]
-    shown = {each.parameter: each for each in driver_settings()}
+    parts = [introduction]
+    parts += [_option(each, keys.get(each.parameter, [])) for each in framework]
     for driver, declarations in by_driver.items():
-        rows = ((shown[each.parameter], _keys(each)) for each in declarations)
-        parts.append(_options_table(f"The driver `{driver}`", rows))
+        parts.append(f"## Of the driver `{driver}`\n")
+        parts += [_option(settings[each.parameter], _keys(each)) for each in declarations]
     return "\n".join(parts)
 
 
@@ -81,12 +79,17 @@ def _keys(option: DriverOption) -> list[str]:
     return [*top, f"plugins.{option.driver}.{option.key}"]
 
 
-def _options_table(heading: str, rows: Iterable[tuple[CommandOption, list[str]]]) -> str:
-    lines = [f"## {heading}\n", "| option | variable | key in the file | value | default | what |", "| --- " * 6 + "|"]
-    for option, keys in rows:
-        cells = (_codes(_flags(option)), _codes(option.variables), _codes(keys), _value(option), _default(option))
-        lines.append(f"| {' | '.join(cells)} | {_plain(option.help)} |")
-    return "\n".join(lines) + "\n"
+def _option(option: CommandOption, keys: list[str]) -> str:
+    anchor = option.flags[0].strip("-")
+    facts = {
+        "Flag": _codes(_flags(option)),
+        "Variable": _codes(option.variables),
+        "Key in the file": _codes(keys),
+        "Value": _value(option),
+        "Default": _default(option),
+    }
+    lines = [f"- {name}: {value}" for name, value in facts.items() if value]
+    return f"### `{option.flags[0]}` {{ #{anchor} }}\n\n{_plain(option.help)}\n\n" + "\n".join(lines) + "\n"
 
 
 def _flags(option: CommandOption) -> Iterator[str]:
@@ -100,15 +103,15 @@ def _value(option: CommandOption) -> str:
     if option.choices:
         return _codes(option.choices)
     if option.is_switch:
-        return "on or off; `true` or `false`"
+        return "`true` or `false` in a variable or the file"
     if option.counts:
-        return "how often it is given"
+        return "how often it is given; a number in the file"
     return _codes([option.metavar]) if option.metavar else "a whole number" if isinstance(option.default, int) else ""
 
 
 def _default(option: CommandOption) -> str:
     if option.is_switch:
-        return "on" if option.default else "off"
+        return "`true`" if option.default else "`false`"
     if callable(option.default):
         return _plain((option.default.__doc__ or "").strip().removeprefix("Return ").rstrip("."))
     default = ",".join(option.default) if isinstance(option.default, tuple) else str(option.default)
@@ -203,7 +206,7 @@ def event_rows() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _codes(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`".replace("|", "\\|") for word in words)
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def _plain(text: str) -> str:

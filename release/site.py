@@ -50,6 +50,8 @@ _ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "allocate": ("allocate", "slices.json", "deploy/deviceclasses.yaml", "examples/cpu-numa.yaml"),
     "local": ("local", "examples/cpu-numa.yaml", "--machine", _CPUS),
 }
+# Names are looked for and copied: they stay in one piece, and a table that is too wide is moved sideways.
+_TABLES: Final = ".md-typeset td:first-child code { white-space: nowrap; }\n"
 # How many values of an attribute are shown.
 _SHOWN: Final = 3
 _LINK: Final = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
@@ -64,6 +66,7 @@ def main() -> None:
         (PAGES / name).write_text(text)
     for picture in (ROOT / "docs").glob("*.svg"):
         shutil.copy(picture, PAGES)
+    (PAGES / "tables.css").write_text(_TABLES)
     for kind in CONFIGURATIONS:
         (PAGES / "schemas" / f"{kind}.json").write_text(json.dumps(schema(kind), indent=2) + "\n")
 

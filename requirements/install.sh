@@ -1,7 +1,8 @@
 #!/bin/sh
 # install.sh VENV LOCK PYTHON: the environment VENV with what LOCK pins and this checkout in it.
 #
-# With uv, which is taken where it is or had by pip, it takes 6 s of CPU; pip alone, where uv cannot be had, takes 60.
+# With uv, which is taken where it is or had by pip, what runs takes 5 s of CPU; pip alone, where uv cannot be had, takes
+# 12, and about a minute for what tests need.
 set -eu
 venv=$1 lock=$2 python=$3
 here=$(dirname "$0")
@@ -24,7 +25,7 @@ with_uv() {
 
 with_pip() {
     [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"
-    say "2 of 3: installing $(grep -c '^[a-z]' "$lock") packages into $venv with pip; this takes about a minute"
+    say "2 of 3: installing $(grep -c '^[a-z]' "$lock") packages into $venv with pip, which takes longer than uv"
     "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-compile --require-hashes -r "$lock"
     say '3 of 3: installing dranode itself'
     "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-compile --no-deps -e .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from textwrap import wrap
 from typing import Final
 
 import msgspec
@@ -61,6 +62,14 @@ def rectangle(width: float, height: float, style: str, x: float = 0, y: float = 
 def line_of(words: str, *, size: float = 12, style: str = "") -> Piece:
     """Return one line of text as a piece."""
     return Piece(CHARACTER * size * len(words), size + 6, text_at(words, 0, size + 1, size=size, style=style))
+
+
+def wrapped(words: str, width: float, *, size: float = 12, style: str = "") -> Piece:
+    """Return a text in as many lines as fit a width, broken between words where it can be."""
+    most = max(20, int(width / (CHARACTER * size)))
+    # Names are not broken at their hyphens; one that is longer than a line is.
+    lines = wrap(words, most, break_on_hyphens=False)
+    return stacked([line_of(each, size=size, style=style) for each in lines], 0)
 
 
 def stacked(pieces: Iterable[Piece], gap: float = 4) -> Piece:

@@ -35,10 +35,13 @@ from dranode.driver.picture.pieces import (
     shortened,
     stacked,
     text_at,
+    wrapped,
 )
 
 _WIDTH: Final = 1180.0
 _MARGIN: Final = 20.0
+# Sentences are not broken into shorter lines than this.
+_LEAST: Final = 560.0
 _DEVICE: Final = 230.0
 _COLOURS: Final = ("#20558f", "#a14d00", "#00735c", "#8a3a78", "#6b5d00", "#46515e")
 _LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
@@ -63,11 +66,12 @@ def fleet_svg(picture: FleetPicture) -> str:
     head = [line_of(picture.title, size=18, style='font-weight="bold"')]
     if picture.taken:
         head.append(line_of(f"seen {picture.taken}", style=_MUTED))
-    waiting = [
-        line_of(f"{each.name} waits: {reason}", style=_MUTED) for each in picture.waiting for reason in each.reasons[:1]
-    ]
-    rest = [line_of(sentence, style=_MUTED) for sentence in (*picture.facts, *picture.notes)]
-    whole = stacked([*head, _legend(), beside(panes, 20), *waiting, *rest], 8)
+    # Beside each other only where a page has the room: in half of its width nobody could read them.
+    drawn = flowing(panes, _WIDTH, 20)
+    waiting = [f"{each.name} waits: {reason}" for each in picture.waiting for reason in each.reasons[:1]]
+    sentences = (*waiting, *picture.facts, *picture.notes)
+    rest = [wrapped(each, max(drawn.width, _LEAST), style=_MUTED) for each in sentences]
+    whole = stacked([*head, _legend(), drawn, *rest], 8)
     wide, high = whole.width + 2 * _MARGIN, whole.height + 2 * _MARGIN
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide:g}" height="{high:g}" viewBox="0 0 {wide:g} {high:g}" '

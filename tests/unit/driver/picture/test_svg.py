@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
+from msgspec.structs import replace
 
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
@@ -55,6 +56,17 @@ def test_before_and_after_have_the_same_layout(description: str) -> None:
     ]
     assert len(places[0]) > 8
     assert places[0] == places[1]
+
+
+@pytest.mark.parametrize("description", ["cores=2", "sockets=2,numa=4,cores=4,threads=2"])
+def test_a_picture_is_no_wider_than_a_page(description: str) -> None:
+    picture = replace(node(description, a="0-1"), notes=("a word " * 60 + "and an end.",))
+    drawn = fleet_svg(picture)
+    assert float(re.findall(r'^<svg [^>]*width="([^"]+)"', drawn)[0]) <= 1220
+    # Nothing is cut off: all words are there, and no line is longer than the picture by the width of a character.
+    lines = [words for words in texts(picture) if "word" in words or "end" in words]
+    assert " ".join(lines) == picture.notes[0]
+    assert len(lines) > 1
 
 
 def test_names_are_text_whatever_is_in_them() -> None:
