@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -15,6 +16,19 @@ from dranode.driver.core.claims.status import prepared_states
 from dranode.driver.node.node import NodeClaims
 
 log = logging.getLogger(__name__)
+
+
+def keep_up(node: NodeClaims, stop: Stop) -> None:
+    """Read the hardware again whenever the driver says that it is time, until `stop` is set, and tell nobody.
+
+    An instance that is not active answers kubelet too, and what it grants has to be there.
+    """
+    for _ in node.plugin.watch(stop):
+        if stop.is_set():
+            return
+        with contextlib.suppress(DranodeError):
+            # It is in the log; whether the options fit is decided by who reads it first.
+            node.rescan()
 
 
 class Hardware(msgspec.Struct):

@@ -102,6 +102,8 @@ class DriverService:
         self._counts = EarlyCounters()
         self._witnesses: Witnesses | None = None
         self._taken_over = False
+        # Set while this instance is active, and does more about its hardware than to know it.
+        self._aside = threading.Event()
         # Why settings could not be changed at the last look, which was reported.
         self._untuned = ""
         self._stopping = threading.Event()
@@ -147,12 +149,14 @@ class DriverService:
         if self._authority is not None:
             self._stops.callback(self._authority.stop)
             self._authority.start()
+            self._keep_up()
         else:
             self._stops.callback(self._end)
             self._begin()
 
     def _begin(self) -> None:
         """Publish, verify and pin from now on."""
+        self._aside.set()
         self._announcer.begin()
         if self.pinning is not None:
             self.pinning.become_active()
@@ -167,6 +171,18 @@ class DriverService:
             self.lifecycle = None
         if self._authority is not None:
             self._announcer.pause()
+            self._aside = threading.Event()
+            self._keep_up()
+
+    def _keep_up(self) -> None:
+        """Follow the hardware, and tell nobody of it, while another instance is active: kubelet may call this one."""
+        aside = self._aside
+        if not (aside.is_set() or self._stopping.is_set()):
+            from dranode.driver.serve.hardware import keep_up  # noqa: PLC0415 - listen first
+
+            name = f"{self.plugin.driver}-hardware-aside"
+            self._stops.callback(aside.set)
+            OwnedThread(name, lambda: keep_up(self.node, aside), self._fatal).start()
 
     def _share(self) -> None:
         from dranode.driver.serve.authority import Authority  # noqa: PLC0415 - listen first

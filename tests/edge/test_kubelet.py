@@ -15,6 +15,8 @@ import pytest
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import Sockets, socket_paths
@@ -24,7 +26,7 @@ from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, draheal
 from dranode.proto import pluginregistration_v1_pb2 as registration
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.waiting import PATIENCE, eventually
 
 LAMPS = Lamps.driver
 
@@ -45,9 +47,19 @@ def root() -> Iterator[Path]:
         yield Path(name)
 
 
-def make(root: Path, cluster: MemoryCluster, fatal: Any = None, pod_uid: str = "") -> DriverService:
+class WatchedLamps(Lamps):
+    """Lamps at which one looks all the time."""
+
+    def watch(self, stop: Stop) -> Iterator[None]:
+        while not stop.wait(0.01):
+            yield
+
+
+def make(
+    root: Path, cluster: MemoryCluster, fatal: Any = None, pod_uid: str = "", lamps: Lamps | None = None
+) -> DriverService:
     return DriverService(
-        Lamps(),
+        lamps or Lamps(),
         cluster,
         Listener(
             LAMPS,
@@ -280,3 +292,41 @@ def test_a_second_instance_with_the_same_pod_uid_is_refused_and_the_first_goes_o
         kubelet.close()
     finally:
         first.stop()
+
+
+def test_instances_that_are_not_active_know_of_hardware_that_came_later(root: Path, cluster: MemoryCluster) -> None:
+    lamps = [WatchedLamps(), WatchedLamps()]
+    older, newer = (make(root, cluster, pod_uid=f"uid-{number}", lamps=each) for number, each in enumerate(lamps))
+    kubelet = StandInKubelet(root / "plugins_registry")
+
+    def knows(service: DriverService, lamp: str) -> bool:
+        return service.node.inventory.device(lamp) is not None
+
+    try:
+        older.start()
+        newer.start()
+        lamps[1].count = 10
+        eventually(lambda: knows(newer, "lamp-9"))
+        assert not newer.active, "kubelet has not registered it"
+        (answer,) = ask(root, "uid-1", "NodePrepareResources", list(cluster.claims)[1:])
+        assert answer.error == ""
+        kubelet.register([LAMPS], PATIENCE)
+        eventually(lambda: newer.active)
+        lamps[0].count = 11
+        eventually(lambda: knows(older, "lamp-10"))
+        assert not older.active, "it has handed over"
+        lamps[1].count = 11
+        eventually(lambda: knows(newer, "lamp-10"))
+    finally:
+        kubelet.close()
+        newer.stop()
+        older.stop()
+
+
+def ask(root: Path, pod_uid: str, method: str, refs: list[ClaimRef]) -> list[Any]:
+    """An instance's answers about claims."""
+    claims = [dra_v1_pb2.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
+    request = getattr(dra_v1_pb2, f"{method}Request")(claims=claims)
+    with grpc.insecure_channel(f"unix:{socket_paths(root, LAMPS, pod_uid).dra}") as channel:
+        answer = caller(channel, dra_v1_pb2.DESCRIPTOR, "DRAPlugin", method)(request, wait_for_ready=True)
+    return list(answer.claims.values())
