@@ -78,7 +78,15 @@ def write_spec(directory: Path, filename: str, spec: Spec) -> bool:
     """
     if "/" in filename or "\0" in filename or not filename.endswith(EXTENSIONS):
         raise CDIError(f'"{filename}" is no file name that ends with .json or .yaml')
-    data = encode_spec(spec)
+    return write_file(directory, filename, encode_spec(spec))
+
+
+def write_file(directory: Path, filename: str, data: bytes) -> bool:
+    """Write a file atomically into a folder that is made if it is not there; False if it has this content already.
+
+    Raises:
+        OSError: the folder cannot be written (read-only, full); an old file stays and no new one is left behind.
+    """
     target = f"{directory}/{filename}"
     if _content(target) == data:
         return False
@@ -166,7 +174,8 @@ def remove_spec(directory: Path, filename: str) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    with contextlib.suppress(FileNotFoundError):
+    # A folder that is a file, because somebody has put one there, holds none.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(f"{directory}/{filename}")
 
 

@@ -165,10 +165,13 @@ class _DrainedNode:
         from dranode.driver.node.metadata_files import DeviceMetadata
         from dranode.driver.node.node import NodeClaims
 
-        metadata = DeviceMetadata(self._plugin.driver, self._data / "dra-device-metadata", self._cdi)
+        metadata = DeviceMetadata.of(self._plugin.driver, self._data, self._cdi)
         node = NodeClaims(self._plugin, self._data, self._cdi, metadata=metadata)
         with contextlib.closing(node):
             answers = node.unprepare(tuple(refs))
+            with contextlib.suppress(DranodeError):
+                # What is left is in nobody's way, and a driver that starts again removes it.
+                node.sweep()
             # Settings of the machine outlive their claims where they could not be put back at once.
             try:
                 node.tune()

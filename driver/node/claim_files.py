@@ -64,12 +64,29 @@ class ClaimFiles(msgspec.Struct, dict=True):
             else:
                 log.error("driver=%s: %s", self.plugin.driver, problem)
         self.problem = problem
-        self.sweep()
 
-    def sweep(self, *, everything: bool = False) -> None:
-        """Take away the folders that removed metadata left behind (`DeviceMetadata.sweep`)."""
-        if self.metadata is not None:
-            self.metadata.sweep(everything=everything)
+    def has_strays(self) -> bool:
+        """Return whether there may be metadata that nobody needs (`sweep`).
+
+        Raises:
+            DranodeError: that cannot be seen.
+        """
+        return self.metadata is not None and (self.metadata.has_older() or bool(self._strays(self.metadata)))
+
+    def _strays(self, metadata: DeviceMetadata) -> frozenset[str]:
+        return frozenset(uid for uid in metadata.uids() if self.book.entry(uid) is None)
+
+    def sweep(self) -> None:
+        """Remove the metadata of claims of which nothing is known, and what of an earlier version's no spec mounts.
+
+        Raises:
+            DranodeError: something cannot be removed.
+        """
+        if self.metadata is None:
+            return
+        for uid in self._strays(self.metadata):
+            self.metadata.remove(ClaimRef("", "", uid), ())
+        self.metadata.remove_older()
 
     def write(self, record: Record) -> bool:
         """Write a claim's CDI spec, completed by what only the live machine knows; False if it says the same already.
@@ -118,13 +135,8 @@ class ClaimFiles(msgspec.Struct, dict=True):
         Raises:
             DranodeError: it cannot be written.
         """
-        if self.metadata is None:
-            return
-        for uid in self.metadata.predecessors(record):
-            # One whose record was lost is never unprepared, and of a name there is one claim at a time.
-            if self.book.entry(uid) is None:
-                self.metadata.remove(ClaimRef(record.namespace, record.name, uid), ())
-        self.metadata.write(record, self.discovery.inventory)
+        if self.metadata is not None:
+            self.metadata.write(record, self.discovery.inventory)
 
     def describe_if_possible(self, record: Record) -> None:
         """Write a claim's metadata; a failure is reported and is no failure of the claim, which can do without."""

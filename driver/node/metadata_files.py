@@ -1,22 +1,20 @@
-"""Device metadata on disk (KEP-5304): files below the driver's folder, and the CDI specs that mount them.
+"""Device metadata in files (KEP-5304), one a request, and the CDI specs that mount them.
 
 Nothing is flushed to disk: the files are derived from the ledger and made again at start and on every repeated Prepare.
-Readers see a file whole or not at all. A claim's folder has no UID in its name, so a claim that replaced another one of
-the same name finds its predecessor's files there, and the predecessor must leave its successor's alone.
+Readers see a file whole or not at all. A file's name says whose it is. Where it lies on the host is the driver's own
+business, and programs find it where the CDI spec mounts it: so a claim has no folders of its own, each of which would
+cost a Prepare as much as a file.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
-from dranode.cdi.directory import TEMPORARY, remove_spec, replace_file, write_spec
+from dranode.cdi.directory import remove_spec, write_file, write_spec
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import qualified_name
 from dranode.driver.core.api.errors import DranodeError
@@ -24,31 +22,16 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import (
     RequestMetadata,
-    claim_folder,
     device_metadata,
     metadata_device,
+    metadata_file,
     metadata_kind,
+    metadata_owner,
     metadata_spec_file,
     requests_of,
 )
 from dranode.driver.core.claims.record import Record, uid_problem
-
-# Containers of any user read these; the process keeps everything else to itself (umask 077).
-_FOLDER_MODE: Final = 0o755
-_FILE: Final = "metadata.json"
-_ATTEMPTS: Final = 2
-
-
-class _Metadata(msgspec.Struct):
-    uid: str
-
-
-class _Owned(msgspec.Struct):
-    metadata: _Metadata
-
-
-# Made once: two threads that teach msgspec a type at once crash the process.
-_OWNED: Final = msgspec.json.Decoder(_Owned)
+from dranode.driver.node.older_metadata import remove_unmounted
 
 
 class MetadataError(DranodeError):
@@ -60,15 +43,20 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
 
     Attributes:
         driver: the driver.
-        folder: `<driver's folder>/dra-device-metadata`, by the same path on the host.
+        folder: where the files lie, by the same path on the host.
         cdi: the CDI directory.
+        older: where earlier versions, and dra-driver-cpu, have folders for claims; None if there is no such place.
     """
 
     driver: str
     folder: Path
     cdi: Path
-    # Folders out of which files were removed, which may be empty; any thread adds and takes.
-    _emptied: dict[str, None] = msgspec.field(default_factory=dict)
+    older: Path | None = None
+
+    @classmethod
+    def of(cls, driver: str, data: Path, cdi: Path) -> DeviceMetadata:
+        """The metadata of a driver with this folder and this CDI directory."""
+        return cls(driver, data / "metadata", cdi, data / "dra-device-metadata")
 
     def write(self, record: Record, inventory: Inventory) -> None:
         """Write the metadata of a claim; files that say the same already are left alone.
@@ -91,8 +79,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
 
     def _write(self, metadata: RequestMetadata) -> None:
         # The file comes first: a runtime that sees the spec may start a container with it.
-        self._emptied.pop(f"{self.folder}/{metadata.file.partition('/')[0]}", None)
-        _replace(self.folder, metadata.file, metadata.text)
+        write_file(self.folder, metadata.file, metadata.text)
         write_spec(self.cdi, metadata.spec_file, metadata.spec)
 
     def ids(self, record: Record, *, there: bool) -> dict[str, str]:
@@ -111,129 +98,69 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         """The names of the CDI specs that mount the claim's metadata, there or not."""
         return tuple(metadata_spec_file(self.driver, record.uid, request) for request in requests_of(record))
 
-    def predecessors(self, record: Record) -> frozenset[str]:
-        """The UIDs of other claims whose metadata lies where this claim's belongs: they had its name before it."""
-        if not record.name:
-            return frozenset()
-        folder = f"{self.folder}/{claim_folder(record.namespace, record.name)}"
-        owners = {_owner(f"{folder}/{request}/{_FILE}") for request in _names(folder)}
-        return frozenset(uid for uid in owners if uid not in (None, record.uid))
-
     def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
-        """Remove the metadata of a claim with these requests; what is not there is removed already.
+        """Remove the metadata of a claim with these requests, or whatever there is of it if none is known.
+
+        What is not there is removed already.
 
         Raises:
             MetadataError: it cannot be removed.
         """
         if uid_problem(ref.uid) is not None:
             return  # no file can be of it
-        folder = f"{self.folder}/{claim_folder(ref.namespace, ref.name)}" if ref.name else None
-        known = frozenset(requests)
         try:
-            self._remove(ref.uid, folder, known)
-            if folder is not None:
-                self._remove(ref.uid, folder, frozenset(_names(folder)) - known)
-                self._emptied[folder] = None
+            for request in requests or self._requests(ref.uid):
+                remove_spec(self.cdi, metadata_spec_file(self.driver, ref.uid, request))
+                remove_spec(self.folder, metadata_file(ref.uid, request))
         except OSError as error:
             raise MetadataError(
                 f"the device metadata of claim {ref} cannot be removed from {self.folder} and {self.cdi}: "
                 f"{error.strerror}"
             ) from error
 
-    def sweep(self, *, everything: bool = False) -> None:
-        """Remove the folders that removals have emptied; `everything`: and those of a process that was killed before.
+    def uids(self) -> frozenset[str]:
+        """The UIDs of the claims that have metadata.
 
-        An rmdir on ext4 may take milliseconds, so no call of kubelet waits for it. It needs no lock, since a writer
-        that finds its folder gone makes it again.
+        Raises:
+            MetadataError: the folder or the CDI directory cannot be listed.
         """
-        if everything:
-            self._emptied.update((f"{self.folder}/{name}", None) for name in _names(str(self.folder)))
-        for folder in tuple(self._emptied):
-            self._emptied.pop(folder, None)
-            for name in _names(folder):
-                _remove_empty(f"{folder}/{name}")
-            _remove_empty(folder)
+        return frozenset(map(metadata_owner, self._devices()))
 
-    def _remove(self, uid: str, folder: str | None, requests: frozenset[str]) -> None:
-        for request in sorted(requests):
-            remove_spec(self.cdi, metadata_spec_file(self.driver, uid, request))
-            if folder is not None:
-                _remove_request(f"{folder}/{request}", uid)
+    def _requests(self, uid: str) -> tuple[str, ...]:
+        return tuple(name.removeprefix(f"{uid}_") for name in self._devices() if metadata_owner(name) == uid)
+
+    def _devices(self) -> frozenset[str]:
+        """The names by which files and specs are there, `<UID>_<request>`."""
+        before, after = metadata_spec_file(self.driver, "\0", "\0").split("\0_\0")
+        specs = (name for name in _names(self.cdi) if name.startswith(before) and name.endswith(after))
+        names = (*_names(self.folder), *(name[len(before) : -len(after)] for name in specs))
+        return frozenset(name for name in names if uid_problem(metadata_owner(name)) is None)
+
+    def has_older(self) -> bool:
+        """Return whether there are folders of an earlier version."""
+        return self.older is not None and self.older.exists()
+
+    def remove_older(self) -> None:
+        """Remove what earlier versions wrote and no CDI spec mounts any more; the lock on decisions is held.
+
+        Raises:
+            MetadataError: some CDI spec cannot be read, or a file not be removed.
+        """
+        if self.older is None:
+            return
+        try:
+            remove_unmounted(self.older, self.cdi, metadata_spec_file(self.driver, "", "").removesuffix("_.json"))
+        except (OSError, CDIError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise MetadataError(
+                f"device metadata of an earlier version cannot be removed from {self.older}: {reason}"
+            ) from error
 
 
-def _names(folder: str) -> tuple[str, ...]:
+def _names(folder: Path) -> tuple[str, ...]:
     try:
-        return tuple(sorted(os.listdir(folder)))
+        return tuple(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return ()
-
-
-def _remove_request(folder: str, uid: str) -> None:
-    if _owner(f"{folder}/{_FILE}") not in (uid, None):
-        return
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        os.unlink(f"{folder}/{_FILE}")
-    for name in _names(folder):
-        # A driver that was killed while it wrote leaves its temporary file.
-        if name.startswith(TEMPORARY[0]) and name.endswith(TEMPORARY[1]):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{folder}/{name}")
-
-
-def _owner(file: str) -> str | None:
-    """The UID of the claim that a file is of; None if there is no file, or it is not one of ours."""
-    try:
-        with open(file, "rb", buffering=0) as found:
-            data = found.read()
-    except OSError:
-        return None
-    # Of the documents of a file as it is written here, each ends with the only brace at the beginning of a line.
-    first, _, _ = data.partition(b"\n}\n")
-    with contextlib.suppress(ValueError):
-        return _OWNED.decode(first + b"\n}").metadata.uid
-    try:
-        document, _ = json.JSONDecoder().raw_decode(data.decode())
-        return str(document["metadata"]["uid"])
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _remove_empty(folder: str) -> None:
-    """Remove a folder, unless a claim of this name, or another program, has put something there."""
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
-
-
-def _replace(top: Path, file: str, data: bytes) -> None:
-    target = f"{top}/{file}"
-    try:
-        with open(target, "rb", buffering=0) as found:
-            if found.read() == data:
-                return
-    except OSError:
-        # A sweep may take away what was just made, and comes to a folder once.
-        for _ in range(_ATTEMPTS):
-            with contextlib.suppress(FileNotFoundError):
-                _make_folders(str(top), file)
-                replace_file(target, data)
-                return
-        _make_folders(str(top), file)
-    replace_file(target, data)
-
-
-def _make_folders(top: str, file: str) -> None:
-    claim, request, _ = file.split("/")
-    try:
-        _make(f"{top}/{claim}")
-    except FileNotFoundError:
-        _make(top)
-        _make(f"{top}/{claim}")
-    _make(f"{top}/{claim}/{request}")
-
-
-def _make(folder: str) -> None:
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        return
-    os.chmod(folder, _FOLDER_MODE)
+    except OSError as error:
+        raise MetadataError(f"the device metadata in {folder} cannot be listed: {error.strerror}") from error

@@ -138,7 +138,6 @@ class NodeClaims:
 
     def close(self) -> None:
         """Let go of the ledger."""
-        self.files.sweep()
         with self._lock.among_threads():
             self.store.close()
 
@@ -252,6 +251,20 @@ class NodeClaims:
         """
         with self._lock.held():
             return self.files.mend(uids)
+
+    def sweep(self) -> None:
+        """Remove the metadata of claims that nobody knows, and what of an earlier version's is not needed any more.
+
+        Nothing while claims may be missing from the ledger, since it may be theirs.
+
+        Raises:
+            UnreadError: the ledger cannot be read.
+            DranodeError: the metadata cannot be listed or removed.
+        """
+        if self.files.has_strays():
+            with self._lock.held():
+                if self.store.blocked() is None:
+                    self.files.sweep()
 
     def prepare(
         self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always

@@ -59,6 +59,8 @@ class Orphans(msgspec.Struct):
             UnreadError: the ledger cannot be used.
         """
         remove_abandoned(self.node.files.specs.directory)
+        if self.node.files.metadata is not None:
+            remove_abandoned(self.node.files.metadata.folder)
         records = self.node.records()
         attested = self.witnesses.near(records)
         unfinished = tuple(record for record in records if not record.fingerprint)

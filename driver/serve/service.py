@@ -84,7 +84,7 @@ class DriverService:
             counts: makes the counters of what the driver does, once the sockets listen; None for no counters.
         """
         self.plugin = plugin
-        metadata = DeviceMetadata(plugin.driver, listener.data / "dra-device-metadata", cdi)
+        metadata = DeviceMetadata.of(plugin.driver, listener.data, cdi)
         self.node = NodeClaims(
             plugin, listener.data, cdi, pool=listener.node_name, in_use=self._in_use, metadata=metadata
         )

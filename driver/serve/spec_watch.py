@@ -48,6 +48,7 @@ class SpecWatch:
         self.rewritten = 0
         self._events = FolderEvents(node.files.specs.directory)
         self._all_due = 0.0
+        self._sweep_due = False
         # The files of claims that this process did not leave so, as they were when they were last seen.
         self._seen: dict[str, Marks] = {}
         # Claims whose files are to be mended now; False: they were never there since this process began.
@@ -63,12 +64,13 @@ class SpecWatch:
 
         Raises:
             UnreadError: the ledger cannot be read.
+            DranodeError: metadata that nobody needs cannot be removed.
         """
         named, now = self._events.names(), self.clock()
-        self.node.files.sweep(everything=named is None)
         if named is None or now >= self._all_due:
             self._look_at_all()
             self._all_due = now + _ALL_SECONDS
+            self._sweep_due = True
         else:
             book, touched = self.node.store.book, self.node.files.specs.claims_of(named, self._others)
             uids = (uid for uid in touched if book.record(uid) is not None and not self._is_as_left(uid))
@@ -76,6 +78,10 @@ class SpecWatch:
         known = itertools.islice(self._unknown, _AT_ONCE)
         self._due |= dict.fromkeys((*self._failing, *known), True)
         self._mend_due()
+        # A spec that was not looked into yet may mount the metadata of an earlier version.
+        if self._sweep_due and not self._unknown:
+            self._sweep_due = False
+            self.node.sweep()
 
     def _mend_due(self) -> None:
         """Mend what is due, a few claims at a time: calls that wait for the lock on decisions come in between."""

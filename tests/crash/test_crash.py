@@ -51,7 +51,7 @@ class Fused(Interpreter):
 def world(folder: Path, board: Board, *, wired: bool) -> NodeClaims:
     (folder / "data").mkdir(exist_ok=True)
     plugin: Plugin = WiredLamps(board) if wired else Lamps()
-    metadata = DeviceMetadata(plugin.driver, folder / "data" / "dra-device-metadata", folder / "cdi")
+    metadata = DeviceMetadata.of(plugin.driver, folder / "data", folder / "cdi")
     node = NodeClaims(plugin, folder / "data", folder / "cdi", metadata=metadata)
     node.interpreter = node.unfinished.interpreter = Fused(plugin, node.store, node.files)
     node.open()
@@ -67,7 +67,7 @@ def claims(driver: str) -> tuple[ResourceClaim, ...]:
 
 def state(folder: Path, node: NodeClaims, board: Board) -> Any:
     records = {record.uid: (record.state, record.devices) for record in node.records()}
-    there = files(folder / "cdi", folder) | files(folder / "data" / "dra-device-metadata", folder)
+    there = files(folder / "cdi", folder) | files(folder / "data" / "metadata", folder)
     return records, there, frozenset(board.lit)
 
 

@@ -7,7 +7,6 @@ CDI device of its own, `<driver>/metadata=<claim UID>_<request>`, so that it nee
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -31,9 +30,6 @@ CONTAINER_FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 MAX_ATTRIBUTES: Final = 32
 _VERSION: Final = "metadata.resource.k8s.io/v1beta1"
 _CDI_VERSION: Final = "0.5.0"
-# A namespace of 63 characters and a name of 253 are more than a file system's names may have.
-_MAX_NAME: Final = 255
-_CUT: Final = 200
 
 
 class RequestMetadata(msgspec.Struct, frozen=True):
@@ -41,7 +37,7 @@ class RequestMetadata(msgspec.Struct, frozen=True):
 
     Attributes:
         request: the main request's name.
-        file: where the file lies below the driver's metadata folder.
+        file: the file's name in the driver's metadata folder.
         text: what it says.
         spec_file: the CDI spec that mounts it.
         spec: what that says.
@@ -71,18 +67,18 @@ def metadata_spec_file(driver: str, uid: str, request: str) -> str:
     return f"{driver}_metadata_{metadata_device(uid, request)}.json"
 
 
-def claim_folder(namespace: str, name: str) -> str:
-    """The folder of a claim's metadata below the driver's metadata folder, `<namespace>_<name>`.
-
-    A name that is too long for a folder ends in a hash of all of it.
+def metadata_file(uid: str, request: str) -> str:
+    """The file of the metadata of a claim's request. Where a container has it is what programs agree on, not this.
 
     Raises:
         DranodeError: a name is not one of Kubernetes and would lead elsewhere.
     """
-    folder = f"{_part(namespace)}_{_part(name)}"
-    if len(folder.encode()) <= _MAX_NAME:
-        return folder
-    return f"{folder[:_CUT]}_{hashlib.blake2b(folder.encode(), digest_size=8).hexdigest()}"
+    return _part(metadata_device(_part(uid), _part(request)))
+
+
+def metadata_owner(file: str) -> str:
+    """The UID of the claim that a file is of, by its name; a request's name has no `_`."""
+    return file.rpartition("_")[0]
 
 
 def requests_of(record: Record) -> tuple[str, ...]:
@@ -117,11 +113,11 @@ def with_metadata(devices: Iterable[PreparedDevice], ids: Mapping[str, str]) -> 
 
 
 def _of_request(driver: str, folder: str, record: Record, inventory: Inventory, request: str) -> RequestMetadata:
-    file = f"{claim_folder(record.namespace, record.name)}/{_part(request)}/metadata.json"
+    file = metadata_file(record.uid, request)
     where = (
         f"resourceclaimtemplates/{_part(record.pod_claim_name)}"
         if record.pod_claim_name
-        else f"resourceclaims/{record.name}"
+        else f"resourceclaims/{_part(record.name)}"
     )
     mount = Mount(
         host_path=f"{folder}/{file}",

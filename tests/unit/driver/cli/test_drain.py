@@ -92,6 +92,14 @@ def test_claims_that_no_container_has_are_undone(leaving: Leaving) -> None:
     assert leaving.drain() == (0, {}, [])
 
 
+def test_nothing_stays_of_metadata_that_an_earlier_version_wrote(leaving: Leaving) -> None:
+    older = leaving.kubelet / "plugins" / DRIVER / "dra-device-metadata"
+    (older / "default_a" / "r").mkdir(parents=True)
+    (older / "default_a" / "r" / "metadata.json").touch()
+    assert leaving.drain()[0] == 0
+    assert not older.exists()
+
+
 def test_a_dry_run_changes_nothing(leaving: Leaving) -> None:
     assert leaving.drain("--dry-run") == (1, {"a": "left", "b": "left"}, [])
     assert leaving.on_record == {"a", "b"}

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from dranode.cdi.directory import replace_file
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
-from dranode.driver.node import metadata_files
-from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.metadata_files import DeviceMetadata, MetadataError
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.spec_watch import SpecWatch
 from tests.fakes.drivers import Lamps, allocated_claim, reference
@@ -33,7 +30,7 @@ NEW = msgspec.structs.replace(OLD, uid="uid-new")
 def metadata(tmp_path: Path) -> Iterator[DeviceMetadata]:
     (tmp_path / "data").mkdir()
     mask = os.umask(0o077)
-    yield DeviceMetadata(Lamps.driver, tmp_path / "data" / "dra-device-metadata", tmp_path / "cdi")
+    yield DeviceMetadata(Lamps.driver, tmp_path / "data" / "metadata", tmp_path / "cdi", tmp_path / "data" / "older")
     os.umask(mask)
 
 
@@ -41,9 +38,18 @@ def names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def files(metadata: DeviceMetadata) -> list[Path]:
-    """The metadata's files; folders may stay until they are swept."""
-    return [path for folder in (metadata.folder, metadata.cdi) for path in folder.rglob("*") if path.is_file()]
+def files(metadata: DeviceMetadata) -> list[str]:
+    """The names of the metadata's files and specs."""
+    return [name for folder in (metadata.folder, metadata.cdi) for name in names(folder)]
+
+
+def swept(metadata: DeviceMetadata) -> NodeClaims:
+    """A driver that has begun to look after the files that lie there."""
+    made = node(metadata)
+    watch = SpecWatch(made)
+    watch.look()
+    watch.stop()
+    return made
 
 
 def node(metadata: DeviceMetadata) -> NodeClaims:
@@ -60,65 +66,47 @@ def prepare(node: NodeClaims, claim: ResourceClaim) -> list[tuple[str, ...]]:
 
 def test_containers_of_any_user_can_read_it_whatever_the_mask(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
-    file = metadata.folder / "ns_c" / "r" / "metadata.json"
-    modes = [oct(path.stat().st_mode & 0o777) for path in (metadata.folder, file.parents[1], file.parent, file)]
-    assert modes == ["0o755", "0o755", "0o755", "0o644"]
-    assert names(metadata.folder) == ["ns_c", "ns_c/r", "ns_c/r/metadata.json"]
+    modes = [oct(path.stat().st_mode & 0o777) for path in (metadata.folder, metadata.folder / "uid-old_r")]
+    assert modes == ["0o755", "0o644"]
+    assert names(metadata.folder) == ["uid-old_r"]
+
+
+def test_a_claim_makes_one_file_a_request_and_no_folder(metadata: DeviceMetadata) -> None:
+    other = Grant(request="s/alternative", pool="node", device="lamp-1")
+    metadata.write(msgspec.structs.replace(OLD, grants=(*OLD.grants, other)), INVENTORY)
+    assert names(metadata.folder) == ["uid-old_r", "uid-old_s"]
 
 
 def test_the_same_again_is_not_written_again(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
-    before = [(path, path.stat().st_ino) for path in (metadata.folder / "ns_c" / "r", metadata.cdi)]
-    inodes = [path.stat().st_ino for path in metadata.spec_files(OLD)]
+    written = (metadata.folder / "uid-old_r", *metadata.spec_files(OLD))
+    before = [path.stat().st_ino for path in written]
     metadata.write(OLD, INVENTORY)
-    assert [(path, path.stat().st_ino) for path in (metadata.folder / "ns_c" / "r", metadata.cdi)] == before
-    assert [path.stat().st_ino for path in metadata.spec_files(OLD)] == inodes
+    assert [path.stat().st_ino for path in written] == before
 
 
-def test_nothing_is_left_after_removal_not_even_what_a_killed_driver_left(metadata: DeviceMetadata) -> None:
+def test_nothing_is_left_after_removal(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
-    (metadata.folder / "ns_c" / "r" / "spec.abc.tmp").write_text("half")
     metadata.remove(OLD.ref, ("r",))
     assert files(metadata) == []
-    metadata.sweep()
-    assert names(metadata.folder) == []
     metadata.remove(OLD.ref, ("r",))
 
 
-def test_a_claim_that_is_not_on_record_any_more_is_cleaned_up_by_its_name(metadata: DeviceMetadata) -> None:
-    metadata.write(OLD, INVENTORY)
+def test_of_a_claim_that_is_not_on_record_any_more_everything_goes(metadata: DeviceMetadata) -> None:
+    longer = msgspec.structs.replace(OLD, uid=f"{OLD.uid}_s")
+    other = Grant(request="s", pool="node", device="lamp-1")
+    for record in (msgspec.structs.replace(OLD, grants=(*OLD.grants, other)), longer):
+        metadata.write(record, INVENTORY)
+    (metadata.folder / "uid-old_s").unlink()
     metadata.remove(OLD.ref, ())
-    assert files(metadata) == []
+    assert files(metadata) == ["uid-old_s_r", f"{Lamps.driver}_metadata_uid-old_s_r.json"]
 
 
 def test_a_claim_leaves_the_files_of_its_successor_of_the_same_name_alone(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     metadata.write(NEW, INVENTORY)
     metadata.remove(OLD.ref, ("r",))
-    assert names(metadata.cdi) == [f"{Lamps.driver}_metadata_uid-new_r.json"]
-    text = (metadata.folder / "ns_c" / "r" / "metadata.json").read_text()
-    assert json.loads(text)["metadata"]["uid"] == "uid-new"
-
-
-@pytest.mark.parametrize("indent", [None, 2, 4])
-def test_whose_a_file_is_does_not_depend_on_how_its_documents_are_written(
-    metadata: DeviceMetadata, indent: int | None
-) -> None:
-    metadata.write(NEW, INVENTORY)
-    file = metadata.folder / "ns_c" / "r" / "metadata.json"
-    document = json.loads(file.read_text())
-    file.write_text(f"{json.dumps(document, indent=indent)}\n" * 2)
-    metadata.remove(OLD.ref, ("r",))
-    assert file.exists()
-    metadata.remove(NEW.ref, ("r",))
-    assert files(metadata) == []
-
-
-def test_a_request_that_is_not_on_record_goes_with_those_that_are(metadata: DeviceMetadata) -> None:
-    other = Grant(request="s", pool="node", device="lamp-1")
-    metadata.write(msgspec.structs.replace(OLD, grants=(*OLD.grants, other)), INVENTORY)
-    metadata.remove(OLD.ref, ("r",))
-    assert files(metadata) == []
+    assert files(metadata) == ["uid-new_r", f"{Lamps.driver}_metadata_uid-new_r.json"]
 
 
 def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadata) -> None:
@@ -128,7 +116,7 @@ def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadat
     reachable.write_text("somebody else's")
     metadata.remove(ClaimRef("ns", "c", "../x"), ("r",))
     assert reachable.exists()
-    assert (metadata.folder / "ns_c" / "r" / "metadata.json").exists()
+    assert names(metadata.folder) == ["uid-old_r"]
 
 
 def test_kubelet_gets_metadata_at_the_first_device_of_each_request(metadata: DeviceMetadata) -> None:
@@ -147,7 +135,7 @@ def test_metadata_that_was_lost_is_made_again_by_a_repeated_prepare_and_by_a_res
     answer = prepare(first, claim)
     written = names(metadata.folder) + names(metadata.cdi)
     for again in (lambda: prepare(first, claim), lambda: node(metadata)):
-        for path in (*metadata.cdi.glob("*metadata*"), *metadata.folder.rglob("metadata.json")):
+        for path in (*metadata.cdi.glob("*metadata*"), *metadata.folder.iterdir()):
             path.unlink()
         again()
         assert names(metadata.folder) + names(metadata.cdi) == written
@@ -185,22 +173,34 @@ def test_a_claim_from_a_template_is_mounted_where_its_pod_looks(metadata: Device
     assert json.loads(Path(mount["hostPath"]).read_text())["podClaimName"] == "lamp"
 
 
-def test_the_metadata_of_a_claim_whose_record_was_lost_goes_when_another_one_has_its_name(
-    metadata: DeviceMetadata,
-) -> None:
+def test_the_metadata_of_a_claim_of_which_nothing_is_known_goes_with_the_first_look(metadata: DeviceMetadata) -> None:
     lost = allocated_claim("a", Lamps.driver, {"r": "lamp-0", "s": "lamp-1"})
     prepare(node(metadata), lost)
     for path in (*metadata.folder.parent.glob("ledger.db*"), *metadata.cdi.glob(f"*claim-{lost.metadata.uid}*")):
         path.unlink()
     again = msgspec.structs.replace(lost, metadata=msgspec.structs.replace(lost.metadata, uid="uid-again"))
-    driver = node(metadata)
-    prepare(driver, again)
-    assert [path.name for path in metadata.cdi.iterdir() if lost.metadata.uid in path.name] == []
-    assert len(list(metadata.cdi.glob("*metadata_uid-again_*"))) == 2
+    prepare(node(metadata), again)
+    driver = swept(metadata)
+    assert [name for name in files(metadata) if lost.metadata.uid in name] == []
+    assert len(list(metadata.cdi.glob("*metadata_uid-again_*"))) == len(names(metadata.folder)) == 2
     assert driver.unprepare((reference(again),)) == {"uid-again": None}
     assert files(metadata) == []
-    driver.close()
-    assert names(metadata.folder) == []
+
+
+def test_metadata_stays_while_claims_may_be_missing_from_the_ledger(metadata: DeviceMetadata) -> None:
+    claims = [allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("ab")]
+    first = node(metadata)
+    for claim in claims:
+        prepare(first, claim)
+    first.store.recovery.doubt = "there was a power cut"
+    for path in metadata.cdi.glob(f"*claim-{claims[0].metadata.uid}*"):
+        path.unlink()
+    first.store.book.forget(claims[0].metadata.uid)
+    first.sweep()
+    assert len(names(metadata.folder)) == 2
+    first.store.recovery.doubt = ""
+    first.sweep()
+    assert names(metadata.folder) == [f"{claims[1].metadata.uid}_r"]
 
 
 def test_the_metadata_of_a_claim_on_record_is_its_own_to_remove(metadata: DeviceMetadata) -> None:
@@ -215,49 +215,63 @@ def test_the_metadata_of_a_claim_on_record_is_its_own_to_remove(metadata: Device
     assert [path.name for path in metadata.cdi.glob("*metadata*")] == [f"{Lamps.driver}_metadata_uid-second_r.json"]
 
 
-def test_a_sweep_takes_empty_folders_alone(metadata: DeviceMetadata) -> None:
-    metadata.write(OLD, INVENTORY)
-    metadata.write(msgspec.structs.replace(NEW, name="other"), INVENTORY)
-    metadata.remove(OLD.ref, ("r",))
-    metadata.remove(ClaimRef("ns", "other", "uid-third"), ("r",))
-    metadata.sweep()
-    assert names(metadata.folder) == ["ns_other", "ns_other/r", "ns_other/r/metadata.json"]
-
-
-def test_folders_of_a_process_that_was_killed_before_it_swept_go_with_the_first_look(metadata: DeviceMetadata) -> None:
-    claims = [allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("ab")]
-    killed = node(metadata)
-    for claim in claims:
-        prepare(killed, claim)
-    killed.unprepare((reference(claims[0]),))
-    assert (metadata.folder / "default_a" / "r").is_dir()
-    again = DeviceMetadata(Lamps.driver, metadata.folder, metadata.cdi)
-    watch = SpecWatch(node(again))
-    watch.look()
-    watch.stop()
-    assert names(metadata.folder) == ["default_b", "default_b/r", "default_b/r/metadata.json"]
-
-
-@pytest.mark.parametrize("gone", ["ns_c/r", "ns_c", ""])
-def test_a_writer_whose_folder_is_swept_away_meanwhile_makes_it_again(
-    metadata: DeviceMetadata, monkeypatch: pytest.MonkeyPatch, gone: str
-) -> None:
-    swept: list[Path] = []
-
-    def replace(target: str, data: bytes) -> None:
-        if not swept:
-            swept.append(metadata.folder / gone)
-            shutil.rmtree(swept[0])
-        replace_file(target, data)
-
-    monkeypatch.setattr(metadata_files, "replace_file", replace)
-    metadata.write(OLD, INVENTORY)
-    assert names(metadata.folder) == ["ns_c", "ns_c/r", "ns_c/r/metadata.json"]
-
-
-def test_a_claim_that_is_prepared_again_before_a_sweep_keeps_its_files(metadata: DeviceMetadata) -> None:
+def test_a_writer_whose_folder_is_taken_away_makes_it_again(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     metadata.remove(OLD.ref, ("r",))
+    metadata.folder.rmdir()
     metadata.write(NEW, INVENTORY)
-    metadata.sweep(everything=True)
-    assert names(metadata.folder) == ["ns_c", "ns_c/r", "ns_c/r/metadata.json"]
+    assert names(metadata.folder) == ["uid-new_r"]
+
+
+# --- what earlier versions wrote ---
+
+
+def laid_out_as_before(metadata: DeviceMetadata, claim: ResourceClaim) -> Path:
+    """Prepare a claim and let its metadata lie as an earlier version had it."""
+    prepare(node(metadata), claim)
+    uid = claim.metadata.uid
+    assert metadata.older is not None
+    file = metadata.older / f"default_{claim.metadata.name}" / "r" / "metadata.json"
+    file.parent.mkdir(parents=True)
+    today = (metadata.folder / f"{uid}_r").rename(file).with_name(f"{uid}_r")
+    (spec,) = metadata.cdi.glob(f"*metadata_{uid}*")
+    spec.write_text(spec.read_text().replace(str(metadata.folder / today.name), str(file)))
+    return file
+
+
+def test_what_an_earlier_version_wrote_goes_when_the_specs_mount_the_files_of_today(metadata: DeviceMetadata) -> None:
+    claims = [allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("abc")]
+    for claim in claims:
+        file = laid_out_as_before(metadata, claim)
+    (file.parent / "spec.0123456789abcdef.tmp").write_text("half")
+    gone = node(metadata)
+    assert gone.unprepare((reference(claims[0]),)) == {claims[0].metadata.uid: None}
+    swept(metadata)
+    assert metadata.older is not None
+    assert not metadata.older.exists()
+    for claim in claims[1:]:
+        (spec,) = metadata.cdi.glob(f"*metadata_{claim.metadata.uid}*")
+        (mount,) = json.loads(spec.read_bytes())["devices"][0]["containerEdits"]["mounts"]
+        assert json.loads(Path(mount["hostPath"]).read_text())["metadata"]["uid"] == claim.metadata.uid
+
+
+def test_what_a_spec_still_mounts_stays_and_so_does_what_others_have_put_beside_it(metadata: DeviceMetadata) -> None:
+    first, second = (allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("ab"))
+    mounted = laid_out_as_before(metadata, first)
+    theirs = laid_out_as_before(metadata, second).with_name("theirs")
+    theirs.write_text("another program's")
+    driver = node(metadata)
+    assert driver.unprepare((reference(second),)) == {second.metadata.uid: None}
+    driver.sweep()
+    assert metadata.older is not None
+    assert [path for path in metadata.older.rglob("*") if path.is_file()] == [mounted, theirs]
+
+
+def test_nothing_of_an_earlier_version_goes_while_a_spec_cannot_be_read(metadata: DeviceMetadata) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    file = laid_out_as_before(metadata, claim)
+    (spec,) = metadata.cdi.glob("*metadata*")
+    spec.write_text("{")
+    with pytest.raises(MetadataError, match="of an earlier version cannot be removed"):
+        node(metadata).sweep()
+    assert file.exists()

@@ -20,6 +20,7 @@ from dranode.driver.core.claims.reconcile import PATIENCE
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.orphans import Orphans
 from dranode.driver.serve.takeover import take_over
@@ -214,10 +215,15 @@ def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: p
     assert world.uids() == ["uid-a"]
 
 
-def test_what_a_killed_driver_left_of_a_spec_is_taken_away(world: World) -> None:
+def test_what_a_killed_driver_left_of_a_spec_or_of_metadata_is_taken_away(world: World) -> None:
+    metadata = DeviceMetadata.of("dra.cpu", world.folder / "data", world.folder / "cdi")
+    world.node.files.metadata = metadata
     world.prepare("mine", "a")
-    left = world.folder / "cdi" / "spec.0123456789abcdef.tmp"
-    left.touch()
-    os.utime(left, (0, 0))
+    for folder in (metadata.cdi, metadata.folder):
+        left = folder / "spec.0123456789abcdef.tmp"
+        left.touch()
+        os.utime(left, (0, 0))
     world.look_for(60)
-    assert [path.name for path in left.parent.iterdir()] == ["dra.k8s.io-cpu_claim-a.json"]
+    specs = ["dra.cpu_metadata_a_r.json", "dra.k8s.io-cpu_claim-a.json"]
+    assert sorted(path.name for path in metadata.cdi.iterdir()) == specs
+    assert [path.name for path in metadata.folder.iterdir()] == ["a_r"]

@@ -37,7 +37,7 @@ def record(*grants: Grant, **fields: Any) -> Record:
 
 
 def made(claim: Record) -> tuple[RequestMetadata, ...]:
-    return device_metadata(DRIVER, "/data/dra-device-metadata", claim, INVENTORY)
+    return device_metadata(DRIVER, "/data/metadata", claim, INVENTORY)
 
 
 def test_a_file_is_one_document_that_any_reader_of_json_takes() -> None:
@@ -63,9 +63,9 @@ def test_a_file_is_one_document_that_any_reader_of_json_takes() -> None:
     assert b'\n  "kind": "DeviceMetadata"' in only.text
 
 
-def test_paths_and_names_are_those_that_other_drivers_and_readers_use() -> None:
+def test_names_of_cdi_and_the_path_in_containers_are_those_that_other_drivers_and_readers_use() -> None:
     (only,) = made(record(grant("r", "lamp-0")))
-    assert only.file == "ns_c/r/metadata.json"
+    assert only.file == f"{UID}_r"
     assert only.spec_file == f"{DRIVER}_metadata_{UID}_r.json"
     assert only.cdi == f"{DRIVER}/metadata={UID}_r"
     assert json.loads(encode_spec(only.spec)) == {
@@ -77,7 +77,7 @@ def test_paths_and_names_are_those_that_other_drivers_and_readers_use() -> None:
                 "containerEdits": {
                     "mounts": [
                         {
-                            "hostPath": "/data/dra-device-metadata/ns_c/r/metadata.json",
+                            "hostPath": f"/data/metadata/{UID}_r",
                             "containerPath": f"/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/r/"
                             f"{DRIVER}-metadata.json",
                             "options": ["ro", "bind"],
@@ -101,7 +101,7 @@ def test_a_claim_from_a_template_is_found_under_the_pods_name_for_it() -> None:
     assert json.loads(only.text)["podClaimName"] == "lamp"
     (mount,) = only.spec.devices[0].container_edits.mounts
     assert mount.container_path.endswith("/resourceclaimtemplates/lamp/r/lamps.example.com-metadata.json")
-    assert mount.host_path.endswith("/ns_pod-lamp-x7k2p/r/metadata.json")
+    assert mount.host_path == f"/data/metadata/{UID}_r"
 
 
 def test_a_request_has_one_file_and_names_the_alternative_that_was_taken() -> None:
@@ -111,7 +111,7 @@ def test_a_request_has_one_file_and_names_the_alternative_that_was_taken() -> No
     assert request["name"] == "a/big"
     assert [device["name"] for device in request["devices"]] == ["lamp-0", "lamp-1"]
     assert "attributes" not in request["devices"][1]
-    assert first.file == "ns_c/a/metadata.json"
+    assert first.file == f"{UID}_a"
 
 
 def test_what_was_granted_wins_over_what_was_published_and_is_never_left_out() -> None:
@@ -134,7 +134,7 @@ def test_a_claim_whose_name_is_not_known_has_no_metadata() -> None:
     assert made(record(grant("r", "lamp-0"), name="", namespace="")) == ()
 
 
-@pytest.mark.parametrize("fields", [{"namespace": ".."}, {"name": "a/../../b"}, {"pod_claim_name": ".."}])
+@pytest.mark.parametrize("fields", [{"uid": "../a"}, {"name": "a/../../b"}, {"pod_claim_name": ".."}])
 def test_a_name_that_would_lead_elsewhere_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(DranodeError, match="cannot be part of the path"):
         made(record(grant("r", "lamp-0"), **fields))
@@ -154,4 +154,4 @@ def test_each_requests_metadata_goes_to_its_first_device() -> None:
 
 def test_a_path_of_the_host_is_taken_as_it_is(tmp_path: Path) -> None:
     (only,) = device_metadata(DRIVER, str(tmp_path), record(grant("r", "lamp-0")), INVENTORY)
-    assert only.spec.devices[0].container_edits.mounts[0].host_path == f"{tmp_path}/ns_c/r/metadata.json"
+    assert only.spec.devices[0].container_edits.mounts[0].host_path == f"{tmp_path}/{UID}_r"
