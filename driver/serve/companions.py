@@ -36,11 +36,19 @@ class Companions:
         """Show this instance to the others; where that fails they see it at their next look in any case."""
         try:
             self._folder.mkdir(mode=0o750, exist_ok=True)
-            self._lock.acquire()
-            self._lock.path.rename(self._folder / self._name)
+            self._take_name()
         except (OSError, LedgerError) as error:
             log.warning("folder=%s: this instance cannot show itself to others: %s", self._folder, error)
         self._events.names()
+
+    def _take_name(self) -> None:
+        while True:
+            self._lock.acquire()
+            # Another instance may have removed the file before it was locked, taking it for one that had died.
+            with contextlib.suppress(FileNotFoundError):
+                self._lock.path.rename(self._folder / self._name)
+                return
+            self._lock.release()
 
     def there(self) -> bool:
         """Return whether there is another instance, as far as can be seen; what is left of one that died is removed."""

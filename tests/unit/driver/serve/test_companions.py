@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,6 +74,22 @@ def test_one_that_lives_or_has_left_or_never_came_has_not_died(come: Callable[[s
     died = come("died")
     died._lock.release()
     assert [old.has_died("died"), old.has_died("died")] == [True, True]
+
+
+def test_one_whose_file_is_removed_before_it_is_locked_shows_itself_all_the_same(
+    come: Callable[[str], Companions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, lock = come("old"), fcntl.flock
+    looks = iter([old.there])
+
+    def lock_late(file: int, kind: int) -> None:
+        if (look := next(looks, None)) is not None:
+            assert not look()
+        lock(file, kind)
+
+    monkeypatch.setattr("dranode.driver.process.locks.fcntl.flock", lock_late)
+    come("new")
+    assert old.there()
 
 
 def test_none_is_taken_for_alone_where_others_are_not_seen(come: Callable[[str], Companions], tmp_path: Path) -> None:
