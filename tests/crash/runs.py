@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 _TRIES: Final = 3
+_REPORTED: Final = 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ def report(what: str, points: Sequence[Point], chosen: Sequence[T], survive_one:
     Threads do not always make the same calls, so that a point which was not reached is tried again.
     """
     survived, missed = 0, []
-    for each in chosen:
+    for number, each in enumerate(chosen):
+        if number and number % _REPORTED == 0:
+            print(f"{number} of {len(chosen)} run, {survived} survived", file=sys.stderr, flush=True)  # noqa: T201
         try:
             if not any(survive_one(each) for _ in range(_TRIES)):
                 missed.append(each)
