@@ -13,7 +13,7 @@ import msgspec
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode
 from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.machine.attributes import link_name, names
+from dranode.driver.machine.attributes import device_if_there, link_name, names
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
 from dranode.gpu.config import GPUMode
@@ -53,6 +53,7 @@ def complete(
 
     Raises:
         ClaimError: the GPU or one of its nodes is missing; the message names it.
+        MachineError: whether another node is there, its group, or where the GPU is bound, cannot be seen.
     """
     nodes = [node for node in device_nodes(root, intent) if node is not None]
     gids = sorted({gid for gid in (group_of(node.path) for node in nodes) if gid})
@@ -73,6 +74,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
 
     Raises:
         ClaimError: the GPU or one of its nodes is missing; the message names it.
+        MachineError: whether another node is there, or where the GPU is bound, cannot be seen.
     """
     address = intent.address
     function = pci_function(root, address)
@@ -89,11 +91,12 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
 
 
 def _read(root: Root, intent: Intent, node: DeviceEdit) -> DeviceNode | None:
+    path = node.path.lstrip("/")
+    if not node.needed and device_if_there(root, path) is None:
+        return None
     try:
-        kind, major, minor = root.device_number(node.path.lstrip("/"))
+        kind, major, minor = root.device_number(path)
     except OSError as error:
-        if not node.needed:
-            return None
         missing = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be used ({error.strerror})"
         advice = next((advice for prefix, advice in _ADVICE.items() if node.path.startswith(prefix)), "")
         raise ClaimError(f"GPU {intent.address} needs device node {node.path}, which {missing}; {advice}") from error

@@ -8,13 +8,12 @@ tree anew when a GPU comes, and does not let itself be asked about one that this
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
 
-from dranode.driver.machine.attributes import all_names, integer, names, read_attribute
+from dranode.driver.machine.attributes import all_names, integer, names, read_attribute, why_unread
 from dranode.driver.machine.root import Root
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
@@ -87,19 +86,10 @@ def hidden_nodes(root: Root) -> tuple[int, ...]:
     """The nodes that are there and cannot be read.
 
     Raises:
-        MachineError: there is a topology, and its nodes cannot be listed.
+        MachineError: there is a topology, and its nodes cannot be listed, or this process can open no file.
     """
-    return tuple(int(name) for name in all_names(root, _NODES) if name.isdecimal() and _is_hidden(root, name))
-
-
-def _is_hidden(root: Root, node: str) -> bool:
-    try:
-        root.read_bytes(f"{_NODES}/{node}/properties")
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        return error.errno != errno.ENODEV  # it went while it was read
-    return False
+    nodes = filter(str.isdecimal, all_names(root, _NODES))
+    return tuple(int(name) for name in nodes if why_unread(root, f"{_NODES}/{name}/properties"))
 
 
 def by_address(nodes: Iterable[KFDNode], addresses: Iterable[str]) -> Mapping[str, Mapping[int, KFDNode]]:
@@ -125,11 +115,15 @@ def _numbered(nodes: Iterable[KFDNode], function: int) -> Mapping[int, KFDNode]:
 
 
 def _memory(root: Root, node: str) -> int | None:
+    """Bytes of frame buffer; None where there is none, or where a bank does not say what it is."""
     total = 0
     for bank in names(root, f"{_NODES}/{node}/mem_banks"):
         fields = _properties(read_attribute(root, f"{_NODES}/{node}/mem_banks/{bank}/properties") or "")
-        if fields.get("heap_type") in _FRAME_BUFFERS:
-            total += fields.get("size_in_bytes", 0)
+        kind, size = fields.get("heap_type"), fields.get("size_in_bytes")
+        if kind is None or (kind in _FRAME_BUFFERS and size is None):
+            return None
+        if kind in _FRAME_BUFFERS:
+            total += size or 0
     return total or None
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
-from dranode.driver.machine.attributes import names
+from dranode.driver.machine.attributes import all_names, device_if_there, names
 from dranode.driver.machine.root import Root
 from dranode.gpu.config import GPUMode
 from dranode.gpu.proc import NvidiaFacts, nvidia_facts, nvidia_version
@@ -88,7 +88,12 @@ _FILES: Final[Mapping[GPUMode, tuple[str, ...]]] = {
 
 
 def user_space(root: Root, address: str, mode: GPUMode) -> ContainerEdits:
-    """The edits that bring NVIDIA's user space into a container; empty if none is found: the image then brings it."""
+    """The edits that bring NVIDIA's user space into a container; empty if none is found: the image then brings it.
+
+    Raises:
+        MachineError: the folder of the libraries cannot be listed, or a device node that NVIDIA's CDI spec names
+            cannot be looked at.
+    """
     if mode is GPUMode.VFIO:
         return ContainerEdits()
     prefix = "host/" if root.exists("host/usr") else ""
@@ -118,11 +123,10 @@ def _vendor_edits(root: Root, prefix: str, facts: NvidiaFacts) -> ContainerEdits
 def _numbered(root: Root, nodes: Iterable[DeviceNode]) -> Iterable[DeviceNode]:
     """The spec's common nodes that exist, with the numbers that they have now."""
     for node in nodes:
-        try:
-            kind, major, minor = root.device_number((node.host_path or node.path).lstrip("/"))
-        except OSError:
-            continue
-        yield msgspec.structs.replace(node, type=kind, major=major, minor=minor)
+        found = device_if_there(root, (node.host_path or node.path).lstrip("/"))
+        if found is not None:
+            kind, major, minor = found
+            yield msgspec.structs.replace(node, type=kind, major=major, minor=minor)
 
 
 def _vendor_specs(root: Root, prefix: str) -> Iterable[Spec]:
@@ -173,7 +177,7 @@ def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:
 def _libraries(root: Root, place: str, version: str, stems: frozenset[str]) -> dict[str, str]:
     """The names of this version's libraries in a folder, each with the file that it leads to."""
     libraries: dict[str, str] = {}
-    for name in names(root, place):
+    for name in all_names(root, place):
         stem, so, _ = name.partition(".so.")
         if not so or stem not in stems:
             continue

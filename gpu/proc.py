@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.machine.attributes import integer, names, read_attribute
+from dranode.driver.machine.attributes import integer, names, read_attribute, why_unread
 from dranode.driver.machine.root import Root
 from dranode.gpu.sysfs import PROC_NVIDIA
 
@@ -27,7 +27,8 @@ class NvidiaFacts(msgspec.Struct, frozen=True):
         model: product name.
         uuid: `GPU-` and a UUID.
         minor: number of `/dev/nvidia<minor>`.
-        excluded: the administrator keeps the GPU from use (`NVreg_ExcludedGpus`).
+        excluded: the administrator keeps the GPU from use (`NVreg_ExcludedGpus`); older drivers do not say so.
+        unread: why none of this is known, since `information` is there and does not read; empty if it does.
         memory_node: the NUMA node that is its memory.
         memory: bytes of that node.
     """
@@ -36,6 +37,7 @@ class NvidiaFacts(msgspec.Struct, frozen=True):
     uuid: str | None = None
     minor: int | None = None
     excluded: bool = False
+    unread: str = ""
     memory_node: int | None = None
     memory: int | None = None
 
@@ -48,9 +50,12 @@ def nvidia_gpus(root: Root) -> frozenset[str]:
 def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
     """Return what the driver says of the GPU at this PCI address; None if the driver does not have it."""
     folder = f"{PROC_NVIDIA}/gpus/{address}"
-    if not root.exists(folder):
+    told = read_attribute(root, f"{folder}/information")
+    if told is None and (unread := why_unread(root, f"{folder}/information")):
+        return NvidiaFacts(unread=unread)
+    if told is None and not root.exists(folder):
         return None
-    information = _fields(read_attribute(root, f"{folder}/information") or "")
+    information = _fields(told or "")
     numa = _fields(read_attribute(root, f"{folder}/numa_status") or "")
     uuid = information.get("GPU UUID", "")
     return NvidiaFacts(

@@ -13,7 +13,7 @@ from dranode.driver.machine.root import Root
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes, kfd_nodes
 from dranode.gpu.nvml import NVMLFacts
-from dranode.gpu.proc import nvidia_facts, nvidia_version
+from dranode.gpu.proc import NvidiaFacts, nvidia_facts, nvidia_version
 from dranode.gpu.sysfs import PCI
 
 
@@ -34,11 +34,11 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     for address in (address for address, reason in reasons.items() if reason is None):
         gpu = pci.gpu(address)
         if gpu.vendor_id == NVIDIA:
-            described = _nvidia(root, gpu, (nvml or {}).get(address))
-            if described is None:
-                left_out[address] = f"GPU {address} is left out: NVIDIA's driver is told to exclude it"
+            facts = nvidia_facts(root, address)
+            if reason := _withheld(facts):
+                left_out[address] = f"GPU {address} is left out: {reason}"
                 continue
-            gpu = described
+            gpu = _nvidia(root, gpu, facts, (nvml or {}).get(address))
         # One that went meanwhile was read half.
         if root.exists(f"{PCI_DEVICES}/{address}"):
             gpus.append(gpu)
@@ -60,14 +60,20 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     )
 
 
-def _nvidia(root: Root, gpu: GPU, nvml: NVMLFacts | None) -> GPU | None:
-    """The GPU with what NVIDIA's driver and library say; None if the driver is configured to exclude it."""
+def _withheld(facts: NvidiaFacts | None) -> str:
+    """Return why a GPU may not be handed out by what NVIDIA's driver says of it; empty if it may."""
+    if facts is None:
+        return ""
+    if facts.unread:
+        return f"{facts.unread}, so whether NVIDIA's driver is told to exclude it is not known"
+    return "NVIDIA's driver is told to exclude it" if facts.excluded else ""
+
+
+def _nvidia(root: Root, gpu: GPU, facts: NvidiaFacts | None, nvml: NVMLFacts | None) -> GPU:
+    """The GPU with what NVIDIA's driver and library say."""
     nvml = nvml or NVMLFacts()
-    facts = nvidia_facts(root, gpu.address)
     if facts is None:
         return replace(gpu, memory=nvml.memory, compute_capability=nvml.compute_capability)
-    if facts.excluded:
-        return None
     return replace(
         gpu,
         model=facts.model or nvml.model or gpu.model,
@@ -141,4 +147,5 @@ def _mode(root: Root, address: str) -> str | None:
 
 
 def _sum(nodes: Iterable[KFDNode]) -> int | None:
-    return sum(node.memory or 0 for node in nodes) or None
+    sizes = [node.memory for node in nodes]
+    return sum(size or 0 for size in sizes) or None if None not in sizes else None

@@ -203,4 +203,5 @@ class PCI:
             case _:
                 return None
         sizes = [number(self.root, path) for path in paths]
-        return sum(size for size in sizes if size is not None) or None
+        # Of a GPU with a tile that does not say it, less would be published than there is.
+        return sum(size or 0 for size in sizes) or None if None not in sizes else None

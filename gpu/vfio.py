@@ -14,7 +14,7 @@ from typing import Final
 
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.machine.attributes import link_name, names, number, read_attribute
+from dranode.driver.machine.attributes import all_names, attribute_if_there, link_name, number, read_attribute
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
 from dranode.gpu.grants import Home
@@ -33,6 +33,7 @@ def take(root: Root, claim: ClaimRef, homes: Iterable[Home]) -> None:
     Raises:
         ClaimError: the GPU has no IOMMU group or is not alone in it, `vfio-pci` is not loaded, an administrator keeps a
             function for another driver, or the kernel refuses.
+        MachineError: what would have to be known before cannot be seen: the group's functions, or where one is bound.
     """
     homes = tuple(homes)
     if not homes:
@@ -92,7 +93,7 @@ def _clear_override(root: Root, address: str) -> None:
 
 def _check_overrides(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
     for home in homes:
-        override = read_attribute(root, f"{PCI_DEVICES}/{home.address}/driver_override")
+        override = attribute_if_there(root, f"{PCI_DEVICES}/{home.address}/driver_override")
         if override not in (None, "", "(null)", VFIO) and not pci_function(root, home.address).passthrough:
             raise ClaimError(
                 f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: an administrator has set "
@@ -103,7 +104,7 @@ def _check_overrides(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> No
 def _check_group(root: Root, claim: ClaimRef, homes: tuple[Home, ...]) -> None:
     ours = {home.address for home in homes}
     folder = f"{PCI_DEVICES}/{homes[0].address}/iommu_group"
-    members = names(root, f"{folder}/devices")
+    members = all_names(root, f"{folder}/devices")
     if not members:
         raise ClaimError(
             f"claim {claim} cannot have GPU {homes[0].address} in mode vfio: it is in no IOMMU group; "

@@ -14,6 +14,8 @@ from dranode.driver.machine.root import Root, read_text
 
 _INT64_BITS: Final = 63
 _OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# ENODEV: a device that goes while its files are read, or what is there is no device node.
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 
 
 def read_attribute(root: Root, path: str) -> str | None:
@@ -23,6 +25,34 @@ def read_attribute(root: Root, path: str) -> str | None:
     except OSError as error:
         _refuse_our_own(path, error)
         return None
+
+
+def attribute_if_there(root: Root, path: str) -> str | None:
+    """A file's text without white space around it; None if there is no such file.
+
+    Raises:
+        MachineError: there is one, and it cannot be read.
+    """
+    try:
+        return read_text(root, path)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise _unreadable(path, error) from error
+
+
+def why_unread(root: Root, path: str) -> str:
+    """Return why a file that is there cannot be read; empty if it can, or if there is no such file.
+
+    Raises:
+        MachineError: this process can open no file.
+    """
+    try:
+        root.read_bytes(path)
+    except OSError as error:
+        _refuse_our_own(path, error)
+        return "" if error.errno in _GONE else str(_unreadable(path, error))
+    return ""
 
 
 def number(root: Root, path: str, base: int = 0) -> int | None:
@@ -71,11 +101,31 @@ def all_names(root: Root, path: str) -> list[str]:
 
 
 def link_name(root: Root, path: str) -> str | None:
-    """The last part of a link's target: a driver's name, a PCI address, an IOMMU group; None if there is no link."""
+    """The last part of a link's target: a driver's name, a PCI address, an IOMMU group; None if there is no link.
+
+    Raises:
+        MachineError: whether there is one cannot be seen.
+    """
     try:
         return root.readlink(path).rstrip("/").rpartition("/")[2] or None
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in _GONE or error.errno == errno.EINVAL:  # EINVAL: what is there is no link
+            return None
+        raise _unreadable(path, error) from error
+
+
+def device_if_there(root: Root, path: str) -> tuple[str, int, int] | None:
+    """Type, major and minor of a device node, as `Root.device_number`; None if there is no such node.
+
+    Raises:
+        MachineError: whether there is one cannot be seen.
+    """
+    try:
+        return root.device_number(path)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise _unreadable(path, error) from error
 
 
 def _refuse_our_own(path: str, error: OSError) -> None:

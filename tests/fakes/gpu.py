@@ -35,7 +35,7 @@ GIB = 1 << 30
 
 
 class FailingFiles(TreeFiles):
-    """Files and folders of which some are there and do not read."""
+    """Files, folders, links and device nodes of which some are there and do not read."""
 
     def __init__(self, tree: dict[str, TreeEntry], failures: Mapping[str, int]) -> None:
         super().__init__(tree)
@@ -49,6 +49,16 @@ class FailingFiles(TreeFiles):
         self._fail(path)
         return super().names(path)
 
+    def link(self, path: str) -> str | None:
+        target = super().link(path)
+        if target is not None:
+            self._fail(path)
+        return target
+
+    def device(self, path: str) -> tuple[str, int, int]:
+        self._fail(path)
+        return super().device(path)
+
     def _fail(self, path: str) -> None:
         if path in self.failures:
             raise OSError(self.failures[path], os.strerror(self.failures[path]), path)
@@ -60,7 +70,7 @@ class Machine:
 
     Attributes:
         tree: its files.
-        failures: real paths of files and folders that do not read, with the error number.
+        failures: real paths of files, folders, links and device nodes that do not read, with the error number.
         groups: the group that owns a device node, by path.
     """
 
@@ -81,7 +91,7 @@ class Machine:
         folder.pop(name, None)
 
     def fail(self, path: str, number: int = errno.EPERM) -> None:
-        """Let a file be there and not read."""
+        """Let a file be there and not read; a link fails by its own path in `failures`."""
         self.failures[self.root().resolve(path)] = number
 
     def root(self) -> ConfinedRoot:

@@ -1,11 +1,16 @@
+import errno
+from pathlib import Path
+
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.errors import ClaimError, MachineError
 from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent
+from dranode.gpu.host import GPUHost
 from dranode.gpu.scan import scan
+from tests.fakes.doctor import forbid
 from tests.fakes.gpu import DEVICES, DRIVERS, Machine
 from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x
 
@@ -33,6 +38,29 @@ def test_nvidia_compute_has_the_gpus_node_and_the_control_nodes() -> None:
         ("/dev/nvidia-uvm", "c", 510, 0),
         ("/dev/nvidia-uvm-tools", "c", 510, 1),
     ]
+
+
+def test_a_node_that_a_container_gets_if_there_is_one_may_be_missing_and_not_unreadable() -> None:
+    machine = hgx()
+    machine.failures["dev/nvidia-uvm-tools"] = errno.EACCES
+    with pytest.raises(MachineError, match=r"^/dev/nvidia-uvm-tools cannot be read: Permission denied$"):
+        device_nodes(machine.root(), H100)
+    machine.remove("dev/nvidia-uvm-tools")
+    assert [path for path, *_ in nodes(machine, H100)] == ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+
+
+def test_a_group_that_cannot_be_read_is_not_taken_for_that_of_a_missing_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = tmp_path / "folder" / "node"
+    node.parent.mkdir()
+    node.touch()
+    path = str(node).lstrip("/")
+    assert GPUHost().group(path) == node.stat().st_gid
+    assert GPUHost().group(f"{path}/below") is None
+    forbid(monkeypatch, node.parent)
+    with pytest.raises(MachineError, match=f"^the group of {node} cannot be read: Permission denied$"):
+        GPUHost().group(path)
 
 
 def test_nvidia_graphics_adds_modeset_and_drm() -> None:

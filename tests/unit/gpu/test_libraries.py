@@ -1,6 +1,10 @@
+import errno
 import json
 from typing import Any
 
+import pytest
+
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.tree import Link
 from dranode.gpu.config import GPUMode
 from dranode.gpu.libraries import user_space
@@ -87,6 +91,16 @@ def test_a_driver_in_a_container_keeps_its_root_in_the_path() -> None:
 
 def test_without_libraries_the_image_must_bring_them() -> None:
     assert not user_space(hgx().root(), ADDRESS, GPUMode.COMPUTE)
+
+
+@pytest.mark.parametrize("path", [DEBIAN, "dev/nvidiactl"])
+def test_what_cannot_be_looked_at_is_not_left_out_of_a_container(path: str) -> None:
+    machine = with_libraries()
+    if path != DEBIAN:
+        machine.put("etc/cdi/nvidia.yaml", vendor_spec())
+    machine.failures[path] = errno.EACCES
+    with pytest.raises(MachineError, match=f"^/{path} cannot be read: Permission denied$"):
+        user_space(machine.root(), ADDRESS, GPUMode.COMPUTE)
 
 
 def test_nvidias_own_spec_wins_and_its_nodes_get_numbers_or_go() -> None:

@@ -318,6 +318,46 @@ def test_a_gpu_that_the_driver_excludes_is_left_out() -> None:
     assert inventory.warnings == ("GPU 0000:43:00.0 is left out: NVIDIA's driver is told to exclude it",)
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_gpu_of_which_nvidias_driver_cannot_be_asked_is_left_out_since_it_may_be_excluded(number: int) -> None:
+    machine = hgx()
+    machine.fail("proc/driver/nvidia/gpus/0000:43:00.0/information", number)
+    inventory = found(machine)
+    assert "0000:43:00.0" not in {gpu.address for gpu in inventory.gpus}
+    (warning,) = inventory.warnings
+    assert warning == (
+        "GPU 0000:43:00.0 is left out: /proc/driver/nvidia/gpus/0000:43:00.0/information cannot be read: "
+        f"{os.strerror(number)}, so whether NVIDIA's driver is told to exclude it is not known"
+    )
+
+
+@pytest.mark.parametrize("link", ["driver", "physfn"])
+def test_a_link_that_does_not_read_is_not_taken_for_none(link: str) -> None:
+    machine = flex()
+    part = machine.root().resolve(f"{DEVICES}/0000:4d:00.1")
+    machine.failures[f"{part}/{link}"] = errno.EACCES
+    with pytest.raises(MachineError, match=f"^/{part}/{link} cannot be read: Permission denied$"):
+        found(machine)
+
+
+@pytest.mark.parametrize("part", ["mem_banks", "mem_banks/0/properties"])
+def test_memory_of_which_a_part_does_not_read_is_unknown_and_not_less(part: str) -> None:
+    machine = mi300x(gpus=1, parts=2)
+    machine.remove(f"{machine.root().resolve(f'{DEVICES}/0000:0c:00.0')}/mem_info_vram_total")
+    assert found(machine).gpus[0].memory == 192 * GIB
+    machine.fail(f"{KFD_NODES}/1/{part}")
+    assert [gpu.memory for gpu in found(machine).gpus] == [None, None, 96 * GIB]
+
+
+def test_a_tile_that_does_not_say_its_memory_makes_that_of_the_gpu_unknown() -> None:
+    machine = flex()
+    folder = machine.root().resolve(f"{DEVICES}/0000:4d:00.0")
+    machine.put(f"{folder}/tile1/physical_vram_size_bytes", str(16 * GIB))
+    assert found(machine).gpus[0].memory == 32 * GIB
+    machine.fail(f"{folder}/tile1/physical_vram_size_bytes")
+    assert found(machine).gpus[0].memory is None
+
+
 def test_an_empty_information_file_leaves_the_values_of_sysfs() -> None:
     machine = hgx()
     machine.put("proc/driver/nvidia/gpus/0000:1b:00.0/information", b"")

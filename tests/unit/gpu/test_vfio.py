@@ -1,9 +1,10 @@
 import errno
 import logging
+import os
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError
+from dranode.driver.core.api.errors import ClaimError, MachineError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.gpu.grants import Home
 from dranode.gpu.vfio import give_back, take
@@ -164,6 +165,26 @@ def test_without_an_iommu_group_the_claim_is_refused() -> None:
     machine = laptop()
     machine.remove("sys/kernel/iommu_groups/14/devices")
     assert "is in no IOMMU group" in refusal(machine)
+
+
+@pytest.mark.parametrize("what", ["the group's functions", "where a function is bound", "a driver_override"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_what_cannot_be_seen_of_the_group_is_not_taken_for_fine(what: str, number: int) -> None:
+    machine = laptop()
+    machine.driver("nvme")
+    stranger = machine.pci("0000:02:00.0", NVIDIA, 0x22BE, AUDIO, driver="nvme", group=14)
+    place = {
+        "the group's functions": "sys/kernel/iommu_groups/14/devices",
+        "where a function is bound": f"{stranger}/driver",
+        "a driver_override": f"{machine.root().resolve(f'{DEVICES}/{SOUND}')}/driver_override",
+    }[what]
+    if what == "a driver_override":
+        machine.remove(f"sys/kernel/iommu_groups/14/devices/{stranger.rpartition('/')[2]}")
+    machine.failures[place] = number
+    kernel = Kernel(machine)
+    with pytest.raises(MachineError, match=f" cannot be read: {os.strerror(number)}$"):
+        take(kernel, CLAIM, HOMES)
+    assert kernel.writes == []
 
 
 def test_a_stranger_in_the_group_is_named() -> None:
