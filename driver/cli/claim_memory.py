@@ -18,7 +18,13 @@ from dranode.driver.core.claims.usage import Figure
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup
 from dranode.driver.core.diagnosis.placement import pod_uids
 from dranode.driver.core.pinning.effective import Effective
-from dranode.driver.core.pinning.outside import RecordedClaim, claims_in, expected_memory, has_memory
+from dranode.driver.core.pinning.outside import (
+    RecordedClaim,
+    RecordedParts,
+    claims_in,
+    container_has_memory,
+    expected_memory,
+)
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaim
 from dranode.driver.machine.cgroups import NO_LIMIT, Cgroups
@@ -36,32 +42,32 @@ class _Container(msgspec.Struct, frozen=True):
 
     seen: ContainerCgroup
     pod: str
-    claims: tuple[tuple[RecordedClaim, HeldClaim], ...]
+    claims: RecordedParts
     expected: Effective
 
 
 def recorded_claims(root: Root, records: Mapping[str, Iterable[Record]]) -> tuple[RecordedClaim, ...]:
-    """Return the claims on record, by driver, of which installed drivers say which memory their containers get.
+    """Return the claims on record, by driver, of installed drivers that hold containers to memory.
 
-    Others are named on stderr, unless they are of drivers that hold containers to nothing.
+    One of which that is not known is named on stderr, and so are drivers that are not installed.
     """
     plugins = load_installed(root)
     for driver in sorted(records.keys() - {plugin.driver for plugin in plugins}):
         click.echo(f"{driver}: which memory its claims' containers get is not known: it is not installed", err=True)
     return tuple(
-        claim
+        RecordedClaim.of(plugin.driver, record, _held(plugin.driver, plugin, record))
         for plugin in plugins
         if isinstance(plugin, Pins)
         for record in records.get(plugin.driver, ())
-        for claim in _recorded(plugin.driver, plugin, record)
     )
 
 
-def _recorded(driver: str, pins: Pins, record: Record) -> Iterator[RecordedClaim]:
+def _held(driver: str, pins: Pins, record: Record) -> HeldClaim | None:
     try:
-        yield RecordedClaim.of(driver, record, pins.pinned(record))
+        return pins.pinned(record)
     except DranodeError as error:
         click.echo(f"{driver}: which memory {record.ref} has is not known: {error}", err=True)
+        return None
 
 
 def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str, Any]]:
@@ -81,7 +87,7 @@ def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str
             "expected": _document(each.expected),
             "found": _document(actual),
             "podMayHave": _document(of_pod)["hugepages"],
-            "ok": has_memory(each.expected, actual),
+            "ok": container_has_memory(each.claims, each.expected, actual),
         }
         for claim, _ in each.claims:
             found.setdefault((claim.driver, claim.record.uid), []).append(document)
@@ -98,8 +104,10 @@ def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, li
     """
     reader = UsageReader(root, Cgroups(root))
     used: dict[Key, list[dict[str, Any]]] = {}
-    for each in _containers(root, [claim for claim in claims if claim.held.nodes]):
+    for each in _containers(root, [claim for claim in claims if claim.held is not None and claim.held.nodes]):
         for claim, held in each.claims:
+            if held is None:
+                continue
             figures = reader.read_memory(each.seen.cgroup, held.nodes, ())
             total, remote = (_sum(figures.get(figure)) for figure in (Figure.MEMORY, Figure.REMOTE_MEMORY))
             document = {
@@ -151,7 +159,7 @@ def draw_memory_usage(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -
 
 def _containers(root: Root, claims: Sequence[RecordedClaim]) -> Iterator[_Container]:
     """Yield the containers whose claims say which memory they get."""
-    if not any(claim.held.nodes or claim.held.mems for claim in claims):
+    if not any(claim.held is not None and (claim.held.nodes or claim.held.mems) for claim in claims):
         return
     records = [claim.record for claim in claims]
     pods = {pod.uid: pod.name for record in records for pod in record.pods}

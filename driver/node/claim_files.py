@@ -224,8 +224,12 @@ class ClaimFiles(msgspec.Struct, dict=True):
         return with_metadata(devices, self.metadata.ids(record, there=record.uid in self.written))
 
     def paths(self, uid: str) -> tuple[Path, ...]:
-        """The CDI specs of a claim that are there: its own, and those that mount its metadata."""
+        """The CDI specs of a claim that are there: its own, and those that mount its metadata.
+
+        Raises:
+            LedgerError: the CDI directory cannot be listed.
+        """
         own = self.specs.path(uid)
         record = self.book.record(uid)
         metadata = () if record is None or self.metadata is None else self.metadata.spec_files(record)
-        return (*((own,) if own.exists() else ()), *metadata)
+        return (*((own,) if own.name in self.specs.names() else ()), *metadata)

@@ -71,6 +71,9 @@ class ClaimReader:
         if record is not None:
             ref = ClaimRef(namespace, name, record.uid)
             containers, unseen = self._containers(record, ref, contents.records, given)
+        memory, memory_unseen = (
+            (None, "") if record is None else _memory(self.host.files, plugin, record, contents.records)
+        )
         mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
         return ClaimFacts(
             name=f"{namespace}/{name}",
@@ -93,7 +96,8 @@ class ClaimReader:
             users=None if given is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in mine)),
             containers=containers,
             containers_unseen=unseen,
-            memory=None if record is None else _memory(self.host.files, plugin, record, contents.records),
+            memory=memory,
+            memory_unseen=memory_unseen,
         )
 
     def _containers(
@@ -145,12 +149,12 @@ class ClaimReader:
 
 def _memory(
     files: Root, plugin: Plugin, record: Record, records: tuple[Record, ...]
-) -> tuple[ContainerMemory, ...] | None:
-    """Return the memory of the claim's containers; that of none where they cannot be looked into."""
+) -> tuple[tuple[ContainerMemory, ...] | None, str]:
+    """Return the memory of the claim's containers, None if it does not say which they get, and why it is not known."""
     try:
-        return claim_memory(files, plugin, record, records)
-    except MachineError:
-        return ()
+        return claim_memory(files, plugin, record, records), ""
+    except DranodeError as error:
+        return (), str(error)
 
 
 def _online(files: Root) -> CPUSet | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -12,8 +12,15 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.core.diagnosis.claim import ContainerMemory
 from dranode.driver.core.diagnosis.placement import pod_uids
 from dranode.driver.core.pinning.effective import Effective, difference, words
-from dranode.driver.core.pinning.outside import RecordedClaim, claims_in, expected_memory, has_memory
+from dranode.driver.core.pinning.outside import (
+    RecordedClaim,
+    RecordedParts,
+    claims_in,
+    container_has_memory,
+    expected_memory,
+)
 from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.snapshot import HeldClaim
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.processes import pods_seen
 from dranode.driver.machine.root import Root
@@ -31,30 +38,29 @@ def claim_memory(
         records: all that the driver has on record, since a container may have several claims.
 
     Raises:
-        MachineError: the cgroups or the processes cannot be looked into.
+        DranodeError: the record does not say it, or the cgroups or the processes cannot be looked into.
     """
     if not isinstance(plugin, Pins):
         return None
-    claims = list(_recorded(plugin.driver, plugin, records))
-    mine = next((each for each in claims if each.record.uid == record.uid), None)
-    if mine is None or not expected_memory([mine.held]):
+    if not expected_memory([plugin.pinned(record)]):
         return None
+    claims = [RecordedClaim.of(plugin.driver, each, _held(plugin, each)) for each in records]
     cgroups = Cgroups(files)
     found = []
     for each in pods_seen(files, pod_uids([record])).containers:
         theirs = claims_in(claims, each.env)
-        if any(claim is mine for claim, _ in theirs):
+        if any(claim.record.uid == record.uid for claim, _ in theirs):
             expected = expected_memory(held for _, held in theirs)
             actual = cgroups.memory(each.cgroup, expected)
-            found.append(_judged(each.id[:12] or each.folder, expected, actual))
+            found.append(_judged(each.id[:12] or each.folder, theirs, expected, actual))
     return tuple(found)
 
 
-def _judged(container: str, expected: Effective, actual: Effective) -> ContainerMemory:
+def _judged(container: str, theirs: RecordedParts, expected: Effective, actual: Effective) -> ContainerMemory:
     # A claim of another driver may keep it to some of these nodes.
     if expected.nodes is not None and actual.nodes is not None and actual.nodes <= expected.nodes:
         expected = replace(expected, nodes=actual.nodes)
-    right = has_memory(expected, actual)
+    right = container_has_memory(theirs, expected, actual)
     if right is not False:
         return ContainerMemory(container, right, words(actual))
     limits = dict(actual.hugepages)
@@ -62,9 +68,9 @@ def _judged(container: str, expected: Effective, actual: Effective) -> Container
     return ContainerMemory(container, right, difference(*replace(expected, hugepages=short).beside(actual)))
 
 
-def _recorded(driver: str, pins: Pins, records: Iterable[Record]) -> Iterator[RecordedClaim]:
-    for record in records:
-        try:
-            yield RecordedClaim.of(driver, record, pins.pinned(record))
-        except DranodeError:
-            continue
+def _held(pins: Pins, record: Record) -> HeldClaim | None:
+    """Return what a claim's containers are held to; None where its record, which may be another's, does not say."""
+    try:
+        return pins.pinned(record)
+    except DranodeError:
+        return None

@@ -64,6 +64,19 @@ class NodeHost:
         """
         return self.files.read_bytes(path.strip("/")).decode("utf-8", "replace")
 
+    def text_if_there(self, path: str) -> str | None:
+        """Return a file's text; None if there is no such file.
+
+        Raises:
+            HostError: there is one, and it cannot be read.
+        """
+        try:
+            return self.text(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise HostError(f"{path} cannot be read: {error.strerror}") from error
+
     def names(self, path: str) -> list[str]:
         """Return the names in a folder; none if it does not exist.
 

@@ -92,27 +92,34 @@ def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
     """Return the configuration with the policy of the CPU manager's state file, which the running kubelet wrote."""
     path = _state(kubelet.root)
     try:
-        policy = json.loads(host.text(path)).get("policyName")
-    except (OSError, ValueError, AttributeError):
-        return kubelet
+        policy = _policy(host.text(path))
+    except OSError:
+        return kubelet  # `unread_state` says it
     return replace(kubelet, cpu_manager=policy, cpu_manager_place=path) if policy == "static" else kubelet
+
+
+def _policy(text: str) -> str:
+    """Return the policy in the state of the CPU manager; empty if that is no such state."""
+    try:
+        policy = json.loads(text).get("policyName")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return policy if isinstance(policy, str) else ""
 
 
 def unread_state(host: NodeHost, kubelet: Kubelet) -> str:
     """Return why the policy of kubelet's CPU manager may be another than the configuration says; empty if it is not.
 
-    The state file, which has the policy as it runs, may be missing, and root alone may read it.
+    The state file, which has the policy as it runs, may be missing, root alone may read it, and it may be damaged.
     """
-    path = _state(kubelet.root)
+    what, path = "the policy with which kubelet's CPU manager runs", _state(kubelet.root)
     try:
-        host.text(path)
+        text = host.text(path)
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
-        return (
-            f"the policy with which kubelet's CPU manager runs: {path} cannot be read ({error.strerror}); try as root"
-        )
-    return ""
+        return f"{what}: {path} cannot be read ({error.strerror}); try as root"
+    return "" if _policy(text) else f"{what}: {path} does not say it"
 
 
 def _state(root: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -41,7 +40,7 @@ def read_node(
         places=tuple(places),
         endpoints=_endpoints(host, options, unseen),
         records=tuple(_records(host, options, plugins, unseen)),
-        cpuset=_cpuset(host),
+        cpuset=_cpuset(host, unseen),
         socket_excess=_excess(options),
     ), unseen
 
@@ -183,11 +182,16 @@ def _writes(kind: str, record: Record) -> bool:
         return False
 
 
-def _cpuset(host: NodeHost) -> bool | None:
-    with contextlib.suppress(OSError):
-        return "cpuset" in host.text("/sys/fs/cgroup/cgroup.controllers").split()
-    with contextlib.suppress(PermissionError, HostError):
+def _cpuset(host: NodeHost, unseen: list[str]) -> bool | None:
+    try:
+        controllers = host.text_if_there("/sys/fs/cgroup/cgroup.controllers")
+        if controllers is not None:
+            return "cpuset" in controllers.split()
         return True if any(host.names(folder) for folder in Cgroups(host.files).cpuset[1:]) else None
+    except PermissionError:
+        unseen.append("whether the node has the cpuset controller: /sys/fs/cgroup may not be looked into; try as root")
+    except HostError as error:
+        unseen.append(f"whether the node has the cpuset controller: {error}")
     return None
 
 

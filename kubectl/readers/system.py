@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from dranode.cdi.loader.document import load_spec
 from dranode.cdi.loader.validate import validate
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import ServeOptions
+from dranode.driver.core.diagnosis.system import CONFINED
 from dranode.driver.core.diagnosis.system_facts import SystemFacts, Volume
 from dranode.kubectl.readers.host import HostError, NodeHost
 
@@ -20,6 +22,8 @@ StatVfs = Callable[[str], os.statvfs_result]
 
 _CPUS: Final = "/sys/devices/system/cpu"
 _UNIFIED: Final = "/sys/fs/cgroup/cgroup.controllers"
+_LABEL: Final = "/proc/self/attr/current"
+_ENFORCED: Final = "/sys/fs/selinux/enforce"
 _SPECS: Final = (".json", ".yaml")
 # In the order of the runtimes' defaults: a later directory wins, so devices conflict within one alone.
 _CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
@@ -55,13 +59,14 @@ def read_system(
             continue
         invalid += _invalid(specs)
         conflicts += _conflicts(specs)
+    selinux, apparmor = _confinement(host, unseen)
     return SystemFacts(
         volumes=tuple(_volumes(host, options, statvfs, unseen)),
-        cgroup_version=_cgroup_version(host),
-        isolated=_cpus(host, "isolated"),
-        nohz_full=_cpus(host, "nohz_full"),
-        selinux=_selinux(host),
-        apparmor=_apparmor(host),
+        cgroup_version=_cgroup_version(host, unseen),
+        isolated=_cpus(host, "isolated", unseen),
+        nohz_full=_cpus(host, "nohz_full", unseen),
+        selinux=selinux,
+        apparmor=apparmor,
         variables=variables,
         conflicts=tuple(conflicts),
         invalid_specs=tuple(invalid),
@@ -86,39 +91,49 @@ def _volumes(host: NodeHost, options: ServeOptions, statvfs: StatVfs, unseen: li
         yield Volume(path, use, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, inodes)
 
 
-def _cgroup_version(host: NodeHost) -> int | None:
-    with contextlib.suppress(OSError):
-        host.text(_UNIFIED)
-        return 2
-    with contextlib.suppress(PermissionError, HostError):
+def _cgroup_version(host: NodeHost, unseen: list[str]) -> int | None:
+    try:
+        if host.text_if_there(_UNIFIED) is not None:
+            return 2
         hierarchies = host.names("/sys/fs/cgroup")
         return 1 if any("cpuset" in name.split(",") for name in hierarchies) else None
+    except PermissionError:
+        unseen.append("the version of the node's cgroups: /sys/fs/cgroup may not be looked into; try as root")
+    except HostError as error:
+        unseen.append(f"the version of the node's cgroups: {error}")
     return None
 
 
-def _cpus(host: NodeHost, name: str) -> CPUSet:
-    # A kernel without the parameter has an empty file, or the text `(null)`.
+def _cpus(host: NodeHost, name: str, unseen: list[str]) -> CPUSet:
+    path = f"{_CPUS}/{name}"
     try:
-        return CPUSet.parse(host.text(f"{_CPUS}/{name}").strip())
-    except (OSError, ValueError):
+        # A kernel without the parameter has an empty file, or its empty pointer.
+        return CPUSet.parse((host.text_if_there(path) or "").strip().replace("(null)", ""))
+    except (HostError, ValueError) as error:
+        unseen.append(f"which CPUs are {name}: {error}")
         return CPUSet()
 
 
-def _selinux(host: NodeHost) -> str:
+def _confinement(host: NodeHost, unseen: list[str]) -> tuple[str, str]:
+    """Return the label under which this runs where SELinux is enforced, and the profile where AppArmor enforces one."""
     try:
-        enforced = host.text("/sys/fs/selinux/enforce").strip() == "1"
-        return host.text("/proc/self/attr/current").strip("\0\n ") if enforced else ""
-    except OSError:
-        return ""
-
-
-def _apparmor(host: NodeHost) -> str:
+        label = host.files.read_bytes(_LABEL.strip("/")).decode("utf-8", "replace").strip("\0\n ")
+    except OSError as error:
+        # EINVAL: no security module of the kernel has labels.
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
+            unseen.append(f"whether SELinux or AppArmor confines this: {_LABEL} cannot be read: {error.strerror}")
+        return "", ""
+    if label.endswith("(enforce)"):
+        return "", label
+    if CONFINED not in label:
+        return "", ""
+    # A container may lack the file, though SELinux is on: the label says that.
     try:
-        on = host.text("/sys/module/apparmor/parameters/enabled").strip() == "Y"
-        label = host.text("/proc/self/attr/current").strip("\0\n ") if on else ""
-    except OSError:
-        return ""
-    return label if label.endswith("(enforce)") else ""
+        enforced = host.text(_ENFORCED).strip()
+    except OSError as error:
+        unseen.append(f"whether SELinux is enforced on this, which runs as {label}: {_ENFORCED}: {error.strerror}")
+        return "", ""
+    return (label if enforced == "1" else ""), ""
 
 
 # --- CDI ---

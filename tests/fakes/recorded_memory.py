@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.snapshot import HeldClaim
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.memory.options import MemoryOptions
@@ -24,10 +29,22 @@ WHOLE = "DRANODE_MEMS_uid-a=1 DRANODE_MEMORY_uid-a_0=1 DRANODE_MEMORY_uid-a_1=1"
 MEMORY = {"memory-numa1": "512Mi", "hugepages-2m-numa1": "64Mi"}
 
 
-def prepare(machine: RecordedMachine, amounts: dict[str, str], **config: Any) -> None:
-    """Put a claim `a` of the pod `pod-a` on record with the memory driver."""
+def prepare(machine: RecordedMachine, amounts: dict[str, str], name: str = "a", **config: Any) -> None:
+    """Put a claim of the pod `pod-<name>` on record with the memory driver."""
     consumed = {device: {"size": size} for device, size in amounts.items()}
-    take(machine, MemoryPlugin(open_machine(HARDWARE), MemoryOptions()), consumed, config)
+    take(machine, MemoryPlugin(open_machine(HARDWARE), MemoryOptions()), consumed, config, name)
+
+
+def unread_pins(monkeypatch: pytest.MonkeyPatch, uid: str) -> None:
+    """Let the memory driver not understand the record of a claim, as one that a newer version wrote."""
+    pinned = MemoryPlugin.pinned
+
+    def read(plugin: MemoryPlugin, record: Record) -> HeldClaim:
+        if record.uid == uid:
+            raise DocumentError("it is of another version", "grants[0].state")
+        return pinned(plugin, record)
+
+    monkeypatch.setattr(MemoryPlugin, "pinned", read)
 
 
 def local_cpus(machine: RecordedMachine) -> None:
@@ -36,7 +53,13 @@ def local_cpus(machine: RecordedMachine) -> None:
     take(machine, CPUPlugin(open_machine(HARDWARE), CPUOptions()), {"cpudevnuma001": {"dra.cpu/cpu": "2"}}, local)
 
 
-def take(machine: RecordedMachine, plugin: Plugin, consumed: dict[str, dict[str, str]], config: dict[str, Any]) -> None:
+def take(
+    machine: RecordedMachine,
+    plugin: Plugin,
+    consumed: dict[str, dict[str, str]],
+    config: dict[str, Any],
+    name: str = "a",
+) -> None:
     results = [
         {
             "request": f"r{number}",
@@ -50,10 +73,10 @@ def take(machine: RecordedMachine, plugin: Plugin, consumed: dict[str, dict[str,
     ]
     opaque = {"source": "FromClaim", "opaque": {"driver": plugin.driver, "parameters": config}}
     document = {
-        "metadata": {"namespace": "default", "name": "a", "uid": "uid-a"},
+        "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}"},
         "status": {
             "allocation": {"devices": {"results": results, "config": [opaque] if config else []}},
-            "reservedFor": [{"resource": "pods", "name": "pod-a", "uid": "pod-uid-a"}],
+            "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"pod-uid-{name}"}],
         },
     }
     data = machine.folder / "kubelet" / "plugins" / plugin.driver
@@ -61,7 +84,7 @@ def take(machine: RecordedMachine, plugin: Plugin, consumed: dict[str, dict[str,
     node = NodeClaims(plugin, data, machine.folder / "cdi")
     node.open()
     claim = decode(ResourceClaim, document)
-    answer = node.prepare({reference(claim): claim})["uid-a"]
+    answer = node.prepare({reference(claim): claim})[f"uid-{name}"]
     assert isinstance(answer, Prepared), answer
     node.close()
 

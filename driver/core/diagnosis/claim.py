@@ -65,6 +65,7 @@ class ClaimFacts(msgspec.Struct, frozen=True):
         containers: those that run.
         containers_unseen: why it is not known which run; empty if it is.
         memory: the memory of those that run; None for a claim that does not say which they get.
+        memory_unseen: why it is not known; empty if it is.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ClaimFacts(msgspec.Struct, frozen=True):
     containers: tuple[PlacedContainer, ...] | None = None
     containers_unseen: str = ""
     memory: tuple[ContainerMemory, ...] | None = None
+    memory_unseen: str = ""
 
 
 def follow(facts: ClaimFacts) -> Iterator[Station]:
@@ -290,9 +292,17 @@ def _memory(facts: ClaimFacts) -> Station | None:
             "dranode doctor says whether NRI, containerd's hugetlb controller or kubelet's memory manager is the "
             "reason; with cgroup v1 a container that was created without the driver keeps its limits, so recreate it",
         )
-    if not facts.memory or any(each.right is None for each in facts.memory):
+    if facts.memory_unseen:
+        return unseen("container memory", facts.memory_unseen, "dranode claims --verify, as root")
+    if not facts.memory:
         return unseen(
-            "container memory", "not every container's cgroup is to be seen", "dranode claims --verify, as root"
+            "container memory", "no cgroup of a container that runs is to be seen", "dranode claims --verify, as root"
+        )
+    if any(each.right is None for each in facts.memory):
+        return unseen(
+            "container memory",
+            "not every container's cgroup, or the record of every claim in them, is to be seen",
+            "dranode claims --verify, as root",
         )
     return went("container memory", ", ".join(map(str, facts.memory)))
 

@@ -14,7 +14,7 @@ _ENOUGH: Final = 64 * _MIB
 _LEAST: Final = _MIB
 _ENOUGH_INODES: Final = 1000
 # The label and the profile that runtimes give to containers which are not privileged.
-_CONFINED: Final = ":container_t:"
+CONFINED: Final = ":container_t:"
 _DEFAULT_PROFILES: Final = ("cri-containerd.apparmor.d", "crio-default", "docker-default", "unconfined")
 
 
@@ -60,7 +60,7 @@ def cgroup_v1(facts: Facts) -> Iterator[Fault]:
 def confined(facts: Facts) -> Iterator[Fault]:
     """SELinux or AppArmor keeps the driver from sockets and folders of the node."""
     system = _system(facts)
-    if _CONFINED in system.selinux:
+    if CONFINED in system.selinux:
         yield Fault(
             f"SELinux is enforced, and this runs as {system.selinux}, which may use no socket and folder of the node",
             "use deploy/components/crio, which gives the driver's pod the type spc_t",

@@ -6,7 +6,7 @@ NRI is not asked there, so a container's claims follow from the names of the var
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -23,19 +23,19 @@ class RecordedClaim(msgspec.Struct, frozen=True):
     Attributes:
         driver: the driver that has it on record.
         record: its record.
-        held: what its containers are held to.
+        held: what its containers are held to; None where its record does not say.
         names: the variables that every container with the claim has.
         parts: the variables of containers with one of its results, and the number of that.
     """
 
     driver: str
     record: Record
-    held: HeldClaim
+    held: HeldClaim | None
     names: frozenset[str]
     parts: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, driver: str, record: Record, held: HeldClaim) -> Self:
+    def of(cls, driver: str, record: Record, held: HeldClaim | None) -> Self:
         """Return the claim, with the names of its variables."""
         whole = record.edits.env if record.edits else ()
         parts = (
@@ -49,27 +49,32 @@ class RecordedClaim(msgspec.Struct, frozen=True):
             tuple((entry.partition("=")[0], index) for entry, index in parts),
         )
 
-    def in_container(self, env: Collection[str]) -> HeldClaim | None:
-        """Return the part of the claim that a container with variables of these names has; None if it has none."""
-        if self.names.isdisjoint(env):
-            return None
-        return self.held.of_parts([index for name, index in self.parts if name in env])
+    def part(self, env: Collection[str]) -> HeldClaim | None:
+        """Return what a container with the claim and variables of these names has of it; None if that is not known."""
+        return None if self.held is None else self.held.of_parts([index for name, index in self.parts if name in env])
 
 
-def claims_in(claims: Iterable[RecordedClaim], env: Collection[str]) -> tuple[tuple[RecordedClaim, HeldClaim], ...]:
+RecordedParts: TypeAlias = "tuple[tuple[RecordedClaim, HeldClaim | None], ...]"
+
+
+def claims_in(claims: Iterable[RecordedClaim], env: Collection[str]) -> RecordedParts:
     """Return the claims that a container with variables of these names has, each with the part that it has."""
-    found = ((each, each.in_container(env)) for each in claims)
-    return tuple((each, held) for each, held in found if held is not None)
+    return tuple((each, each.part(env)) for each in claims if not each.names.isdisjoint(env))
 
 
-def expected_memory(claims: Iterable[HeldClaim]) -> Effective:
+def expected_memory(parts: Iterable[HeldClaim | None]) -> Effective:
     """Return the NUMA nodes from which a container with these claims takes memory, and the huge pages it may have.
 
     Nodes are None where its claims do not say. Of huge pages it may have more, by kubelet.
     """
-    claims = tuple(claims)
+    claims = tuple(each for each in parts if each is not None)
     nodes = bound_nodes(claims) or nodes_near_cpus(claims)
     return Effective(None, nodes or None, limit_sums(claim.hugepages for claim in claims))
+
+
+def container_has_memory(theirs: RecordedParts, expected: Effective, actual: Effective) -> bool | None:
+    """Return whether a container has the memory that its claims give it; None if the one or the other is not known."""
+    return has_memory(expected, actual) if all(held is not None for _, held in theirs) else None
 
 
 def has_memory(expected: Effective, actual: Effective) -> bool | None:

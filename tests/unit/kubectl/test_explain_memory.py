@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from dranode.kubectl.explain import command
 from tests.fakes.recorded_machine import RecordedMachine
-from tests.fakes.recorded_memory import MEMORY, MIB, WHOLE, container, local_cpus, prepare
+from tests.fakes.recorded_memory import MEMORY, MIB, WHOLE, container, local_cpus, prepare, unread_pins
 
 
 @pytest.fixture
@@ -67,6 +67,28 @@ def test_what_cannot_be_read_is_not_judged(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     assert stations(machine)["container memory"][0] == "unseen"
     container(machine)
+    assert stations(machine)["container memory"][0] == "unseen"
+
+
+def test_a_record_that_does_not_say_its_memory_is_not_one_without(
+    machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(machine, MEMORY)
+    container(machine, of_2MB=str(64 * MIB))
+    unread_pins(monkeypatch, "uid-a")
+    passed, what, _ = stations(machine)["container memory"]
+    assert passed == "unseen"
+    assert "it is of another version" in what
+
+
+def test_a_container_is_not_judged_by_some_of_its_claims_where_another_does_not_say(
+    machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(machine, MEMORY)
+    prepare(machine, {"memory-numa0": "64Mi"}, "b")
+    container(machine, f"{WHOLE} DRANODE_MEMS_uid-b=0 DRANODE_MEMORY_uid-b_0=0", nodes="0-1", of_2MB=str(64 * MIB))
+    assert stations(machine)["container memory"][0] == "passed"
+    unread_pins(monkeypatch, "uid-b")
     assert stations(machine)["container memory"][0] == "unseen"
 
 

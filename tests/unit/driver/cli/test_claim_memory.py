@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.recorded_machine import RecordedMachine
-from tests.fakes.recorded_memory import MEMORY, MIB, WHOLE, container, local_cpus, prepare
+from tests.fakes.recorded_memory import MEMORY, MIB, WHOLE, container, local_cpus, prepare, unread_pins
 
 
 @pytest.fixture
@@ -78,6 +78,21 @@ def test_other_nodes_and_fewer_pages_than_given_are_wrong(
         else "a container with a claim has not the memory that it was given; the driver's log says what it does"
     )
     assert ("NO" in machine.table("--verify")) is not ok
+
+
+def test_a_container_is_not_wrong_by_some_of_its_claims_where_another_does_not_say(
+    machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(machine, MEMORY)
+    prepare(machine, {"memory-numa0": "64Mi"}, "b")
+    container(machine, f"{WHOLE} DRANODE_MEMS_uid-b=0 DRANODE_MEMORY_uid-b_0=0", nodes="0-1", of_2MB=str(64 * MIB))
+    unread_pins(monkeypatch, "uid-b")
+    rows, failed = machine.run("--verify")
+    assert [row["verify"]["containerMemory"]["ok"] for row in rows] == [None, None]
+    assert failed is None
+    assert "which memory default/b has is not known: grants[0].state: it is of another version" in machine.table(
+        "--verify"
+    )
 
 
 def test_a_limit_that_nobody_can_read_is_not_right(machine: RecordedMachine) -> None:

@@ -13,11 +13,12 @@ import pytest
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import UnreadError
+from dranode.driver.core.api.errors import LedgerError, UnreadError
 from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
+from tests.fakes.doctor import forbid
 from tests.fakes.drivers import reference
 from tests.fakes.ledger import FAULTS, Fault
 from tests.fakes.lifecycle import cpu_claim
@@ -164,3 +165,16 @@ def test_the_first_fault_is_a_newer_schema(world: World) -> None:
         with contextlib.closing(sqlite3.connect(world.folder / "data" / "ledger.db")) as db:
             (schema,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         assert int(schema) > 1
+
+
+def test_a_claims_spec_that_may_not_be_looked_for_is_not_taken_for_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = world.opened([])
+    (spec,) = node.files.paths("uid-a")
+    forbid(monkeypatch, world.folder / "cdi")
+    with pytest.raises(LedgerError, match="Permission denied"):
+        node.files.paths("uid-a")
+    monkeypatch.undo()
+    spec.unlink()
+    assert node.files.paths("uid-a") == ()

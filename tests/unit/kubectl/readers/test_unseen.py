@@ -109,6 +109,66 @@ def test_the_state_of_the_cpu_manager_that_may_not_be_read_is_not_taken_for_the_
     assert "/var/lib/kubelet/cpu_manager_state cannot be read (Permission denied)" in sentence
 
 
+# A file -> its content, and the sentences with which doctor says that it was not read.
+UNREAD = {
+    "sys/fs/cgroup/cgroup.controllers": (
+        "cpuset cpu\n",
+        ["whether the node has the cpuset controller: ", "the version of the node's cgroups: "],
+    ),
+    "sys/devices/system/cpu/isolated": ("2-3\n", ["which CPUs are isolated: "]),
+    "sys/devices/system/cpu/nohz_full": ("2-3\n", ["which CPUs are nohz_full: "]),
+    "proc/self/attr/current": ("tight (enforce)\n", ["whether SELinux or AppArmor confines this: "]),
+}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("path", UNREAD)
+def test_a_file_that_does_not_read_is_not_taken_for_one_that_is_not_there(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, path: str, number: int
+) -> None:
+    text, told = UNREAD[path]
+    assert not [each for each in node.facts().unseen if each.startswith(tuple(told))]
+    node.write(path, text)
+    opened = os.open
+
+    def guarded(place: Any, *arguments: Any, **options: Any) -> int:
+        if str(place) == str(node.folder / path):
+            raise OSError(number, os.strerror(number), str(place))
+        return opened(place, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", guarded)
+    facts = node.facts()
+    # The driver itself may not start without.
+    assert {finding.code for finding in diagnose(facts)} <= {"options-refused"}
+    sentences = [each for each in facts.unseen if each.startswith(tuple(told))]
+    assert sorted(sentences) == sorted(f"{each}/{path} cannot be read: {os.strerror(number)}" for each in told)
+
+
+def test_cpus_that_the_kernel_writes_in_another_form_are_not_taken_for_none(node: FakeNode) -> None:
+    node.write("sys/devices/system/cpu/nohz_full", "(null)\n")
+    assert not [each for each in node.facts().unseen if "nohz_full" in each]
+    node.write("sys/devices/system/cpu/nohz_full", "all\n")
+    assert [each for each in node.facts().unseen if "which CPUs are nohz_full: " in each]
+
+
+def test_a_label_of_selinux_without_the_word_whether_it_is_enforced_is_said(node: FakeNode) -> None:
+    node.write("proc/self/attr/current", "system_u:system_r:spc_t:s0\0")
+    assert not [each for each in node.facts().unseen if "SELinux" in each]
+    node.write("proc/self/attr/current", "system_u:system_r:container_t:s0:c1,c2\0")
+    facts = node.facts()
+    assert diagnose(facts) == ()
+    assert [each for each in facts.unseen if "whether SELinux is enforced on this, which runs as system_u:" in each]
+    node.write("sys/fs/selinux/enforce", "0")
+    assert not [each for each in node.facts().unseen if "SELinux" in each]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"policyName"', "[]", "{}", '{"policyName":3}'])
+def test_a_damaged_state_of_the_cpu_manager_is_not_taken_for_the_configured_policy(node: FakeNode, text: str) -> None:
+    (node.folder / KUBELET / "cpu_manager_state").write_text(text)
+    (sentence,) = (each for each in node.facts().unseen if "CPU manager" in each)
+    assert sentence.endswith("/var/lib/kubelet/cpu_manager_state does not say it")
+
+
 @pytest.mark.parametrize("told", ["containerd://1.7.24", "containerd://2.2.1", "cri-o://1.29.4", "cri-o://1.35.1", ""])
 def test_a_runtime_configuration_that_is_not_to_be_seen_is_not_taken_for_the_defaults(
     node: FakeNode, told: str
