@@ -19,6 +19,7 @@ from dranode.cpu.logical_cpu import CPU
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
+from dranode.driver.machine.numa import missing_nodes
 from dranode.driver.machine.root import Root
 
 _TOPOLOGY: Final = "topology"
@@ -121,7 +122,7 @@ class _Reader:
         if online is not None:
             return online
         # Older kernels have no `online` list, but a file in the folder of every CPU that can be taken offline.
-        return CPUSet(cpu for cpu in folders if self._files.text(f"{CPU_ROOT}/cpu{cpu}/online") != "0").mask
+        return CPUSet(cpu for cpu in folders if self._files.number(f"{CPU_ROOT}/cpu{cpu}/online") != 0).mask
 
     def _partition(self, kind: str, online: int, siblings: Callable[[int], int]) -> tuple[CPUSet, ...]:
         """Divide the CPUs into parts by the set that `siblings` has for each CPU; sorted by first CPU.
@@ -173,6 +174,7 @@ class _Reader:
                     continue
                 key = (part.mask if known.get(cpu) else 0, ids[cpu])
                 groups[key] = groups.get(key, 0) | 1 << cpu
+        self._doubt_ids(ids, known)
         packages: dict[int, CPUSet] = {}
         ids_in_use = {number for _, number in groups}
         free = (number for number in count() if number not in ids_in_use)
@@ -188,6 +190,17 @@ class _Reader:
         by_first = sorted(packages, key=lambda number: packages[number].first())
         package_of = {cpu: number for number, group in packages.items() for cpu in group}
         return package_of, {number: packages[number] for number in by_first}
+
+    def _doubt_ids(self, ids: Mapping[int, int], known: Mapping[int, int]) -> None:
+        """Keep what contradicts itself in the ids of the CPUs' packages, by the sets that form these."""
+        unknown = CPUSet(cpu for cpu, number in ids.items() if number < 0)
+        if unknown and len(unknown) < len(ids):
+            self._files.doubt("no package id", f"the CPUs {unknown} have no physical_package_id, and others have one")
+        for mask in dict.fromkeys(filter(None, known.values())):
+            told = {ids[cpu] for cpu in CPUSet.of_mask(mask) if ids[cpu] >= 0}
+            if len(told) > 1:
+                cpus, numbers = CPUSet.of_mask(mask), " and ".join(map(str, sorted(told)))
+                self._files.doubt("package ids", f"the CPUs {cpus} share a package, which is {numbers} by their ids")
 
     def _l3(self, online: int, core_of: Mapping[int, CPUSet]) -> tuple[tuple[CPUSet, ...], list[int]]:
         """Return the level 3 caches, sorted by first CPU, and their ids."""
@@ -220,6 +233,8 @@ class _Reader:
     def _numa(self, online: int) -> tuple[Mapping[int, int], Mapping[int, CPUSet], frozenset[int]]:
         """Return each CPU's NUMA node, the CPUs of each node that has any, and the nodes that have memory."""
         nodes = self._files.numbered(NODE_ROOT, "node")
+        for sentence in missing_nodes(self._files.root):
+            self._files.doubt("missing node", sentence)
         node_of: dict[int, int] = {}
         for node in nodes:
             claimed = self._node_cpus(node) & online

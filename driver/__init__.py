@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.pinning.pins import Pins
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
     from dranode.driver.machine.forms import open_machine
-    from dranode.driver.machine.numa import node_cpus
+    from dranode.driver.machine.numa import missing_nodes, node_cpus
     from dranode.driver.machine.pci import numa_node, pcie_root
     from dranode.driver.machine.root import Root, read_text
     from dranode.driver.machine.scratch import ScratchMachine
@@ -117,6 +117,7 @@ __all__ = [
     "check_plugin",
     "decode",
     "encode",
+    "missing_nodes",
     "named_value",
     "node_cpus",
     "numa_node",
@@ -170,7 +171,7 @@ _SEAM: Final = {
     "dranode.driver.core.pinning.pins": ("Pins",),
     "dranode.driver.core.pinning.snapshot": ("HeldClaim", "HeldSnapshot", "Part"),
     "dranode.driver.machine.forms": ("open_machine",),
-    "dranode.driver.machine.numa": ("node_cpus",),
+    "dranode.driver.machine.numa": ("missing_nodes", "node_cpus"),
     "dranode.driver.machine.pci": ("numa_node", "pcie_root"),
     "dranode.driver.machine.root": ("Root", "read_text"),
     "dranode.driver.machine.scratch": ("ScratchMachine",),

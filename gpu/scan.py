@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.attributes import number, read_attribute
-from dranode.driver.machine.pci import PCI_DEVICES
+from dranode.driver.machine.attributes import names, number, read_attribute
+from dranode.driver.machine.pci import PCI_DEVICES, PCIE_ROOT
 from dranode.driver.machine.root import Root
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes, kfd_nodes
@@ -43,7 +43,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
         if root.exists(f"{PCI_DEVICES}/{address}"):
             gpus.append(gpu)
     gpus = list(_quotas(root, pci, gpus))
-    warnings: list[str] = []
+    warnings = list(_no_functions(root, pci))
     if any(gpu.vendor_id == AMD for gpu in gpus):
         gpus = _partitions(root, gpus)
         warnings += _hidden(root)
@@ -58,6 +58,13 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
         (*left_out.values(), *warnings),
         left_out,
     )
+
+
+def _no_functions(root: Root, pci: PCI) -> Iterable[str]:
+    """Return what is to be said if the bus is empty, or not to be seen, on a machine that has PCI."""
+    roots = () if pci.addresses else tuple(filter(PCIE_ROOT.fullmatch, names(root, "sys/devices")))
+    if roots:
+        yield f"no PCI function is to be seen in /{PCI_DEVICES}, though the machine has the PCI root {roots[0]}"
 
 
 def _withheld(facts: NvidiaFacts | None) -> str:

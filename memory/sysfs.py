@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver import CPUSet, MachineError, Root, node_cpus, read_text
+from dranode.driver import CPUSet, MachineError, Root, missing_nodes, node_cpus, read_text
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.page_size import KIB, folder_of, size_of_folder
 from dranode.memory.pod_pages import pod_pages
@@ -49,12 +49,24 @@ class _MemoryReader:
         self._numbers = sorted(int(match[1]) for match in map(_NODE.fullmatch, self._names(_NODES)) if match)
         self._cpus = node_cpus(root)
         self._online = self._list(f"{_CPUS}/online")
+        self._warnings += missing_nodes(root)
+        sizes = filter(None, map(size_of_folder, self._names(_MACHINE_POOLS)))
+        # The sizes of which the machine has pages, and the nodes that do not have them among theirs.
+        self._machine_pages = frozenset(
+            size for size in sizes if self._number(f"{_MACHINE_POOLS}/{folder_of(size)}/nr_hugepages") != 0
+        )
+        self._unlisted: dict[int, list[int]] = {}
 
     def memory(self) -> MachineMemory:
         found = [self._node(number) for number in self._numbers] if self._numbers else [self._whole_machine()]
         nodes = tuple(node for node in found if node is not None and node.total)
         if not nodes:
             raise MachineError(f"no NUMA node has memory by the meminfo files of its folders in /{_NODES}")
+        self._warnings += (
+            f"huge pages of {size // KIB} kB are left out on NUMA nodes {CPUSet(nodes)}: /{_MACHINE_POOLS} has some, "
+            f"and there is no folder {folder_of(size)} of these nodes"
+            for size, nodes in sorted(self._unlisted.items())
+        )
         # The hugetlb controller, where runtimes look for it: in cgroup v2 alone, or in a hierarchy of v1.
         unified = "hugetlb" in (self._text(f"{_CGROUP}/cgroup.controllers") or "").split()
         limits_pages = unified or self._root.exists(f"{_CGROUP}/hugetlb")
@@ -82,7 +94,10 @@ class _MemoryReader:
         return MemoryNode(0, total, dict(self._pools(_MACHINE_POOLS, 0)))
 
     def _pools(self, folder: str, node: int) -> Iterator[tuple[int, PagePool]]:
-        for size in sorted(filter(None, map(size_of_folder, self._names(folder)))):
+        sizes = frozenset(filter(None, map(size_of_folder, self._names(folder))))
+        for size in self._machine_pages - sizes:
+            self._unlisted.setdefault(size, []).append(node)
+        for size in sorted(sizes):
             pages = f"{folder}/{folder_of(size)}"
             total = self._number(f"{pages}/nr_hugepages")
             if total is None:

@@ -46,11 +46,9 @@ def command(root: Root, kubelet_root: str | None, output: str, html: str | None,
     topology = read_topology(root)
     holders = read_holders(root, kubelet_root)
     views = driver_views(load_installed(root), records_root(root, kubelet_root))
-    if emit(topology_document(topology, holders) | {"readings": readings_document(views.readings)}, output) and not (
-        html or svg
-    ):
-        return
-    for sentence in views.unseen:
+    emit(topology_document(topology, holders) | {"readings": readings_document(views.readings)}, output)
+    # A table has what is odd about the CPUs in its heading.
+    for sentence in (*views.unseen, *views.warnings, *(topology.warnings if output != "table" else ())):
         click.echo(f"dranode: {sentence}", err=True)
     write_pictures(html, svg, lambda: machine_picture("Node", root, views))
     if output == "table":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
@@ -116,6 +116,12 @@ def picture_options(function: F) -> F:
     for name, what in (("--svg", "an SVG picture"), ("--html", "a page that opens offline in any browser")):
         function = click.option(name, metavar="FILE", help=f"Draw it as {what} too.")(function)
     return function
+
+
+def report_oddities(driver: str, warnings: Iterable[str]) -> None:
+    """Say on stderr what a driver found odd about its hardware, and how it was taken."""
+    for warning in warnings:
+        click.echo(f"dranode: {driver}: {warning}", err=True)
 
 
 def write_pictures(html: str | None, svg: str | None, make: Callable[[], FleetPicture]) -> None:

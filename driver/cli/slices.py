@@ -8,7 +8,7 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options
-from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.output import console, emit, output_option, report_oddities
 from dranode.driver.cli.slice_table import show_slices
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.resource import ResourceSlice
@@ -35,8 +35,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, *
     slices: list[ResourceSlice] = []
     for plugin in load_plugins(drivers, root, {**options, "node_name": node_name}):
         inventory = publishable(plugin.discover())
-        for warning in inventory.warnings:
-            click.echo(f"dranode: {plugin.driver}: {warning}", err=True)
+        report_oddities(plugin.driver, inventory.warnings)
         specs = desired_slices(plugin.driver, node_name, inventory)
         slices += [complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs)]
     documents: Any = encode(slices)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.output import console, emit, output_option, report_oddities
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.numa import node_cpus, node_distances, node_memory
 from dranode.driver.machine.pci_functions import PCIFunction, network_functions, read_function
@@ -46,7 +46,7 @@ def command(root: Root, output: str) -> None:
     from dranode.driver.plugins import load_installed
 
     devices = list(_devices(root, load_installed(root)))
-    nodes = list(_nodes(root))
+    nodes = _nodes(root)
     if not emit(_document(devices, nodes), output):
         _draw(devices, nodes)
 
@@ -56,11 +56,12 @@ def _devices(root: Root, plugins: Iterable[Plugin]) -> Iterator[PCIDevicePlace]:
     seen: set[str] = set()
     for plugin in plugins:
         try:
-            found = plugin.discover().devices
+            inventory = plugin.discover()
         except DranodeError as error:
             click.echo(f"dranode: the devices of {plugin.driver} are not known: {error}", err=True)
             continue
-        for device in found:
+        report_oddities(plugin.driver, inventory.warnings)
+        for device in inventory.devices:
             address = _address(device)
             if address and address not in seen:
                 seen.add(address)
@@ -90,10 +91,17 @@ def _address(device: Device) -> str:
     return ""
 
 
-def _nodes(root: Root) -> Iterator[PlacedNode]:
-    cpus, memory, distances = node_cpus(root), node_memory(root), node_distances(root)
-    for number in sorted({*cpus, *memory}):
-        yield PlacedNode(number, cpus.get(number, CPUSet()), memory.get(number), distances.get(number, {}))
+def _nodes(root: Root) -> list[PlacedNode]:
+    """Return the NUMA nodes; those that are not to be seen are told of on stderr."""
+    try:
+        cpus, memory, distances = node_cpus(root), node_memory(root), node_distances(root)
+    except MachineError as error:
+        click.echo(f"dranode: the NUMA nodes are not known: {error}", err=True)
+        return []
+    return [
+        PlacedNode(number, cpus.get(number, CPUSet()), memory.get(number), distances.get(number, {}))
+        for number in sorted({*cpus, *memory})
+    ]
 
 
 def _document(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> dict[str, Any]:

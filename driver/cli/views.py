@@ -32,11 +32,13 @@ class Views(msgspec.Struct, frozen=True):
     Attributes:
         drivers: each driver whose hardware could be read.
         unseen: one sentence each for what could not.
+        warnings: one sentence each for what the drivers found odd of the hardware, and do not draw.
         readings: what their hardware says at the moment, by driver.
     """
 
     drivers: tuple[DriverView, ...]
     unseen: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     readings: Mapping[str, tuple[HardwareReadings, ...]] = msgspec.field(default_factory=dict)
 
 
@@ -54,6 +56,7 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
     """
     views: list[DriverView] = []
     unseen: list[str] = []
+    warnings: list[str] = []
     readings: dict[str, tuple[HardwareReadings, ...]] = {}
     plugins = tuple(plugins)
     for plugin in plugins:
@@ -64,21 +67,24 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
             readings[plugin.driver] = tuple(plugin.readings(inventory))
         except DranodeError as error:
             unseen.append(f"the devices of {plugin.driver} are not known: {error}")
+        drawn = layout.warnings if layout is not None else ()
+        warnings += (f"{plugin.driver}: {each}" for each in inventory.warnings if each not in drawn)
         records = _records(plugin.driver, kubelet_root, unseen)
         views.append(DriverView.of(plugin.driver, inventory, layout, records, by_amounts=plugin.by_amounts))
     for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}, unseen):
         unseen.append(f"the devices of {driver} are not known: no such driver is installed here")
         views.append(DriverView.of(driver, Inventory(()), None, _records(driver, kubelet_root, unseen)))
-    return Views(tuple(views), tuple(unseen), readings)
+    return Views(tuple(views), tuple(unseen), tuple(warnings), readings)
 
 
 def machine_picture(title: str, root: Root, views: Views) -> FleetPicture:
     """Return the picture of the machine whose drivers were seen."""
+    notes = (*views.unseen, *views.warnings)
     from dranode.driver.cli.settings import default_node_name
     from dranode.driver.picture.pictures import views_picture
 
     node = default_node_name() if isinstance(root, HostRoot) else "machine"
-    return views_picture(f"{title} {node}", node, [("now", views.drivers)], notes=views.unseen, taken=time_now())
+    return views_picture(f"{title} {node}", node, [("now", views.drivers)], notes=notes, taken=time_now())
 
 
 def time_now() -> str:

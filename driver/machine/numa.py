@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.machine.attributes import cpu_mask, names, read_attribute
+from dranode.driver.machine.attributes import all_names, cpu_mask, names, read_attribute
 from dranode.driver.machine.root import Root
 
 NODES: Final = "sys/devices/system/node"
+_CPU_FOLDERS: Final = "sys/devices/system/cpu"
 _NODE: Final = re.compile(r"node(?P<id>[0-9]+)", re.ASCII)
 _TOTAL: Final = re.compile(r"MemTotal:\s+([0-9]+) kB", re.ASCII)
 _CPU: Final = re.compile(r"cpu(?P<id>[0-9]+)", re.ASCII)
@@ -20,7 +21,7 @@ def node_cpus(root: Root) -> dict[int, CPUSet]:
     """The CPUs of every NUMA node that has any.
 
     Raises:
-        MachineError: this process can open no file.
+        MachineError: the nodes cannot be listed, or this process can open no file.
     """
     found = {node: _cpus(root, f"{NODES}/node{node}") for node in _nodes(root)}
     return {node: cpus for node, cpus in found.items() if cpus}
@@ -30,7 +31,7 @@ def node_memory(root: Root) -> dict[int, int]:
     """Return the bytes of memory of every NUMA node whose `meminfo` says them.
 
     Raises:
-        MachineError: this process can open no file.
+        MachineError: the nodes cannot be listed, or this process can open no file.
     """
     found = {node: _TOTAL.search(read_attribute(root, f"{NODES}/node{node}/meminfo") or "") for node in _nodes(root)}
     return {node: int(match[1]) * 1024 for node, match in found.items() if match}
@@ -40,7 +41,7 @@ def node_distances(root: Root) -> dict[int, dict[int, int]]:
     """Return the distance from every NUMA node to every other, 10 for itself; a node whose row is odd is missing.
 
     Raises:
-        MachineError: this process can open no file.
+        MachineError: the nodes cannot be listed, or this process can open no file.
     """
     nodes = _nodes(root)
     # A row has a distance for each node that is online, by number (drivers/base/node.c).
@@ -52,8 +53,39 @@ def node_distances(root: Root) -> dict[int, dict[int, int]]:
     }
 
 
+def missing_nodes(root: Root) -> tuple[str, ...]:
+    """Return a sentence if other files tell of NUMA nodes that have no folder, so that they are not known here.
+
+    Raises:
+        MachineError: the folders of the nodes, or of the CPUs, cannot be listed, or this process can open no file.
+    """
+    nodes = _nodes(root)
+    try:
+        named = frozenset(CPUSet.parse(read_attribute(root, f"{NODES}/online") or ""))
+    except ValueError:
+        named = frozenset()
+    if missing := named.difference(nodes):
+        return (f"the NUMA nodes {CPUSet(missing)} of /{NODES}/online are not known: they have no folder there",)
+    rows = [read_attribute(root, f"{NODES}/node{node}/distance") or "" for node in nodes]
+    longest = max((len(row.split()) for row in rows), default=0)
+    if longest > len(nodes):
+        return (f"{longest - len(nodes)} of {longest} NUMA nodes are not known: they have no folder in /{NODES}",)
+    # A kernel without NUMA has neither folders of nodes nor links to them.
+    linked = frozenset() if nodes else _linked(root)
+    if linked:
+        return (f"the NUMA nodes {CPUSet(linked)}, which CPUs name, are not known: they have no folder in /{NODES}",)
+    return ()
+
+
+def _linked(root: Root) -> frozenset[int]:
+    """The NUMA nodes that the folders of CPUs name."""
+    folders = (f"{_CPU_FOLDERS}/{name}" for name in all_names(root, _CPU_FOLDERS) if _CPU.fullmatch(name))
+    links = (_NODE.fullmatch(name) for folder in folders for name in names(root, folder))
+    return frozenset(int(match["id"]) for match in links if match)
+
+
 def _nodes(root: Root) -> list[int]:
-    return sorted(int(match["id"]) for match in map(_NODE.fullmatch, names(root, NODES)) if match)
+    return sorted(int(match["id"]) for match in map(_NODE.fullmatch, all_names(root, NODES)) if match)
 
 
 def _cpus(root: Root, folder: str) -> CPUSet:

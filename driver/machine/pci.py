@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from dranode.driver.machine.attributes import cpu_mask, number
-from dranode.driver.machine.numa import NODES, node_cpus
+from dranode.driver.machine.numa import node_cpus
 from dranode.driver.machine.root import Root
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
@@ -45,14 +45,14 @@ def numa_node(root: Root, address: str) -> int | None:
     own), it is the node of the CPUs in `local_cpus`.
 
     Raises:
-        MachineError: this process can open no file.
+        MachineError: the nodes cannot be listed, or this process can open no file.
     """
     folder = pci_folder(root, address)
     node = number(root, f"{folder}/numa_node", 10)
-    if node is not None and (node < 0 or cpu_mask(root, f"{NODES}/node{node}/cpumap")):
-        return node if node >= 0 else None
+    if node is not None and node < 0:
+        return None
     nodes = node_cpus(root)
-    if node is not None and not nodes:
+    if node is not None and (node in nodes or not nodes):
         return node
     local = cpu_mask(root, f"{folder}/local_cpus")
     return next((found for found, cpus in nodes.items() if cpus == local), None)

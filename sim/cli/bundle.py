@@ -10,7 +10,7 @@ import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options
-from dranode.driver.cli.output import console, emit, output_option, reporting
+from dranode.driver.cli.output import console, emit, output_option, report_oddities, reporting
 from dranode.driver.core.api.errors import DocumentError
 from dranode.sim.cli.release import asked_features, release_options
 
@@ -98,5 +98,7 @@ def _slices(root: Root, drivers: tuple[str, ...], node_name: str, options: dict[
     from dranode.driver.plugins import load_plugins
 
     for plugin in load_plugins(drivers, root, {**options, "node_name": node_name}):
-        specs = desired_slices(plugin.driver, node_name, publishable(plugin.discover()))
+        inventory = publishable(plugin.discover())
+        report_oddities(plugin.driver, inventory.warnings)
+        specs = desired_slices(plugin.driver, node_name, inventory)
         yield from (complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs))

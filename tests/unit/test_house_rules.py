@@ -92,6 +92,7 @@ ACTING_SEAM = {
     "Root",
     "ScratchMachine",
     "check_plugin",
+    "missing_nodes",
     "node_cpus",
     "numa_node",
     "open_machine",

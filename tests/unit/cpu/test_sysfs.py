@@ -234,6 +234,31 @@ class TestNuma:
         assert topology.numa == {}
         assert topology.cpus[0].numa is None
 
+    @pytest.mark.parametrize(
+        ("files", "links", "sentence"),
+        [
+            (
+                {f"{NODE}/online": "0-2", f"{NODE}/node0/cpulist": "0-1"},
+                {},
+                f"the NUMA nodes 1-2 of /{NODE}/online are not known: they have no folder there",
+            ),
+            (
+                {f"{NODE}/node0/cpulist": "0-1", f"{NODE}/node0/distance": "10 20 20"},
+                {},
+                f"2 of 3 NUMA nodes are not known: they have no folder in /{NODE}",
+            ),
+            (
+                {},
+                {f"{CPU}/cpu0/node0": "../../node/node0", f"{CPU}/cpu1/node3": "../../node/node3"},
+                f"the NUMA nodes 0,3, which CPUs name, are not known: they have no folder in /{NODE}",
+            ),
+        ],
+    )
+    def test_nodes_that_are_named_elsewhere_and_have_no_folder_are_said(
+        self, files: dict[str, str], links: dict[str, str], sentence: str
+    ) -> None:
+        assert read_topology(machine({f"{CPU}/online": "0-1"} | files, links)).warnings == (sentence,)
+
     def test_memory_nodes_come_from_has_memory_or_else_from_meminfo(self) -> None:
         files = {
             f"{CPU}/online": "0",
@@ -279,12 +304,35 @@ class TestUnbelievable:
             ("online", "0-3,x", r'/sys/devices/system/cpu/online cannot be understood: "x" in the cpu-list "0-3,x"'),
             ("present", "3-0", r"/sys/devices/system/cpu/present cannot be understood: the range"),
             ("cpu0/topology/thread_siblings", "xyz", r'thread_siblings should be a CPU mask .* but is "xyz"'),
+            ("cpu0/topology/core_id", "", r'cpu0/topology/core_id should be a number, but is ""'),
             ("cpu0/topology/core_id", "zero", r'cpu0/topology/core_id should be a number, but is "zero"'),
         ],
     )
     def test_a_file_that_does_not_parse_is_named_with_its_value(self, path: str, content: str, message: str) -> None:
         with pytest.raises(MachineError, match=message):
             read_topology(machine({f"{CPU}/online": "0-3"} | {f"{CPU}/{path}": content}))
+
+    @pytest.mark.parametrize("content", ["", "yes", "0-1"])
+    def test_without_a_list_a_cpu_that_does_not_say_whether_it_is_online_does_not_count_as_that(
+        self, content: str
+    ) -> None:
+        files = {f"{CPU}/cpu0/topology/core_id": "0", f"{CPU}/cpu1/online": "0"}
+        assert str(read_topology(machine(files)).online) == "0"
+        with pytest.raises(MachineError, match=f'^/{CPU}/cpu1/online should be a number, but is "{content}"$'):
+            read_topology(machine(files | {f"{CPU}/cpu1/online": content}))
+
+    def test_ids_of_packages_that_contradict_themselves_are_said(self) -> None:
+        files = {f"{CPU}/online": "0-3"}
+        for cpu in range(4):
+            files |= cpu_files(cpu, package_cpus_list="0-3", physical_package_id="36")
+        assert read_topology(machine(files)).warnings == ()
+        assert read_topology(machine(files | cpu_files(2, physical_package_id="3"))).warnings == (
+            "the CPUs 0-3 share a package, which is 3 and 36 by their ids",
+        )
+        del files[f"{CPU}/cpu2/topology/physical_package_id"]
+        assert read_topology(machine(files)).warnings == (
+            "the CPUs 2 have no physical_package_id, and others have one",
+        )
 
     def test_a_file_that_cannot_be_read_is_named_with_the_reason(self) -> None:
         class Broken(ConfinedRoot):

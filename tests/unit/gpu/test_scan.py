@@ -178,6 +178,14 @@ def test_a_machine_without_pci_has_none() -> None:
     assert found(without) == GPUInventory()
 
 
+def test_an_empty_bus_on_a_machine_that_has_pci_was_not_seen() -> None:
+    machine = plain()
+    machine.remove("sys/bus/pci")
+    assert found(machine).warnings == (
+        "no PCI function is to be seen in /sys/bus/pci/devices, though the machine has the PCI root pci0000:00",
+    )
+
+
 def test_a_machine_without_sysfs_was_not_seen() -> None:
     with pytest.raises(MachineError, match="neither /sys/bus nor /sys/devices"):
         found(Machine())

@@ -33,6 +33,27 @@ def without(files: dict[str, str], *paths: str) -> dict[str, str]:
 
 
 class TestNodes:
+    def test_a_node_that_is_named_elsewhere_and_has_no_folder_is_said(self) -> None:
+        files = {f"{CPU}/online": "0-1", **node_files(0, "0-1", 4)}
+        assert read(files).warnings == ()
+        (warning,) = read(files | {f"{NODE}/online": "0-1"}).warnings
+        assert warning == f"the NUMA nodes 1 of /{NODE}/online are not known: they have no folder there"
+
+    @pytest.mark.parametrize(("all_of_them", "missed"), [("16", True), ("0", False)])
+    def test_huge_pages_that_no_nodes_folder_has_are_missed(self, all_of_them: str, *, missed: bool) -> None:
+        files = {
+            f"{CPU}/online": "0-3",
+            **node_files(0, "0-1", 4),
+            **pages(0, 2048, 16),
+            **node_files(1, "2-3", 4),
+            "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": all_of_them,
+        }
+        said = (
+            "huge pages of 2048 kB are left out on NUMA nodes 1: /sys/kernel/mm/hugepages has some, and there is no "
+            "folder hugepages-2048kB of these nodes"
+        )
+        assert read(files).warnings == ((said,) if missed else ())
+
     def test_each_node_has_its_memory_and_its_huge_pages_of_every_size(self) -> None:
         two = {
             f"{CPU}/online": "0-3",

@@ -1,0 +1,40 @@
+"""What drivers find odd about a machine is said by every command that shows it, in every form of its answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dranode.driver.cli.commands import cli
+from tests.fakes.gpu_machines import hgx
+from tests.fakes.machine import NODE
+
+COMMANDS = {
+    "topology": ["topology"],
+    "topo": ["topo"],
+    "slices": ["slices", "--drivers", "cpu,gpu,memory"],
+    "bundle": ["bundle", "--drivers", "cpu,gpu,memory"],
+}
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_machine_of_which_a_part_is_missing_is_not_shown_as_a_smaller_one(
+    tmp_path: Path, command: str, output: str
+) -> None:
+    damaged = hgx()
+    for node, size in ((0, 64), (1, 64)):
+        damaged.put(f"{NODE}/node{node}/meminfo", f"Node {node} MemTotal:       {size << 20} kB")
+    damaged.put("proc/driver/nvidia/gpus/0000:43:00.0/information", "GPU Excluded:\t Yes")
+    damaged.put(f"{NODE}/online", "0-2")
+    folder = damaged.write(tmp_path / "machine")
+    ran = CliRunner().invoke(cli, [*COMMANDS[command], "--machine", str(folder), "-o", output])
+    assert ran.exit_code in (0, 1), ran.output
+    said = f"{ran.stderr}\n{ran.stdout}" if output == "table" else ran.stderr
+    for sentence in (
+        "GPU 0000:43:00.0 is left out: NVIDIA's driver is told to exclude it",
+        f"the NUMA nodes 2 of /{NODE}/online are not known: they have no folder there",
+    ):
+        assert sentence in said
