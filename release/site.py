@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.testing import CliRunner
 
 from dranode.driver.cli.commands import cli
+from release.answers import CPUS, GPUS, answer, answers
 from release.configurations import CONFIGURATIONS, configurations, schema
 from release.project import ROOT
 from release.reference import events, metrics, options
@@ -33,22 +33,13 @@ TOP: Final = (
     "SECURITY",
     "CODE_OF_CONDUCT",
 )
-_CPUS: Final = "sockets=2,numa=2,cores=4,threads=2"
-_GPUS: Final = "examples/gpu-server.yaml"
 # What is published, by the heading on the page of the reference.
 _PUBLISHED: Final[Mapping[str, tuple[str, ...]]] = {
-    "`dra.cpu`, grouped by NUMA node": ("slices", "--machine", _CPUS),
-    "`dra.cpu`, grouped by socket": ("slices", "--machine", _CPUS, "--group-by", "socket"),
-    "`dra.cpu`, individual": ("slices", "--machine", _CPUS, "--cpu-device-mode", "individual"),
-    "`dra.gpu`": ("slices", "--drivers", "gpu", "--machine", _GPUS),
-    "`dra.memory`": ("slices", "--drivers", "memory", "--machine", _CPUS),
-}
-_ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "topology": ("topology", "--machine", "sockets=1,numa=1,cores=2,threads=2"),
-    "pick": ("pick", "--machine", _CPUS, "--count", "4"),
-    "check": ("check", "examples/cpu-numa.yaml"),
-    "allocate": ("allocate", "slices.json", "deploy/deviceclasses.yaml", "examples/cpu-numa.yaml"),
-    "local": ("local", "examples/cpu-numa.yaml", "--machine", _CPUS),
+    "`dra.cpu`, grouped by NUMA node": ("slices", "--machine", CPUS),
+    "`dra.cpu`, grouped by socket": ("slices", "--machine", CPUS, "--group-by", "socket"),
+    "`dra.cpu`, individual": ("slices", "--machine", CPUS, "--cpu-device-mode", "individual"),
+    "`dra.gpu`": ("slices", "--drivers", "gpu", "--machine", GPUS),
+    "`dra.memory`": ("slices", "--drivers", "memory", "--machine", CPUS),
 }
 # Names are looked for and copied: they stay in one piece, and a table that is too wide is moved sideways.
 _TABLES: Final = ".md-typeset td:first-child code { white-space: nowrap; }\n"
@@ -140,9 +131,9 @@ def _helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
 
 def devices() -> str:
     """Return a page with the attributes and capacities that are published, with the values of made-up machines."""
-    parts = [f"# Attributes and capacities\n\nAs published of `--machine {_CPUS}` and of `--machine {_GPUS}`.\n"]
+    parts = [f"# Attributes and capacities\n\nAs published of `--machine {CPUS}` and of `--machine {GPUS}`.\n"]
     for heading, words in _PUBLISHED.items():
-        devices = [device for document in _answer(*words) for device in document["spec"]["devices"]]
+        devices = [device for document in answer(*words) for device in document["spec"]["devices"]]
         # Shorter values first: numbers are in their order then.
         rows = sorted(
             {row for device in devices for row in _rows(device)}, key=lambda row: (*row[:2], len(row[2]), row)
@@ -166,24 +157,6 @@ def _merged(rows: list[tuple[str, str, str]]) -> Iterator[str]:
         values = [value for each, other, value in rows if (each, other) == (name, kind)]
         shown = ", ".join(f"`{value}`" for value in values[:_SHOWN]) + (", ..." if len(values) > _SHOWN else "")
         yield f"| `{name}` | {kind} | {shown} |"
-
-
-def answers() -> str:
-    """Return a page with what commands answer to `-o json`."""
-    slices = PAGES.parent / "slices.json"
-    slices.write_text(json.dumps(_answer("slices", "--machine", _CPUS)))
-    parts = ["# Answers for programs\n\nWhat `-o json` prints. Keys stay; more may come.\n"]
-    for name, words in _ANSWERS.items():
-        text = json.dumps(_answer(*(str(slices) if word == slices.name else word for word in words)), indent=2)
-        parts.append(f"## {name}\n\n    dranode {' '.join(words)} -o json\n\n```json\n{text}\n```\n")
-    return "\n".join(parts)
-
-
-def _answer(*words: str) -> Any:
-    answer = CliRunner().invoke(cli, [*words, "-o", "json"])
-    if answer.exit_code:
-        raise SystemExit(f"dranode {' '.join(words)} failed: {answer.output[-1000:]} {answer.exception!r}")
-    return json.loads(answer.stdout)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.claims.events import ClaimRestored, Occurrence
 from release import reference, site
+from release.answers import ELSEWHERE, answered, answers, commands_for_programs
 from release.configurations import CONFIGURATIONS, fields, schema
 from release.project import ROOT
 
@@ -119,3 +121,13 @@ def test_the_page_of_metrics_has_the_names_that_are_scraped() -> None:
     assert all(name.endswith("_total") == (row[0] == "counter") for name, row in shown.items())
     assert shown["dranode_slice_writes_total"] == ["counter", "`verb`", "ResourceSlices written."]
     assert "process_resident_memory_bytes" in shown
+
+
+def test_every_command_that_answers_programs_is_on_their_page() -> None:
+    assert not answered() & ELSEWHERE
+    assert answered() | ELSEWHERE == set(commands_for_programs())
+    page = answers()
+    assert str(ROOT) not in page
+    for name in answered():
+        (part,) = [part for part in page.split("\n## ") if part.startswith(f"{name}\n")]
+        assert json.loads(part[part.index("```json") + len("```json") : part.rindex("```")])
