@@ -150,7 +150,7 @@ class DistinctAttributeByRequest(Constraint):
         """Add a device; within the request it is compared with the one before it alone."""
         value = attribute_values(attribute) if self._lists else attribute_value(attribute)
         others = self._values.values() if self._count else ()
-        if others and (value is None or any(_overlap(value, other) for other in others)):
+        if others and (value is None or any(self._same(value, other) for other in others)):
             return False
         self._values[request.partition("/")[0]] = value
         self._count += 1
@@ -161,6 +161,16 @@ class DistinctAttributeByRequest(Constraint):
         self._values.pop(request.partition("/")[0], None)
         self._count -= 1
 
+    def _same(self, value: Value | Values | None, other: Value | Values | None) -> bool:
+        return _overlap(value, other)
+
+
+class DistinctAttributeUncompared(DistinctAttributeByRequest):
+    """In 1.34: where the values lie in memory is compared, so that any two devices differ (`DISTINCT_COMPARES`)."""
+
+    def _same(self, value: Value | Values | None, other: Value | Values | None) -> bool:  # noqa: ARG002 - see above
+        return False
+
 
 def constraint(spec: DeviceConstraint, features: Features) -> Constraint | None:
     """The constraint as the release keeps it; None if it names no attribute that the release knows of."""
@@ -168,11 +178,15 @@ def constraint(spec: DeviceConstraint, features: Features) -> Constraint | None:
     if spec.match_attribute is not None:
         narrowing = lists and not features.has(Change.LISTS_WIDEN_AGAIN)
         return (NarrowingMatchAttribute if narrowing else MatchAttribute)(spec, spec.match_attribute, lists=lists)
-    # The stable allocator, and all of those releases that were without a fixed order, know no distinctAttribute.
-    if spec.distinct_attribute is not None and features.fixed_order:
-        by_all = features.has(Change.DISTINCT_COMPARES_ALL)
-        return (DistinctAttribute if by_all else DistinctAttributeByRequest)(spec, spec.distinct_attribute, lists=lists)
+    if spec.distinct_attribute is not None and features.beyond_stable:
+        return _distinct(features)(spec, spec.distinct_attribute, lists=lists)
     return None
+
+
+def _distinct(features: Features) -> type[Constraint]:
+    if features.has(Change.DISTINCT_COMPARES_ALL):
+        return DistinctAttribute
+    return DistinctAttributeByRequest if features.has(Change.DISTINCT_COMPARES) else DistinctAttributeUncompared
 
 
 def lookup(device: Device, driver: str, name: str) -> DeviceAttribute | None:

@@ -82,10 +82,12 @@ class Features:
         return not (self.consumable_capacity or self.binding or self.fractional_capacity_range or self.experimental)
 
     @property
-    def binds_to_node(self) -> bool:
-        """Return whether the allocator that Kubernetes takes knows devices that bind to their node.
+    def beyond_stable(self) -> bool:
+        """Return whether the allocator that Kubernetes takes knows what the stable one does not.
 
-        The stable one does not; 1.34 takes its experimental one already for the status of devices.
+        These are devices that bind to their node, `distinctAttribute`, `allowMultipleAllocations` in selectors, and
+        capacity requests, which it refuses while their gate is off. 1.34 takes its experimental one already for the
+        status of devices.
         """
         return not self.stable or (self.resource_claim_device_status and not self.has(Change.COUNTER_SLICES_APART))
 

@@ -45,6 +45,12 @@ class Change(Enum):
         None,
         "slices with counters count for every node, for none with their gate off; before, where devices would",
     )
+    TOLERATIONS_IN_RESULT = ReleaseRecord(
+        ("1.35",), None, "a device's result lists what its request tolerates; before, eviction knew of no toleration"
+    )
+    DISTINCT_COMPARES = ReleaseRecord(
+        ("1.35",), None, "distinctAttribute compares values; before, any two devices differed, whatever they had"
+    )
     FIXED_ORDER = ReleaseRecord(
         ("1.36",), None, "pools and slices are searched in the order of their names; before, in no fixed order"
     )

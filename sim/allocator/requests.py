@@ -107,7 +107,7 @@ def _check_gates(request: DeviceRequest, where: str, features: Features) -> None
         )
     if not request.first_available and request.exactly is None:
         raise AllocationError(f"{where} has neither exactly nor firstAvailable", Reason.INCOMPLETE_CLAIM)
-    if features.consumable_capacity or features.stable:
+    if features.consumable_capacity or not features.beyond_stable:
         return
     for spec in (request.exactly, *request.first_available):
         if spec is not None and spec.capacity is not None:

@@ -50,12 +50,11 @@ def allocation(
 
 
 def active_alternatives(requests: Sequence[AllocationRequest], picks: Sequence[DevicePick]) -> tuple[Alternative, ...]:
-    """For each request the alternative that was taken."""
-    taken = {pick.alternative.name for pick in picks}
-    return tuple(
-        next((one for one in request.alternatives if one.name in taken), request.alternatives[0])
-        for request in requests
-    )
+    """For each request the alternative that was taken: that of its first device, if it has devices of several."""
+    taken: dict[str, Alternative] = {}
+    for pick in picks:
+        taken.setdefault(main_request(pick.alternative.name), pick.alternative)
+    return tuple(taken.get(request.name, request.alternatives[0]) for request in requests)
 
 
 def _result(pick: DevicePick, features: Features, new_share_id: Callable[[], str]) -> DeviceRequestAllocationResult:
@@ -67,13 +66,17 @@ def _result(pick: DevicePick, features: Features, new_share_id: Callable[[], str
         pool=pick.candidate.pool.pool,
         device=device.name,
         admin_access=True if pick.alternative.admin else None,
-        tolerations=pick.alternative.tolerations,
+        tolerations=pick.alternative.tolerations if _copies_tolerations(features) else (),
         binding_conditions=device.binding_conditions if binds else (),
         binding_failure_conditions=device.binding_failure_conditions if binds else (),
         share_id=None if pick.share is None else new_share_id(),
         consumed_capacity=pick.share or {},
         skip_node_operations=pick.candidate.slice.skip_node_operations if _skips(features) else (),
     )
+
+
+def _copies_tolerations(features: Features) -> bool:
+    return features.has(Change.TOLERATIONS_IN_RESULT) and not features.oldest
 
 
 def _skips(features: Features) -> bool:
@@ -119,7 +122,7 @@ def _without_needless_requests(
 
 def _node_selector(picks: Sequence[DevicePick], node: str, features: Features) -> NodeSelector | None:
     places = [node_place(pick.candidate) for pick in picks]
-    binds = features.binds_to_node and any(pick.candidate.device.binds_to_node for pick in picks)
+    binds = features.beyond_stable and any(pick.candidate.device.binds_to_node for pick in picks)
     if binds or any(name for name, _ in places):
         return only(node)
     return union(selector for _, selector in places if selector is not None)

@@ -66,6 +66,10 @@ def search(
         end = running.claim(0)
     finally:
         sys.setrecursionlimit(limit)
+    if end is _End.TOO_MANY:
+        # Until 1.35: what an alternative for all devices goes on with may need more than was counted before.
+        problem = f"claim {attempt.names[0]} has no alternatives that together need at most {MAX_RESULTS} devices"
+        raise AllocationError("allocation max size exceeded", Reason.TOO_MANY_DEVICES, detail=problem)
     picks = tuple(map(tuple, attempt.picks)) if end is _End.DONE else None
     return Solution(picks, frozenset(attempt.oddities))
 

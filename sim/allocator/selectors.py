@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceClass, DeviceSelector
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
@@ -102,10 +104,13 @@ class Selectors:
         return known
 
     def _evaluate(self, expression: str, content: Content, device: Device, where: str) -> bool:
+        seen = content.device
+        if not self.features.beyond_stable:
+            seen = msgspec.structs.replace(seen, allow_multiple_allocations=None)  # it passes selectors none
         try:
             selector = compile_selector(expression, self.features.stored_expressions)
             lists_seen = self.features.list_type_attributes or self.features.has(Change.LISTS_ALWAYS_SEEN)
-            return selector.matches(content.driver, content.device, lists_seen=lists_seen)
+            return selector.matches(content.driver, seen, lists_seen=lists_seen)
         except CELCompileError as error:
             raise AllocationError(f"{where}: CEL compile error: {error}", Reason.CEL_COMPILE) from error
         except CELRuntimeError as error:
