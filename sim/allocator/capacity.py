@@ -218,6 +218,8 @@ def _with_exponent(value: Amount) -> str:
 
 
 def _text(value: Amount, *, binary: bool) -> str:
+    if value == -_GREATEST - 1:
+        return str(value)  # Go's arithmetic has no positive number of it, of which it would take factors away
     if binary and abs(Fraction(value)) >= _KIBI and Fraction(value).denominator == 1:
         power, whole = 0, int(value)
         while power + 1 < len(_BINARY) and whole % _KIBI == 0:

@@ -60,7 +60,8 @@ _REASONS: Final = (
     ("could not retrieve device class", Reason.CLASS_NOT_FOUND),
     ("exceeds the claim limit", Reason.TOO_MANY_DEVICES),
     ("allocation max size exceeded", Reason.TOO_MANY_DEVICES),
-    ("unsupported constraint type", Reason.INCOMPLETE_CLAIM),
+    ("(unsupported ", Reason.INCOMPLETE_CLAIM),
+    ("unsupported count mode", Reason.INCOMPLETE_CLAIM),
     ("disabled", Reason.FEATURE_OFF),
     ("capacity", Reason.CAPACITY_OVERFLOW),
 )
