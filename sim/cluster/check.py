@@ -22,7 +22,6 @@ from dranode.driver.core.api.resource import (
     DeviceClaimConfiguration,
     DeviceClass,
     DeviceClassConfiguration,
-    Pod,
     ResourceClaim,
     ResourceClaimTemplate,
 )
@@ -42,7 +41,9 @@ from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import SPECS, check_cluster_object
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import request_names
+from dranode.sim.scheduler.amounts import pod_amount_errors
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE
+from dranode.sim.scheduler.documents import SchedulingPod
 
 NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)
 
@@ -168,14 +169,15 @@ def _pod(
     head = "".join(f"{name}." for name in path)
     warnings: tuple[FieldError, ...] = ()
     try:
-        pod = decode(Pod, {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {})
+        pod = decode(SchedulingPod, {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {})
         namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
-        found = pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))
+        found = [*pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))]
+        found += pod_amount_errors(pod)
         errors = tuple(FieldError(f"{head}{error.path}", error.message) for error in found)
         lacking = pod_warnings(pod.spec.resource_claims, namespace, claims, templates)
         warnings = tuple(FieldError(f"{head}{warning.path}", warning.message) for warning in lacking)
     except DocumentError as error:
-        pod, errors = Pod(), (FieldError(f"{head}{error.path}", _field_error(error).message),)
+        pod, errors = SchedulingPod(), (FieldError(f"{head}{error.path}", _field_error(error).message),)
     if errors or pod.spec.resource_claims or source.kind == "Pod":
         yield CheckResult(source.file, source.kind, source.name, errors, warnings=warnings)
 

@@ -18,6 +18,7 @@ from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
 from dranode.sim.allocator.taint_rules import taint_rule
 from dranode.sim.cluster.pod_claims import PodGroup
+from dranode.sim.scheduler.amounts import check_node_amounts
 from dranode.sim.scheduler.documents import SchedulingNode
 
 # The kinds whose fields are all known here.
@@ -49,14 +50,16 @@ def check_fields(documents: Iterable[SourceDocument]) -> None:
 
 
 def check_cluster_object(source: SourceDocument) -> None:
-    """Refuse a Node, ResourceSlice, PodGroup or DeviceTaintRule that does not decode; other kinds pass.
+    """Refuse a Node, ResourceSlice, PodGroup or DeviceTaintRule that does not decode or has impossible amounts.
 
     Raises:
         DocumentError: it does not; says where.
     """
     kind = _CLUSTER.get(source.kind)
     if kind is not None:
-        decode(kind, to_v1(source.document))
+        value = decode(kind, to_v1(source.document))
+        if isinstance(value, SchedulingNode):
+            check_node_amounts(value)
     if source.kind == "DeviceTaintRule":
         taint_rule(source)
 

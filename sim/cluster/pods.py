@@ -28,6 +28,7 @@ from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.place import Fleet, NodeAsk, NodeChoice, NodeScore
 from dranode.sim.cluster.solutions import score_before
 from dranode.sim.cluster.workload import PodWithClaims, asked_by, read_workload
+from dranode.sim.scheduler.amounts import check_node_amounts
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_affinity import chooses_nodes, matches_required
 
@@ -167,12 +168,16 @@ def read_cluster_documents(
     return ClusterDocuments(slices, workload.classes, nodes, workload.pods, workload.rules)
 
 
-def _decoded(documents: Iterable[SourceDocument], kind: str, into: type[T]) -> tuple[T, ...]:
+def _decoded(
+    documents: Iterable[SourceDocument], kind: str, into: type[T], check: Callable[[T], None] = lambda _: None
+) -> tuple[T, ...]:
     values = []
     for source in documents:
         if source.kind == kind:
             try:
-                values.append(decode(into, source.document))
+                value = decode(into, source.document)
+                check(value)
+                values.append(value)
             except DocumentError as error:
                 raise DocumentError(f"{source.place}: {error}") from error
     return tuple(values)
@@ -181,7 +186,8 @@ def _decoded(documents: Iterable[SourceDocument], kind: str, into: type[T]) -> t
 def _nodes(
     documents: Iterable[SourceDocument], slices: Iterable[ResourceSlice], only_node: str | None
 ) -> tuple[Node, ...]:
-    nodes: tuple[Node, ...] = _decoded(documents, "Node", SchedulingNode)
+    known = _decoded(documents, "Node", SchedulingNode, check_node_amounts)
+    nodes: tuple[Node, ...] = known
     if not nodes:
         names = [name for each in slices for name in (each.spec.node_name, *_device_nodes(each)) if name]
         nodes = tuple(_node(name) for name in dict.fromkeys(names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import check_fields
 from dranode.sim.cluster.pod_claims import PodGroup
+from dranode.sim.scheduler.amounts import check_node_amounts, check_pod_amounts
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, PriorityClass, with_defaults
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.owners import Owners
@@ -133,9 +134,9 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
     """
     check_fields(sources)
     priorities = {each.metadata.name: each for _, each in _decoded(sources, "PriorityClass", PriorityClass)}
-    pods = _named(_decoded(sources, "Pod", SchedulingPod))
+    pods = _named(_decoded(sources, "Pod", SchedulingPod, check_pod_amounts))
     return ClusterDump(
-        tuple(_named_nodes(_decoded(sources, "Node", SchedulingNode))),
+        tuple(_named_nodes(_decoded(sources, "Node", SchedulingNode, check_node_amounts))),
         tuple(with_defaults(pod, priorities) for pod in pods.values() if not pod.finished),
         _named(_decoded(sources, "ResourceClaim", ResourceClaim)),
         _named(_decoded(sources, "ResourceClaimTemplate", ResourceClaimTemplate)),
@@ -150,13 +151,18 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
 
 
 def _decoded(
-    sources: Iterable[SourceDocument], kind: str, into: type[_Document]
+    sources: Iterable[SourceDocument],
+    kind: str,
+    into: type[_Document],
+    check: Callable[[_Document], None] = lambda _: None,
 ) -> list[tuple[SourceDocument, _Document]]:
     values = []
     for source in sources:
         if source.kind == kind:
             try:
-                values.append((source, decode(into, source.document)))
+                value = decode(into, source.document)
+                check(value)
+                values.append((source, value))
             except DocumentError as error:
                 raise DocumentError(f"{source.place}: {error}") from error
     return values

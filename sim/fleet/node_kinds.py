@@ -10,6 +10,7 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.names import is_dns_subdomain
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.sim.scheduler.amounts import allocatable_errors
 from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeTaint, SchedulingNode
 
 # The name in templates of a pool that has the name of its node.
@@ -104,6 +105,8 @@ def _check(kind: NodeKind, path: str, known: set[str]) -> None:
         raise DocumentError("an entry has either machine or slices", path)
     if kind.count < 1:
         raise DocumentError(f"{kind.count} nodes are too few; 1 is the least", f"{path}.count")
+    for error in allocatable_errors(kind.allocatable, f"{path}.allocatable"):
+        raise DocumentError(error.message, error.path)
     for name in (kind.name, *kind.names()):
         if name in known:
             raise DocumentError(f'"{name}" stands there already', f"{path}.name")

@@ -45,8 +45,9 @@ class NodeImage(APIDocument, frozen=True, kw_only=True):
 
 
 class NodeCapacityStatus(NodeStatus, frozen=True, kw_only=True):
-    """`Node.status`; `allocatable` is what the scheduler may give away."""
+    """`Node.status`; `allocatable` is what the scheduler may give away, `capacity` is all that there is."""
 
+    capacity: Mapping[str, Quantity] = {}
     allocatable: Mapping[str, Quantity] = {}
     images: tuple[NodeImage, ...] = ()
 

@@ -34,7 +34,7 @@ PODS: Final = "pods"
 NOTHING: Final[Amounts] = MappingProxyType({})
 # What a container without a request counts as when nodes are scored.
 NON_ZERO: Final[Mapping[str, int | Fraction]] = MappingProxyType({CPU: Fraction(1, 10), MEMORY: 200 << 20})
-_HUGE_PAGES: Final = "hugepages-"
+HUGE_PAGES: Final = "hugepages-"
 _ALWAYS: Final = "Always"
 # Since 1.37 statuses are added up before they are compared with the spec.
 _ADDED_FIRST: Final = 37
@@ -61,7 +61,7 @@ def pod_requests(pod: SchedulingPod, counting: Counting, claims: Iterable[NodeAl
     """Return what a pod asks in exact amounts; `claims` is what its devices stand for of the node's own (KEP-5517)."""
     amounts = _containers(pod, counting, tuple(claims))
     asked = pod.spec.resources.requests
-    if counting.pod_level and any(_for_pods(name) for name in asked):
+    if counting.pod_level and any(for_whole_pods(name) for name in asked):
         amounts.update(_pod_level(pod, counting))
     _add(amounts, _exact(pod.spec.overhead))
     return amounts
@@ -69,11 +69,16 @@ def pod_requests(pod: SchedulingPod, counting: Counting, claims: Iterable[NodeAl
 
 def container_limits(pod: SchedulingPod, claims: Iterable[NodeAllocatableClaimStatus]) -> Exact:
     """The limits of all containers together, with what devices add to those that are given, and to huge pages."""
-    limits = _aggregate(pod, Counting(0), lambda container, _: _exact(container.resources.limits))
+    limits = summed_limits(pod)
     devices = {
-        name: amount for name, amount in _devices(claims).items() if name in limits or name.startswith(_HUGE_PAGES)
+        name: amount for name, amount in _devices(claims).items() if name in limits or name.startswith(HUGE_PAGES)
     }
     return _sum(limits, devices)
+
+
+def summed_limits(pod: SchedulingPod) -> Exact:
+    """The limits of all containers together, as their requests are added up."""
+    return _aggregate(pod, Counting(0), lambda container, _: _exact(container.resources.limits))
 
 
 def amounts_of(exact: Mapping[str, int | Fraction]) -> dict[str, int]:
@@ -87,7 +92,7 @@ def amounts_of(exact: Mapping[str, int | Fraction]) -> dict[str, int]:
 
 def is_scalar(name: str) -> bool:
     """Return whether this is an extended resource, huge pages, or another one that is counted in whole numbers."""
-    return "/" in name or name.startswith((_HUGE_PAGES, "attachable-volumes-"))
+    return "/" in name or name.startswith((HUGE_PAGES, "attachable-volumes-"))
 
 
 def is_extended(name: str) -> bool:
@@ -97,11 +102,12 @@ def is_extended(name: str) -> bool:
 
 def has_pod_level_requests(pod: SchedulingPod) -> bool:
     """Return whether something that can be asked for a whole pod is."""
-    return any(_for_pods(name) for name in pod.spec.resources.requests)
+    return any(for_whole_pods(name) for name in pod.spec.resources.requests)
 
 
-def _for_pods(name: str) -> bool:
-    return name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES)
+def for_whole_pods(name: str) -> bool:
+    """Return whether this can be asked for a whole pod."""
+    return name in (CPU, MEMORY) or name.startswith(HUGE_PAGES)
 
 
 def _containers(pod: SchedulingPod, counting: Counting, claims: tuple[NodeAllocatableClaimStatus, ...]) -> Exact:
@@ -187,7 +193,7 @@ def _pod_level(pod: SchedulingPod, counting: Counting) -> Exact:
         known = _max(_exact(status.resources.requests or {}), _exact(status.allocated_resources or {}))
         effective = known if is_infeasible(pod) else _max(asked, known)
         asked = {name: effective.get(name, 0) for name in asked} if counting.minor < _ADDED_FIRST else effective
-    return {name: amount for name, amount in asked.items() if _for_pods(name)}
+    return {name: amount for name, amount in asked.items() if for_whole_pods(name)}
 
 
 def is_infeasible(pod: SchedulingPod) -> bool:

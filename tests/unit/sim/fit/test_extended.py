@@ -32,7 +32,8 @@ def asking(name: str, *amounts: Document, init: tuple[Document, ...] = ()) -> Do
     """A pod whose containers ask for these; of init containers `restartPolicy` may be given."""
     pod = pod_document(name)
     pod["spec"]["containers"] = [
-        {"name": f"c{number}", "resources": {"requests": asked}} for number, asked in enumerate(amounts)
+        {"name": f"c{number}", "resources": {"requests": asked, "limits": asked}}
+        for number, asked in enumerate(amounts)
     ]
     pod["spec"]["initContainers"] = [
         {

@@ -231,6 +231,7 @@ spec: {driver: gpu, nodeName: old, pool: {name: extra, generation: 1, resourceSl
         ("nodes: [{name: a, machine: m, count: 2}, {name: a-1, machine: m}]", '"a-1" stands there already'),
         ("nodes: [{name: a-1, machine: m}, {name: a, machine: m, count: 2}]", '"a-1" stands there already'),
         ("nodes: [{name: a, machine: m, count: 0}]", "nodes[0].count: 0 nodes are too few"),
+        ("nodes: [{name: a, machine: m, allocatable: {cpu: -1}}]", "nodes[0].allocatable[cpu]: -1 is below 0"),
         ("nodes: [{name: a, machine: m, cuont: 2}]", "cuont"),
         ("- a", "expected object"),
     ],

@@ -1,0 +1,135 @@
+"""Amounts of resources that the API server takes or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.features import Features
+from dranode.sim.cluster.check import check
+from dranode.sim.cluster.pods import read_cluster_documents
+from dranode.sim.fit.dump import read_dump
+from dranode.sim.scheduler.amounts import check_node_amounts, check_pod_amounts, node_amount_errors, pod_amount_errors
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
+
+CONTAINER = "spec.containers[0].resources"
+
+
+def errors(**spec: Any) -> list[str]:
+    pod = decode(SchedulingPod, {"metadata": {"name": "p"}, "spec": spec})
+    return [f"{error.path}: {error.message}" for error in pod_amount_errors(pod)]
+
+
+def container(requests: dict[str, str] | None = None, limits: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    return [{"name": "c", "resources": {"requests": requests or {}, "limits": limits or {}}}]
+
+
+@pytest.mark.parametrize(
+    ("requests", "limits", "expected"),
+    [
+        ({"cpu": "-1"}, {}, [f"{CONTAINER}.requests[cpu]: -1 is below 0"]),
+        ({}, {"memory": "-1Gi"}, [f"{CONTAINER}.limits[memory]: -1Gi is below 0"]),
+        ({"cpu": "2"}, {"cpu": "1500m"}, [f"{CONTAINER}.requests[cpu]: 2 is more than the limit of 1500m"]),
+        ({"example.com/gpu": "1.5"}, {"example.com/gpu": "1.5"}, ["is not a whole number", "is not a whole number"]),
+        ({"example.com/gpu": "1"}, {}, [f"{CONTAINER}.limits: a limit of example.com/gpu is required"]),
+        ({"example.com/gpu": "1"}, {"example.com/gpu": "2"}, ["1 differs from the limit of 2"]),
+        ({"gpu": "1"}, {"gpu": "1"}, ['"gpu" is no resource of containers'] * 2),
+        ({"cpu!": "1"}, {}, ['"cpu!" is not the name of a resource']),
+        ({"requests.example.com/gpu": "1"}, {}, ["is not the name of an extended resource"]),
+        ({"hugepages-2Mi": "3Mi", "cpu": "1"}, {"hugepages-2Mi": "3Mi"}, ["3Mi is no multiple of the size"] * 2),
+        ({}, {"hugepages-2Mi": "4Mi"}, [f"{CONTAINER}: huge pages need a request or a limit of cpu or memory"]),
+        ({"hugepages-odd": "4Mi", "cpu": "1"}, {}, ["a limit of hugepages-odd is required", "is no multiple"]),
+    ],
+)
+def test_amounts_of_a_container_are_refused(
+    requests: dict[str, str], limits: dict[str, str], expected: list[str]
+) -> None:
+    found = errors(containers=container(requests, limits))
+    assert len(found) == len(expected)
+    assert all(part in error for part, error in zip(expected, found, strict=True))
+
+
+def test_amounts_that_a_cluster_takes_pass() -> None:
+    amounts = {
+        "cpu": "0.5",
+        "memory": "1.5Gi",
+        "ephemeral-storage": "0",
+        "example.com/gpu": "2",
+        "deviceclass.resource.kubernetes.io/gpu": "1",
+        "hugepages-2Mi": "4Mi",
+    }
+    limits = {**amounts, "cpu": "1"}
+    pods = {"requests": {"cpu": "1"}, "limits": {"cpu": "4", "hugepages-2Mi": "8Mi", "memory": "4Gi"}}
+    overhead = {"cpu": "100m", "memory": "64Mi"}
+    containers = container(amounts, limits)
+    assert errors(containers=containers, initContainers=containers, resources=pods, overhead=overhead) == []
+
+
+def test_amounts_of_init_containers_overhead_and_whole_pods_are_looked_at_too() -> None:
+    whole = {"limits": {"example.com/gpu": "-1"}}
+    only = '"example.com/gpu" cannot be asked for a whole pod; only cpu, memory and huge pages can'
+    assert errors(initContainers=container({"cpu": "-2"}), overhead={"memory": "-1"}, resources=whole) == [
+        "spec.initContainers[0].resources.requests[cpu]: -2 is below 0",
+        f"spec.resources.limits[example.com/gpu]: {only}",
+        "spec.resources.limits[example.com/gpu]: -1 is below 0",
+        "spec.overhead.limits[memory]: -1 is below 0",
+    ]
+
+
+def test_a_whole_pod_has_no_less_than_its_containers() -> None:
+    containers = container(
+        {"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "5Gi", "hugepages-1Gi": "2Gi"}
+    ) + container({"cpu": "2"}, {"hugepages-1Gi": "2Gi", "cpu": "2"})
+    whole = {"requests": {"cpu": "3"}, "limits": {"memory": "4Gi", "hugepages-1Gi": "3Gi"}}
+    assert errors(containers=containers, resources=whole) == [
+        "spec.resources.requests[cpu]: 3 is less than the containers request",
+        "spec.resources.limits[hugepages-1Gi]: 3Gi is less than the containers' limits",
+        f"{CONTAINER}.limits[memory]: 5Gi is more than the limit of the whole pod, 4Gi",
+    ]
+
+
+def test_a_pod_with_a_negative_request_is_refused_with_its_place() -> None:
+    pod = decode(SchedulingPod, {"spec": {"containers": container({"cpu": "-1"})}})
+    with pytest.raises(DocumentError, match="below 0") as raised:
+        check_pod_amounts(pod)
+    assert raised.value.path == f"{CONTAINER}.requests[cpu]"
+
+
+def test_amounts_of_a_node_are_whole_where_things_are_counted_and_never_below_0() -> None:
+    status = {"allocatable": {"cpu": "-4", "pods": "1.5", "odd": "3m"}, "capacity": {"example.com/gpu": "500m"}}
+    node = decode(SchedulingNode, {"metadata": {"name": "n"}, "status": status})
+    assert [f"{error.path}: {error.message}" for error in node_amount_errors(node)] == [
+        "status.capacity[example.com/gpu]: 500m is not a whole number",
+        "status.allocatable[cpu]: -4 is below 0",
+        "status.allocatable[pods]: 1.5 is not a whole number",
+    ]
+    with pytest.raises(DocumentError, match="500m"):
+        check_node_amounts(node)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [read_dump, lambda documents: read_cluster_documents(documents, Features())],
+    ids=["fit", "allocate"],
+)
+@pytest.mark.parametrize(
+    ("kind", "fields", "place"),
+    [
+        ("Pod", {"spec": {"containers": container({"cpu": "-1"})}}, f"{CONTAINER}.requests[cpu]"),
+        ("Node", {"status": {"allocatable": {"memory": "-1"}}}, "status.allocatable[memory]"),
+    ],
+)
+def test_commands_refuse_documents_with_impossible_amounts(
+    reading: Callable[[list[SourceDocument]], Any], kind: str, fields: dict[str, Any], place: str
+) -> None:
+    document = SourceDocument("f.yaml", 0, {"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, **fields})
+    with pytest.raises(DocumentError) as raised:
+        reading([document])
+    assert f"f.yaml, document 1 ({kind} x): {place}: -1 is below 0" in str(raised.value)
+    (result,) = check([document], {})
+    assert [error.path for error in result.errors] == [place]
