@@ -21,6 +21,7 @@ from dranode.driver.core.api.resource import (
     ResourceClaimTemplate,
 )
 from dranode.driver.core.claims.metadata import POD_CLAIM_NAME
+from dranode.sim.cluster.binding import binding_failure
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.documents import PodClaimStatus, SchedulingPod
 
@@ -65,11 +66,13 @@ class KnownClaims:
         claims: the claims.
         templates: the templates from which claims are made.
         groups: the PodGroups that share claims; None where the cluster knows none (DRAWorkloadResourceClaims is off).
+        binding: whether the scheduler minds whether devices are bound (DRADeviceBindingConditions).
     """
 
     claims: Mapping[ClaimKey, ResourceClaim]
     templates: Mapping[ClaimKey, ResourceClaimTemplate]
     groups: Mapping[ClaimKey, PodGroup] | None = None
+    binding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,8 @@ def pod_claims(pod: SchedulingPod, known: KnownClaims) -> PodClaims:
         if of_group and group is not None:
             shared[key] = _reference(group)
     problems += [f'resourceclaim "{each.metadata.name}" is being deleted' for each in claims.values() if _deleted(each)]
+    if known.binding:
+        problems += filter(None, (binding_failure(claim, pod.metadata.uid) for claim in claims.values()))
     problem = next(iter((*_gates(pod), *problems)), "")
     return PodClaims(tuple(claims.values()), entries, tuple(missing), problem, shared)
 

@@ -117,7 +117,7 @@ def read_workload(documents: Iterable[SourceDocument], features: Features) -> Wo
     for source, pod in found.pods.values():
         _check_pod(source, pod, found.claims, found.templates)
     groups = found.groups if features.workload_resource_claims else None
-    placed = tuple(_pods(found, KnownClaims(found.claims, found.templates, groups)))
+    placed = tuple(_pods(found, KnownClaims(found.claims, found.templates, groups, features.binding)))
     classes = {kind.metadata.name: kind for kind in map(default_class, DEFAULT_CLASSES)} | found.classes
     return WorkloadDocuments(placed, tuple(classes.values()), taint_rules(everything))
 

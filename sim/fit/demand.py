@@ -76,7 +76,7 @@ def demand_of(pod: SchedulingPod, dump: ClusterDump, features: Features) -> PodD
         DocumentError: a selector of the pod is none.
     """
     groups = dump.groups if features.workload_resource_claims else None
-    own = pod_claims(pod, KnownClaims(dump.claims, dump.templates, groups))
+    own = pod_claims(pod, KnownClaims(dump.claims, dump.templates, groups, features.binding))
     # What its devices stand for of its node (KEP-5517); of a pod that waits it is found out.
     counted = features.node_allocatable_resources and pod.spec.node_name
     devices = pod.status.node_allocatable_resource_claim_statuses if counted else ()

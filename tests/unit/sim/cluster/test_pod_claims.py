@@ -152,3 +152,60 @@ def test_the_claim_that_was_made_for_the_group_is_found_by_the_groups_status() -
 def test_a_group_that_no_document_is_keeps_its_pods_waiting() -> None:
     (found,) = pods(TEMPLATE, pod("p", **IN_GROUP), gates=OF_GROUPS)
     assert list(map(str, found.missing)) == ["PodGroup g"]
+
+
+def bound_to(devices: list[Document], users: list[str]) -> Document:
+    """A claim whose device `gpu-0` has a condition to be bound and one of failure."""
+    made = claim("c", allocated=True)
+    result = {
+        **ALLOCATION["devices"]["results"][0],
+        "bindingConditions": ["ready"],
+        "bindingFailureConditions": ["broken"],
+    }
+    reserved = [{"resource": "pods", "name": name, "uid": f"u-{name}"} for name in users]
+    made["status"] = {"allocation": {"devices": {"results": [result]}}, "devices": devices, "reservedFor": reserved}
+    return made
+
+
+def device_state(device: str = "gpu-0", **conditions: str) -> Document:
+    listed = [{"type": name, "status": status, "reason": "Timeout"} for name, status in conditions.items()]
+    return {"driver": "gpu.example.com", "pool": "a", "device": device, "conditions": listed}
+
+
+NAMED = {"name": "gpu", "resourceClaimName": "c"}
+
+
+@pytest.mark.parametrize(
+    ("users", "then"),
+    [
+        ([], "kube-scheduler takes the claim's devices back"),
+        (["p"], "kube-scheduler takes the claim's devices back"),
+        (["p", "q"], "the claim keeps its devices, since it is reserved for others too"),
+    ],
+)
+def test_a_claim_whose_device_failed_to_bind_keeps_its_pod_from_every_node(users: list[str], then: str) -> None:
+    failed = bound_to([device_state(ready="False", broken="True")], users)
+    (placed,) = pods(failed, pod("p", NAMED))
+    assert placed.problem.startswith(
+        "resourceclaim not available on the node: device gpu.example.com/a/gpu-0 of default/c failed to bind "
+        f"(broken, Timeout); {then}"
+    )
+    # Until 1.35 the gate is off.
+    (placed,) = pods(failed, pod("p", NAMED), name="1.35")
+    assert placed.problem == ""
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        [],
+        [device_state(ready="True", broken="False")],
+        [device_state(ready="False")],
+        [device_state("gpu-1", broken="True")],
+        ["damaged", {"driver": "gpu.example.com", "pool": "a", "device": "gpu-0", "conditions": "damaged"}],
+    ],
+    ids=["nothing is known", "bound", "not yet bound", "another device", "damaged"],
+)
+def test_a_claim_whose_devices_have_not_failed_to_bind_is_taken_as_allocated(devices: list[Document]) -> None:
+    (placed,) = pods(bound_to(devices, []), pod("p", NAMED))
+    assert placed.problem == ""
