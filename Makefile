@@ -109,11 +109,13 @@ interop-vm: setup interop-packages
 	@INTEROP_VM=v2.3.4 $(BIN)/python -m pytest -rs tests/interop/test_vm.py
 	@INTEROP_CLUSTER=1.37/v2.3.4/emulated $(BIN)/python -m pytest -rs tests/interop/test_cluster.py -k "restarts or quiet"
 
-# Debian's runc, a static busybox, and what images are built with, where they are missing and may be installed.
+# Debian's runc and irqbalance, a static busybox, and what images are built with, where they are missing and may be
+# installed.
 interop-packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		! { command -v runc && command -v busybox && command -v buildah && command -v mmdebstrap; } >/dev/null; then \
-		apt-get update -qq && apt-get install -qq -y runc busybox-static buildah mmdebstrap >/dev/null; fi
+		! { command -v runc && command -v busybox && command -v buildah && command -v mmdebstrap && \
+			command -v irqbalance; } >/dev/null; then \
+		apt-get update -qq && apt-get install -qq -y runc irqbalance busybox-static buildah mmdebstrap >/dev/null; fi
 
 # Sdist, wheel, chart, bills of materials, notices, the image where an engine is at hand, checksums. The image is built on
 # BASE, for IMAGE_PLATFORMS, with IMAGE_OPTIONS for the engine (release/image.py); it is said what was built, and on what.

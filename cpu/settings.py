@@ -206,7 +206,9 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine, un
             if str(aim) != known.original:
                 noted[setting.path] = known
             continue
-        given = tuple(dict.fromkeys((str(setting.cpus), str(aim))))
+        # irqbalance heeds it later.
+        told = known.given if setting.kind is Kind.BANNED else ()
+        given = tuple(dict.fromkeys((*told, str(setting.cpus), str(aim))))
         noted[setting.path] = msgspec.structs.replace(known, given=given)
         writes.append(Write(setting, aim))
     seen = interrupts if NEW_INTERRUPTS in noted else None
@@ -250,10 +252,7 @@ def _begun(setting: Setting, notes: TuningNotes, machine: Machine) -> Noted:
 
 
 def goal(kind: Kind, original: CPUSet, machine: Machine) -> CPUSet:
-    """Return the CPUs that a setting is to allow, by its original value and the CPUs that are to be quiet.
-
-    What cgroups above a partition have to grant, and irqbalance has to ban, besides is `Setting.needed`.
-    """
+    """Return the CPUs that a setting is to allow besides `Setting.needed`, by its original and those to be quiet."""
     if kind in _GRANTS:
         return original
     if kind in _ALL_OR_SOME and not original:
@@ -265,7 +264,11 @@ def goal(kind: Kind, original: CPUSet, machine: Machine) -> CPUSet:
 
 
 def noted_after(
-    tuned: Tuning, after: Mapping[str, Setting], refused: Mapping[str, str], unread: Collection[str] = ()
+    tuned: Tuning,
+    after: Mapping[str, Setting],
+    refused: Mapping[str, str],
+    unread: Collection[str] = (),
+    failed: Collection[str] = (),
 ) -> TuningNotes:
     """Return what stays on record once everything was written.
 
@@ -274,13 +277,14 @@ def noted_after(
         after: the settings that were written, as they are now, by path; one that is gone or unread is missing.
         refused: the paths of those that the kernel refused to change, with the reasons.
         unread: the paths of those that are there and could not be read again.
+        failed: the paths of those that could not be written.
     """
     noted = dict(tuned.notes.settings)
     for write in tuned.writes:
         path = write.setting.path
         now, known = after.get(path), noted.pop(path)
         if write.setting.kind is Kind.BANNED:
-            noted[path] = msgspec.structs.replace(known, given=(str(write.cpus),))
+            noted[path] = known if path in failed else msgspec.structs.replace(known, given=(str(write.cpus),))
         elif path in unread:
             noted[path] = known
         elif path in refused and known.assumed:

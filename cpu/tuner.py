@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from dranode.cpu.cpu_counters import CPUCounters
 from dranode.cpu.disturbances import BOOT_ID, boot_id, read_cpu_counters
-from dranode.cpu.irqbalance import IRQBalance
+from dranode.cpu.irqbalance import FOLDER as BALANCERS
+from dranode.cpu.irqbalance import Heard, IRQBalance
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.policies import Isolation
 from dranode.cpu.setting_files import (
@@ -94,12 +95,13 @@ class Tuner(msgspec.Struct):
         granted = tuple(each for each in partitions if not each.others)
         # Where containers are not known, what their partitions were granted stays.
         needed = exclusive_settings(self.root, granted, () if unseen else noted.settings)
-        banned, silent = ((), ()) if self.balancer is None else self.balancer.settings(machine.quiet)
+        heard = Heard() if self.balancer is None else self.balancer.hear(machine.quiet, noted.settings)
         # irqbalance first: it would move back what it may.
-        settings = (*banned, *self._settings(noted.settings), *needed)
+        settings = (*heard.settings, *self._settings(noted.settings), *needed)
         paths = frozenset(each.path for each in settings)
         unseen_paths = (noted.settings.keys() | (noted.interrupts or {}).keys()) - paths
-        tuned = tuning(settings, noted, machine, self._unread(unseen_paths))
+        unread = heard.silent | self._unread(path for path in unseen_paths if not path.startswith(BALANCERS))
+        tuned = tuning(settings, noted, machine, unread)
         notes.write(tuned.notes.document())
         if back := returned(tuned, noted, machine):
             log.warning("cpus=%s: %s", machine.quiet, back)
@@ -107,7 +109,8 @@ class Tuner(msgspec.Struct):
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
         by_systemd = any(each.kind is Kind.UNIT for each in settings)
-        others = (*silent, *unmovable(self.root, paths, by_systemd=by_systemd)) if machine.quiet else ()
+        kept = unmovable(self.root, paths, by_systemd=by_systemd) if machine.quiet else ()
+        others = (*heard.said, *kept)
         others = (*others, *unread_settings(final.settings, paths, (*unseen, *others)))
         unmoved = (*refused_settings(tuned, final, failures), *unseen, *self._partition(partitions), *others)
         self._report((*unrestorable(noted), *unmoved), machine)
@@ -138,7 +141,7 @@ class Tuner(msgspec.Struct):
         settings = {write.setting.path: write.setting for write in tuned.writes}
         after = {path: setting for path in settings if (setting := self._reread(settings[path])) is not None}
         own = {path: kernels_words(error) for path, error in failures.items() if _is_kernels_own(settings[path], error)}
-        return noted_after(tuned, after, own, self._unread(settings.keys() - after.keys()))
+        return noted_after(tuned, after, own, self._unread(settings.keys() - after.keys()), failures)
 
     def _unread(self, paths: Iterable[str]) -> frozenset[str]:
         """Return the paths of settings that are there, of those that were not read."""

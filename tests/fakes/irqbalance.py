@@ -1,9 +1,13 @@
-"""A stand-in for irqbalance: its socket, and a round in which it heeds what it was told (irqbalance.c, 1.9)."""
+"""A stand-in for irqbalance: its socket, and a round in which it heeds what it was told (irqbalance.c, 1.9).
+
+Like the real one it attends to nobody while it sleeps through a round, and an answer to somebody who has gone ends it.
+"""
 
 from __future__ import annotations
 
 import socket
 import struct
+import threading
 from pathlib import Path
 
 from dranode.driver.core.api.cpuset import CPUSet, mask_text
@@ -15,10 +19,14 @@ class FakeIRQBalance(UnixServer):
 
     Attributes:
         banned: the CPUs that it leaves alone at the moment.
+        awake: set unless it sleeps.
+        killed: whether it answered somebody who had gone.
     """
 
     def __init__(self, folder: Path, *, banned: str = "", number: int = 7) -> None:
         self.banned = self._asked = self._own = CPUSet.parse(banned)
+        self.awake, self.killed = threading.Event(), False
+        self.awake.set()
         super().__init__(folder / f"irqbalance{number}.sock", "irqbalance")
 
     def round(self) -> None:
@@ -27,11 +35,13 @@ class FakeIRQBalance(UnixServer):
 
     def end(self) -> None:
         """End, and remove the socket."""
+        self.awake.set()
         super().end()
         self.path.unlink()
 
     def converse(self, connection: socket.socket) -> None:
-        """Take one command."""
+        """Take one command; close the connection at any other word."""
+        self.awake.wait()
         message, ancillary, _, _ = connection.recvmsg(16384, socket.CMSG_SPACE(12))
         ((_, kind, data),) = ancillary
         _, uid, _ = struct.unpack("3i", data)
@@ -39,7 +49,10 @@ class FakeIRQBalance(UnixServer):
             return
         text = message.decode()
         if text == "setup":
-            connection.sendall(f"SLEEP 10 BANNED {mask_text(self.banned)}".encode())
+            try:
+                connection.sendall(f"SLEEP 10 BANNED {mask_text(self.banned)}".encode())
+            except BrokenPipeError:
+                self.killed = True
         elif text.startswith("settings cpus "):
             listed = text.removeprefix("settings cpus ")
             self._asked = self._own if listed == "NULL" else CPUSet.parse(listed)

@@ -7,6 +7,7 @@ of what a claim changes, is up to the machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -120,7 +121,14 @@ def settings() -> dict[str, str]:
 
 def balanced() -> bool:
     """Whether an irqbalance of this machine's own places interrupts meanwhile, and so has a say in where they are."""
-    return any(path.read_text(errors="replace") == "irqbalance\n" for path in Path("/proc").glob("[0-9]*/comm"))
+    return "irqbalance\n" in map(_name, Path("/proc").glob("[0-9]*/comm"))
+
+
+def _name(comm: Path) -> str:
+    # The process may end meanwhile.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return comm.read_text(errors="replace")
+    return ""
 
 
 def interrupts_on(cpu: int) -> dict[str, int]:

@@ -29,6 +29,7 @@ from tests.crash.points import DRIVER, PROGRAM, Run, end, serving
 from tests.fakes.drivers import reference
 from tests.fakes.settings import quiet_claim
 from tests.fakes.waiting import eventually
+from tests.interop.balancer import Balancer, irqbalance
 from tests.interop.test_isolation import HELD, ONLINE, interrupts_on, settings
 from tests.interop.test_isolation import _why_not as why_not_isolated
 
@@ -58,31 +59,14 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def irqbalance() -> Iterator[subprocess.Popen[bytes] | None]:
-    """A real irqbalance that places interrupts every two seconds; None where there is none, or it does not want to."""
-    program = shutil.which("irqbalance") or shutil.which("irqbalance", path="/usr/sbin")
-    if program is None:
-        yield None
-        return
-    # As its unit has it (RuntimeDirectory=irqbalance); without the folder its socket has no place in the file system.
-    folder = Path("/run/irqbalance")
-    made = not folder.exists()
-    folder.mkdir(exist_ok=True)
-    process = subprocess.Popen([program, "--foreground", "--interval=2"], stdout=subprocess.DEVNULL)
-    ours = folder / f"irqbalance{process.pid}.sock"
-    try:
-        eventually(lambda: ours.exists() or process.poll() is not None)
-        yield process if process.poll() is None else None
-    finally:
-        process.kill()
-        process.wait()
-        ours.unlink(missing_ok=True)
-        if made:
-            folder.rmdir()
+def balancer(tmp_path: Path) -> Iterator[Balancer | None]:
+    """A real irqbalance, as on most nodes; None where there is none, or it does not want to."""
+    with irqbalance(tmp_path / "irqbalance.log") as running:
+        yield running
 
 
 def test_no_interrupt_that_can_be_moved_fires_on_the_cpu_beside_a_load(
-    folder: Path, irqbalance: subprocess.Popen[bytes] | None, record_property: Callable[[str, object], None]
+    folder: Path, balancer: Balancer | None, record_property: Callable[[str, object], None]
 ) -> None:
     before = settings()
     with serving(folder, machine=_HOST) as run:
@@ -101,15 +85,16 @@ def test_no_interrupt_that_can_be_moved_fires_on_the_cpu_beside_a_load(
             eventually(lambda: unprepared(run))
             after = settings()
             end(run)
+    assert balancer is None or not balancer.ended()
     refused = kept(folder)
     unmoved = {name: count for name, count in fired.items() if count > LATE and name not in refused}
-    figures = f"{SECONDS:.0f} s{' beside irqbalance' if irqbalance else ''}: on CPU {HELD} fired {nonzero(fired)}, "
+    figures = f"{SECONDS:.0f} s{' beside irqbalance' if balancer else ''}: on CPU {HELD} fired {nonzero(fired)}, "
     figures += f"on others {reached}; claims --verify says {seen}; the kernel keeps {sorted(refused) or 'none'}"
     record_property("figures", figures)
     sys.stderr.write(f"\n{figures}\n")
     assert unmoved == {}
     assert seen["deviceInterrupts"] >= sum(fired.values())
-    assert irqbalance is not None or after == before
+    assert balancer is not None or after == before
     assert movable(after) == movable(before)
     if reached + sum(fired.values()) <= 10 * SECONDS:
         pytest.skip(f"the load reached no device of this machine, so this says little: {figures}")

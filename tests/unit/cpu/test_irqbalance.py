@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from dranode.cpu.irqbalance import IRQBalance
+from dranode.cpu.irqbalance import Heard, IRQBalance
 from dranode.cpu.tuner import Tuner
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.record import Record
 from tests.fakes.irqbalance import FakeIRQBalance
 from tests.fakes.settings import Kernel, MemoryNotes, PowerCutError, interrupt, quiet_record
+from tests.fakes.unix_server import UnixServer
+from tests.fakes.waiting import eventually
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="irqbalance listens to root alone")
 A, B = quiet_record("a", "2-3"), quiet_record("b", "5")
@@ -80,11 +84,41 @@ def test_an_irqbalance_that_was_started_again_gets_the_ban_again(irqbalance: Fak
     again.end()
 
 
+def test_one_that_is_killed_leaves_its_socket_and_nothing_on_record(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
+    kernel = Kernel()
+    # As the kernel says of a socket that is opened.
+    kernel.unread["run/irqbalance/irqbalance7.sock"] = errno.ENXIO
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(tmp_path)))
+    tuner.tune([A], notes)
+    UnixServer.end(irqbalance)
+    assert irqbalance.path.exists()
+    tuner.tune([A], notes)
+    assert not [each for each in tuner.unmoved if "irqbalance" in each]
+    tuner.tune([], notes)
+    assert (notes.document, tuner.unmoved) == (None, ())
+    irqbalance.path.unlink()
+
+
+@pytest.mark.parametrize("claims", [[A], []])
+def test_where_its_folder_cannot_be_listed_its_ban_stays_on_record(
+    irqbalance: FakeIRQBalance, tmp_path: Path, claims: list[Record]
+) -> None:
+    kernel = Kernel()
+    notes = MemoryNotes(kernel)
+    Tuner(kernel, balancer=IRQBalance(str(tmp_path))).tune([A], notes)
+    (tmp_path / "file").touch()
+    tuner = Tuner(kernel, balancer=IRQBalance(str(tmp_path / "file")))
+    tuner.tune(claims, notes)
+    assert [each for each in tuner.unmoved if "/run/irqbalance cannot be listed" in each]
+    Tuner(kernel, balancer=IRQBalance(str(tmp_path))).tune([], notes)
+    assert banned(irqbalance) == "7"
+
+
 def test_a_node_without_irqbalance_and_one_that_has_ended_need_nothing(tmp_path: Path) -> None:
     (tmp_path / "irqbalance9.sock").touch()
     for folder in (tmp_path, tmp_path / "none"):
         kernel = Kernel()
-        assert IRQBalance(str(folder)).settings(CPUSet((1,))) == ((), ())
+        assert IRQBalance(str(folder)).hear(CPUSet((1,)), {}) == Heard()
         Tuner(kernel, balancer=IRQBalance(str(folder))).tune([A], MemoryNotes(kernel))
         assert kernel.files[interrupt(24)] == "0-1,4-7"
 
@@ -93,8 +127,8 @@ class Mute(FakeIRQBalance):
     """One whose answer is none."""
 
     def converse(self, connection: socket.socket) -> None:
-        connection.recv(100)
-        connection.sendall(b"what?")
+        if connection.recv(100) == b"setup":
+            connection.sendall(b"what?")
 
 
 def test_one_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -103,7 +137,7 @@ def test_one_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> No
     for folder, sentence in [
         (
             tmp_path,
-            "/run/irqbalance/irqbalance7.sock gives no answer ('what?' names no banned CPUs), so an irqbalance may",
+            "/run/irqbalance/irqbalance7.sock gives no answer ('what?' names no banned CPUs): an irqbalance may",
         ),
         (tmp_path / "file", "/run/irqbalance cannot be listed (Not a directory), so an irqbalance may put interrupts"),
     ]:
@@ -134,4 +168,69 @@ def test_another_mount_of_the_nodes_files_finds_what_was_banned(irqbalance: Fake
     assert banned(irqbalance) == "2-3,7"
     (tmp_path / "host").symlink_to(tmp_path)
     Tuner(kernel, balancer=IRQBalance(str(tmp_path / "host"))).tune([], notes)
+    assert banned(irqbalance) == "7"
+
+
+def test_one_that_sleeps_through_a_round_is_informed_and_lives(irqbalance: FakeIRQBalance) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
+    tuner.tune([A], notes)
+    irqbalance.awake.clear()
+    tuner.tune([A, B], notes)
+    (sentence,) = [each for each in tuner.unmoved if "irqbalance" in each]
+    assert "gives no answer (timed out): it heeds what it was told within two of its rounds" in sentence
+    tuner.tune([A, B], notes)
+    irqbalance.awake.set()
+    eventually(lambda: banned(irqbalance) == "2-3,5,7")
+    irqbalance.awake.clear()
+    tuner.tune([], notes)
+    tuner.tune([], notes)
+    assert notes.document is not None, "what it has banned by itself is known once it says so"
+    irqbalance.awake.set()
+    eventually(lambda: banned(irqbalance) == "7")
+    tuner.tune([], notes)
+    assert (notes.document, irqbalance.killed) == (None, False)
+
+
+def test_one_that_sleeps_when_the_first_claim_comes_is_informed_later(irqbalance: FakeIRQBalance) -> None:
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
+    irqbalance.awake.clear()
+    tuner.tune([A], notes)
+    assert [each for each in tuner.unmoved if "gives no answer (timed out): an irqbalance may" in each]
+    irqbalance.awake.set()
+    tuner.tune([A], notes)
+    assert banned(irqbalance) == "2-3,7"
+    tuner.tune([], notes)
+    assert (banned(irqbalance), irqbalance.killed) == ("7", False)
+
+
+def test_a_ban_that_could_not_be_sent_is_sent_later(irqbalance: FakeIRQBalance) -> None:
+    class Full(IRQBalance):
+        def ban(self, *_: object) -> None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    kernel = Kernel()
+    folder, notes = str(irqbalance.path.parent), MemoryNotes(kernel)
+    Tuner(kernel, balancer=IRQBalance(folder)).tune([A], notes)
+    Tuner(kernel, balancer=Full(folder)).tune([], notes)
+    # It has not heeded yet what it was told first, so what it says is what it had banned by itself.
+    assert str(irqbalance.banned) == "7"
+    Tuner(kernel, balancer=IRQBalance(folder)).tune([], notes)
+    assert banned(irqbalance) == "7"
+    Tuner(kernel, balancer=IRQBalance(folder)).tune([], notes)
+    assert (banned(irqbalance), notes.document) == ("7", None)
+
+
+def test_a_driver_that_is_killed_before_it_takes_a_ban_back_does_so_later(irqbalance: FakeIRQBalance) -> None:
+    class Killed(IRQBalance):
+        def ban(self, *_: object) -> None:
+            raise PowerCutError
+
+    kernel = Kernel()
+    folder, notes = str(irqbalance.path.parent), MemoryNotes(kernel)
+    Tuner(kernel, balancer=IRQBalance(folder)).tune([A], notes)
+    with pytest.raises(PowerCutError):
+        Tuner(kernel, balancer=Killed(folder)).tune([], notes)
+    Tuner(kernel, balancer=IRQBalance(folder)).tune([], notes)
     assert banned(irqbalance) == "7"
