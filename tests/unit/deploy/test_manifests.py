@@ -264,3 +264,24 @@ def test_the_drivers_own_pod_starts_where_the_runtime_requires_the_driver() -> N
 def test_the_namespace_lets_the_pod_in() -> None:
     labels = the("Namespace", "dranode")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+# A row of the tables of what is mounted: the paths in its first cell, and whether any cell says that it is written.
+_ROW = re.compile(r"^\| (?P<paths>[^|]*`/[^|]*)\|(?P<rest>.*)\|$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", [DEPLOY, *COMPONENTS], ids=lambda path: path.name)
+def test_the_security_model_has_every_mount_and_says_which_are_written(folder: Path) -> None:
+    text = (DEPLOY.parent / "docs" / "security.md").read_text()
+    said: dict[str, bool] = {}
+    for row in _ROW.finditer(text):
+        written = "to write" in row["paths"] or row["rest"].rpartition("|")[2].strip() in ("yes", "connects")
+        said |= dict.fromkeys(re.findall(r"`(/[^`]+)`", row["paths"]), written)
+    (container,), (plain,) = (pod(each)["containers"] for each in (folder, DEPLOY))
+    # A distribution has the same folders elsewhere.
+    usual = {one["name"]: one["mountPath"] for one in plain["volumeMounts"]}
+    mounted = {
+        usual.get(one["name"], one["mountPath"].removeprefix("/host")): not one.get("readOnly")
+        for one in container["volumeMounts"]
+    }
+    assert mounted == {path: said.get(path) for path in mounted}
