@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import grpc
+
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.local.kubelet import KubeletError
 from tests.interop.cri import Pod, wait_until
@@ -20,6 +22,8 @@ _MIB = 1 << 20
 _PAGES = "2MB"
 # A pod's sandbox costs more than all the rest of a claim, so pods have claims one after the other.
 _PODS = 8
+# Each makes the runtime move what is in the way.
+_ATTEMPTS = 20
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +75,8 @@ class RandomClaims:
         self._dice = random.Random(seed)
         self._alive: list[_Claim] = []
         self._free = [Pod(f"slot{number}", f"pod-slot{number}") for number in range(_PODS)]
-        self.counts = dict.fromkeys(("prepared", "refused", "driver killed", "runtime killed", "containers read"), 0)
+        counted = ("prepared", "refused", "starts refused", "driver killed", "runtime killed", "containers read")
+        self.counts = dict.fromkeys(counted, 0)
         self._all_nodes = CPUSet(offers.numa)
 
     def run(self, claims: int) -> None:
@@ -119,11 +124,27 @@ class RandomClaims:
         containers = []
         for number, requests in enumerate(parts):
             devices = tuple(dict.fromkeys(device for request in requests for device in cdi[request]))
-            container = self._node.runtime.cri.run(pod, f"{name}-{number}", cdi=devices, pages={_PAGES: 0})
+            container = self._start(pod, f"{name}-{number}", devices)
             containers.append((container, _union([expected[request] for request in requests], self._all_nodes)))
         self._alive.append(_Claim(name, pod, tuple(containers)))
         self.counts["prepared"] += 1
         return True
+
+    def _start(self, pod: Pod, name: str, cdi: Sequence[str]) -> str:
+        """Run a container, made again as kubelet does while the kernel still has another on its CPUs."""
+        cri = self._node.runtime.cri
+        for attempt in range(_ATTEMPTS):
+            container = cri.create(pod, name, cdi=cdi, pages={_PAGES: 0}, attempt=attempt)
+            try:
+                cri.call("StartContainer", container_id=container)
+            except grpc.RpcError as error:
+                if "is on CPUs" not in (error.details() or "") or attempt + 1 == _ATTEMPTS:
+                    raise
+                self.counts["starts refused"] += 1
+                cri.remove(container)
+            else:
+                break
+        return container
 
     def _draw(self) -> tuple[dict[str, Wanted], Mapping[str, Expected]]:
         """Return what a claim asks for by request, and what each request should come to."""

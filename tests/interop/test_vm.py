@@ -37,6 +37,12 @@ def test_containers_have_one_request_each_or_shared_cpus_besides(machine: Machin
     machine.test("tests/interop/test_containerd.py", "-k", "request_that_it_names or own_and_shared", INTEROP=version)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_claims_container_does_not_start_while_another_is_on_its_cpus(machine: Machine, version: str) -> None:
+    build(version)
+    machine.test("tests/interop/test_starts.py", INTEROP=version)
+
+
 _ISOLATION = ("tests/interop/test_isolation.py", "-k", "movable or systemd or partition or killed and 5")
 
 
