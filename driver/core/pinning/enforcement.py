@@ -8,7 +8,7 @@ alone never decides how it is pinned.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -23,17 +23,17 @@ from dranode.driver.core.pinning.corrections import Drift, drift, drifted, has_w
 from dranode.driver.core.pinning.effective import Effective
 from dranode.driver.core.pinning.hugepages import limits_over
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
-from dranode.driver.core.pinning.pinned import (
-    Pinned,
-    bound_nodes,
-    expected,
-    having,
-    nodes_near_cpus,
-    resources_for,
-    some_of,
-    stays_on,
+from dranode.driver.core.pinning.pinned import Pinned, expected, resources_for, some_of, stays_on
+from dranode.driver.core.pinning.refusals import (
+    claims_shared_unduly,
+    offline_claims,
+    users_in_the_way,
+    why_in_use,
+    why_memory_elsewhere,
+    why_occupied,
+    why_without_cpus,
 )
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
 
 NOTHING_FOUND_OUT = Evidence()
 NOTHING_READ: Final[Mapping[str, Effective]] = MappingProxyType({})
@@ -77,21 +77,21 @@ def create(
     # Not every runtime reports that a container has exited, but kubelet runs only one container of a name at a time.
     gone = evidence.gone or frozenset()
     drop = (*containers.namesakes(container), *gone)
-    users = [(claim, user) for claim in identity.claims for user in _users(container, claim, containers)]
+    users = [(claim, user) for claim in identity.claims for user in users_in_the_way(container, claim, containers)]
     users = [(claim, user) for claim, user in users if user.id not in drop]
     # All at once: each of several claims may have been left by another container.
     started = tuple(dict.fromkeys(user.id for _, user in users if user.started))
     if started and evidence.gone is None:
         return AskProcesses(started)
     if users:
-        return CreationRefused(_conflict(container, *users[0]))
+        return CreationRefused(why_in_use(container, *users[0]))
     if snapshot.unread is not None and any(each.unresolved for each in containers):
         # Whatever that container's claim holds, neither the ledger's last word nor a CDI spec says it.
         snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
     resources = resources_for(identity.claims, snapshot, container.hugepages)
-    refusal = _no_cpus(container, identity.claims, snapshot, resources.cpus) if snapshot.pins_cpus else ""
-    refusal = refusal or _memory_elsewhere(container, identity.claims)
-    refusal = refusal or _occupied(containers, snapshot, container, identity.claims, drop)
+    refusal = why_without_cpus(container, identity.claims, snapshot, resources.cpus) if snapshot.pins_cpus else ""
+    refusal = refusal or why_memory_elsewhere(container, identity.claims)
+    refusal = refusal or why_occupied(containers, snapshot, container, identity.claims, drop)
     if refusal:
         return CreationRefused(refusal)
     change, updates = settle(containers, snapshot, drop)
@@ -105,7 +105,7 @@ def create(
         hugepages=container.hugepages,
     ).given(resources)
     change = replace(change, put=(*change.put, pinned))
-    return Allowed(change, resources, updates, tuple(_offline(identity.claims, snapshot)))
+    return Allowed(change, resources, updates, tuple(offline_claims(identity.claims, snapshot)))
 
 
 def meet(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
@@ -207,7 +207,7 @@ def synchronize(
     known.carry_out(drifted(known, (*(own for own in drifts if own.container.id not in effective), *adrift)))
     change, updates = settle(known, snapshot)
     known.carry_out(change)
-    warnings.extend(_shared_unduly(known, snapshot))
+    warnings.extend(claims_shared_unduly(known, snapshot))
     # Containers without a CPU set were not pinned until now.
     unpinned = tuple(own.container for own in known if not (own.container.cpus or own.unsure) and snapshot.pins_cpus)
     put = ContainerChange(tuple(known), settled=snapshot)
@@ -260,99 +260,3 @@ def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = N
 def _slim(container: Container) -> Container:
     """Return a container without the parts that only its identification needs."""
     return replace(container, env=(), cdi_devices=())
-
-
-def _users(container: Container, claim: HeldClaim, containers: Containers) -> tuple[Container, ...]:
-    """The containers that keep this one from using the claim."""
-    if not claim.exclusive:
-        return ()
-    users = containers.users_of(claim)
-    pod = container.pod.uid
-    return tuple(user for user in users if user.pod.uid != pod or not pod) if claim.shared_in_pod else users
-
-
-def _shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iterator[str]:
-    """The claims that several running containers have against their rules: no driver could refuse the second then."""
-    for claim in snapshot.claims.values():
-        for user in containers.users(claim.key):
-            pinned = containers.get(user.id)
-            mine = (each for each in having(pinned, snapshot) if each.key == claim.key) if pinned else ()
-            others = [other for each in mine for other in _users(user, each, containers) if other.id != user.id]
-            if others:
-                yield f"claim {claim.claim} is in use by {user} and {others[0]}, although it may not be shared so"
-                break
-
-
-def _conflict(container: Container, claim: HeldClaim, user: Container) -> str:
-    if container.pod.uid != user.pod.uid:
-        remedy = "only containers of one pod may share it; give each pod a claim of its own (a ResourceClaimTemplate)"
-    else:
-        remedy = 'one container may use it at a time unless its configuration says "sharing: pod"'
-    return f"claim {claim.claim} is in use by {user}, so {container} cannot have it: {remedy}"
-
-
-def _occupied(
-    containers: Containers,
-    snapshot: HeldSnapshot,
-    container: Container,
-    claims: Collection[HeldClaim],
-    drop: Collection[str],
-) -> str:
-    """Return why the CPUs of the claims are not the container's yet; empty if they are.
-
-    While the ledger cannot be read no mask is changed, so a container that was not moved in time stays on them.
-    """
-    held = CPUSet.union(claim.held for claim in claims) & snapshot.online
-    if snapshot.unread is None or not held:
-        return ""
-    keys = {claim.key for claim in claims}
-    for other in containers:
-        # A container without a CPU set runs on every CPU.
-        runs_on = other.cpus or snapshot.online
-        if other.container.id not in drop and keys.isdisjoint(other.claims) and not runs_on.isdisjoint(held):
-            names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
-            return (
-                f"{other.container} still runs on CPUs {runs_on}, of which {names} holds some, and no container is "
-                f"moved now: {snapshot.unread.reason}; {container} can start once the ledger can be read again"
-            )
-    return ""
-
-
-def _no_cpus(container: Container, claims: Collection[HeldClaim], snapshot: HeldSnapshot, cpus: CPUSet) -> str:
-    """Return why a container has no CPU to start on, of its claims or of the shared pool; empty if it has."""
-    names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
-    if cpus and (not names or any(claim.cpus & snapshot.online for claim in claims)):
-        return ""
-    if snapshot.unread is not None and not names:
-        return (
-            f"nobody can say which CPUs are free for {container}, which has no claim: {snapshot.unread.reason}; "
-            "reserve CPUs, so that such containers always have some"
-        )
-    if names:
-        return f"every CPU of {names} is offline, so {container} cannot run: bring them back or recreate the pod"
-    return (
-        f"claims hold every CPU ({snapshot.held}), so none is left for {container}, which has no claim: "
-        "reserve CPUs, so that such containers always have some"
-    )
-
-
-def _memory_elsewhere(container: Container, claims: tuple[HeldClaim, ...]) -> str:
-    """Return why a container cannot have memory of these nodes; empty if it can."""
-    near = nodes_near_cpus(claims)
-    elsewhere = bound_nodes(claims) - near
-    if not near or not elsewhere:
-        return ""
-    memory = ", ".join(str(claim.claim) for claim in claims if claim.nodes & elsewhere)
-    local = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
-    return (
-        f"{container} has memory on NUMA nodes {elsewhere} by claim {memory}, but claim {local} asks for memory that "
-        f"is local to its CPUs, on NUMA nodes {near}: align the claims by matchAttribute "
-        "resource.kubernetes.io/numaNode, or leave out memory: local"
-    )
-
-
-def _offline(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Iterator[str]:
-    for claim in claims:
-        offline = claim.cpus - snapshot.online
-        if offline:
-            yield f"claim {claim.claim} has CPUs {claim.cpus}, of which {offline} are offline"

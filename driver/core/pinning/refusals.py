@@ -1,0 +1,111 @@
+"""Says why a container may not have what its claims give it, or not yet, and what of that is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.pinning.container_index import Containers
+from dranode.driver.core.pinning.containers import Container
+from dranode.driver.core.pinning.pinned import bound_nodes, having, nodes_near_cpus
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+
+
+def users_in_the_way(container: Container, claim: HeldClaim, containers: Containers) -> tuple[Container, ...]:
+    """Return the containers that keep this one from using the claim."""
+    if not claim.exclusive:
+        return ()
+    users = containers.users_of(claim)
+    pod = container.pod.uid
+    return tuple(user for user in users if user.pod.uid != pod or not pod) if claim.shared_in_pod else users
+
+
+def claims_shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iterator[str]:
+    """Yield a sentence for each claim that containers have against its rules: no driver could refuse the second."""
+    for claim in snapshot.claims.values():
+        for user in containers.users(claim.key):
+            pinned = containers.get(user.id)
+            mine = (each for each in having(pinned, snapshot) if each.key == claim.key) if pinned else ()
+            others = [
+                other for each in mine for other in users_in_the_way(user, each, containers) if other.id != user.id
+            ]
+            if others:
+                yield f"claim {claim.claim} is in use by {user} and {others[0]}, although it may not be shared so"
+                break
+
+
+def why_in_use(container: Container, claim: HeldClaim, user: Container) -> str:
+    """Return why a container cannot have a claim that another one uses."""
+    if container.pod.uid != user.pod.uid:
+        remedy = "only containers of one pod may share it; give each pod a claim of its own (a ResourceClaimTemplate)"
+    else:
+        remedy = 'one container may use it at a time unless its configuration says "sharing: pod"'
+    return f"claim {claim.claim} is in use by {user}, so {container} cannot have it: {remedy}"
+
+
+def why_occupied(
+    containers: Containers,
+    snapshot: HeldSnapshot,
+    container: Container,
+    claims: Collection[HeldClaim],
+    drop: Collection[str],
+) -> str:
+    """Return why the CPUs of the claims are not the container's yet; empty if they are.
+
+    While the ledger cannot be read no mask is changed, so a container that was not moved in time stays on them.
+    """
+    held = CPUSet.union(claim.held for claim in claims) & snapshot.online
+    if snapshot.unread is None or not held:
+        return ""
+    keys = {claim.key for claim in claims}
+    for other in containers:
+        # A container without a CPU set runs on every CPU.
+        runs_on = other.cpus or snapshot.online
+        if other.container.id not in drop and keys.isdisjoint(other.claims) and not runs_on.isdisjoint(held):
+            names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+            return (
+                f"{other.container} still runs on CPUs {runs_on}, of which {names} holds some, and no container is "
+                f"moved now: {snapshot.unread.reason}; {container} can start once the ledger can be read again"
+            )
+    return ""
+
+
+def why_without_cpus(container: Container, claims: Collection[HeldClaim], snapshot: HeldSnapshot, cpus: CPUSet) -> str:
+    """Return why a container has no CPU to start on, of its claims or of the shared pool; empty if it has."""
+    names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+    if cpus and (not names or any(claim.cpus & snapshot.online for claim in claims)):
+        return ""
+    if snapshot.unread is not None and not names:
+        return (
+            f"nobody can say which CPUs are free for {container}, which has no claim: {snapshot.unread.reason}; "
+            "reserve CPUs, so that such containers always have some"
+        )
+    if names:
+        return f"every CPU of {names} is offline, so {container} cannot run: bring them back or recreate the pod"
+    return (
+        f"claims hold every CPU ({snapshot.held}), so none is left for {container}, which has no claim: "
+        "reserve CPUs, so that such containers always have some"
+    )
+
+
+def why_memory_elsewhere(container: Container, claims: tuple[HeldClaim, ...]) -> str:
+    """Return why a container cannot have memory of these nodes; empty if it can."""
+    near = nodes_near_cpus(claims)
+    elsewhere = bound_nodes(claims) - near
+    if not near or not elsewhere:
+        return ""
+    memory = ", ".join(str(claim.claim) for claim in claims if claim.nodes & elsewhere)
+    local = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+    return (
+        f"{container} has memory on NUMA nodes {elsewhere} by claim {memory}, but claim {local} asks for memory that "
+        f"is local to its CPUs, on NUMA nodes {near}: align the claims by matchAttribute "
+        "resource.kubernetes.io/numaNode, or leave out memory: local"
+    )
+
+
+def offline_claims(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Iterator[str]:
+    """Yield a sentence for each claim that has CPUs which are offline."""
+    for claim in claims:
+        offline = claim.cpus - snapshot.online
+        if offline:
+            yield f"claim {claim.claim} has CPUs {claim.cpus}, of which {offline} are offline"
