@@ -9,7 +9,16 @@ from dranode.driver.core.api.documents import API_VERSION
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.settled import CONTROLLER, SLICES, content_of, expect_back, settled_content
+from dranode.sanity.checks.settled import (
+    CONTROLLER,
+    SLICES,
+    content_of,
+    delete_slices,
+    expect_back,
+    settled_content,
+    take_a_device_out,
+    writes_within,
+)
 from dranode.sanity.checks.slices import published_slices
 
 _GATES: Final = (
@@ -28,8 +37,7 @@ _GATES: Final = (
 def deleted_slices_come_back(bench: Bench) -> None:
     """All of the driver's at once."""
     before = settled_content(bench)
-    for document in bench.slices():
-        bench.server().objects.remove(SLICES, document["metadata"]["name"])
+    delete_slices(bench)
     expect_back(bench, before, "all slices were deleted")
 
 
@@ -44,7 +52,7 @@ def edited_slices_are_put_right(bench: Bench) -> None:
     document = next((each for each in bench.slices() if each["spec"].get("devices")), None)
     if document is None:
         raise Unable("the driver publishes no device")
-    bench.server().objects.edit(SLICES, document["metadata"]["name"], lambda edited: edited["spec"]["devices"].pop())
+    take_a_device_out(bench, document)
     expect_back(bench, before, "a device was taken out of a slice")
 
 
@@ -95,9 +103,7 @@ def foreign_slices_are_left_alone(bench: Bench) -> None:
 def nothing_is_written_needlessly(bench: Bench) -> None:
     """A while without events."""
     settled_content(bench)
-    before = len(bench.server().writes(SLICES))
-    bench.eventually(lambda: False, bench.quiet)
-    count = len(bench.server().writes(SLICES)) - before
+    count = writes_within(bench, bench.quiet)
     expect(count == 0, f"{count} writes of slices within {bench.quiet:g} s", "compare before writing")
 
 
@@ -126,9 +132,7 @@ def _goes_on_writing(bench: Bench) -> str:
     """Return how much is written at last; empty as soon as nothing is: a slow driver may be about to end."""
     written, seconds = 0, bench.quiet
     for seconds in (bench.quiet, 2 * bench.quiet, 4 * bench.quiet):
-        before = len(bench.server().writes(SLICES))
-        bench.eventually(lambda: False, seconds)
-        written = len(bench.server().writes(SLICES)) - before
+        written = writes_within(bench, seconds)
         if not written:
             return ""
     return f"{written} writes within {seconds:g} s"
@@ -148,8 +152,7 @@ def dropped_fields_are_accepted(bench: Bench) -> None:
     objects = bench.server().objects
     objects.gates_off.update(_GATES)
     count = len(bench.slices())
-    for document in bench.slices():
-        objects.remove(SLICES, document["metadata"]["name"])
+    delete_slices(bench)
     bench.eventually(lambda: len(bench.slices()) >= count)
     bench.eventually(lambda: False, min(bench.quiet, 1.0))
     written = _goes_on_writing(bench)
@@ -157,6 +160,5 @@ def dropped_fields_are_accepted(bench: Bench) -> None:
     try:
         expect(not written, written, "compare with what the server stored")
     finally:
-        for document in bench.slices():
-            objects.remove(SLICES, document["metadata"]["name"])
+        delete_slices(bench)
         bench.eventually(lambda: len(bench.slices()) >= count)

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.settled import CONTROLLER, SLICES, expect_back, settled_content
+from dranode.sanity.checks.settled import (
+    CONTROLLER,
+    SLICES,
+    delete_slices,
+    expect_back,
+    settled_content,
+    take_a_device_out,
+)
 from dranode.sanity.checks.slices import published_slices
 from dranode.sanity.http_requests import RequestFault
 from dranode.sanity.kinds import kind_of
@@ -36,8 +43,7 @@ def server_errors_are_overcome(bench: Bench) -> None:
 def _overcomes(bench: Bench, *faults: RequestFault) -> None:
     before = settled_content(bench)
     bench.server().faults.extend(faults)
-    for document in bench.slices():
-        bench.server().objects.remove(SLICES, document["metadata"]["name"])
+    delete_slices(bench)
     expect_back(bench, before, "writes failed")
 
 
@@ -78,8 +84,7 @@ def _outlives(bench: Bench, happens: Callable[[], object]) -> None:
     before = settled_content(bench)
     happens()
     bench.eventually(lambda: False, min(bench.quiet, 0.5))
-    for document in bench.slices():
-        bench.server().objects.remove(SLICES, document["metadata"]["name"])
+    delete_slices(bench)
     expect_back(bench, before, "the server came back")
 
 
@@ -127,7 +132,7 @@ def updates_are_based_on_a_version(bench: Bench) -> None:
     """A slice is changed by somebody else, so that it must be updated."""
     before = settled_content(bench)
     document = next((each for each in bench.slices() if each["spec"].get("devices")), bench.slices()[0])
-    bench.server().objects.edit(SLICES, document["metadata"]["name"], lambda edited: edited["spec"]["devices"].pop())
+    take_a_device_out(bench, document)
     expect_back(bench, before, "a device was taken out of a slice")
     updates = [seen for seen in bench.server().requests("PUT", SLICES) if isinstance(seen.body, dict)]
     if not updates:
@@ -163,8 +168,7 @@ def _older_server(bench: Bench, versions: tuple[str, ...]) -> None:
     try:
         process.kill()
         bench.disconnect()
-        for document in bench.slices():
-            server.objects.remove(SLICES, document["metadata"]["name"])
+        delete_slices(bench)
         process.start()
         bench.connect()
         expect_back(bench, before, f"a start before a server with {versions[0]}")

@@ -48,13 +48,26 @@ def settled_content(bench: Bench) -> list[Any]:
     """The content once nothing has been written for a moment, or at last when patience ends."""
     published_slices(bench)
 
-    def settled() -> bool:
-        count = len(bench.server().writes(SLICES))
-        bench.eventually(lambda: False, min(bench.quiet, 1.0))
-        return len(bench.server().writes(SLICES)) == count
-
-    bench.eventually(settled)
+    bench.eventually(lambda: not writes_within(bench, min(bench.quiet, 1.0)))
     return content_of(bench)
+
+
+def delete_slices(bench: Bench) -> None:
+    """Delete all of the driver's slices."""
+    for document in bench.slices():
+        bench.server().objects.remove(SLICES, document["metadata"]["name"])
+
+
+def take_a_device_out(bench: Bench, document: KubeDocument) -> None:
+    """Take the last device out of a slice that the server has."""
+    bench.server().objects.edit(SLICES, document["metadata"]["name"], lambda edited: edited["spec"]["devices"].pop())
+
+
+def writes_within(bench: Bench, seconds: float) -> int:
+    """Return how many writes of slices come within a while."""
+    before = len(bench.server().writes(SLICES))
+    bench.eventually(lambda: False, seconds)
+    return len(bench.server().writes(SLICES)) - before
 
 
 def expect_back(bench: Bench, before: list[Any], what: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from functools import cache
 from pathlib import Path
@@ -64,6 +67,28 @@ class PodResources:
 
     def close(self) -> None:
         self._server.stop(None).wait()
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder of a short path, since those of sockets have to stay below 108 bytes; it is removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="dn-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def started(node: Node) -> Iterator[Node]:
+    """A node whose runtime and driver are started, with the image of containers; it is closed afterwards."""
+    try:
+        node.runtime.start()
+        node.runtime.load_image()
+        node.start_driver()
+        yield node
+    finally:
+        node.close()
 
 
 class Node:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
 from tests.interop.crio import CRIO, why_no_crio
-from tests.interop.node import ONLINE, Node
+from tests.interop.node import ONLINE, Node, short_folder
 
 VERSIONS = os.environ.get("INTEROP", "").split()
 
@@ -65,10 +63,8 @@ def made(version: str, folder: Path, *, cdi: bool = True) -> Node:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    # Socket paths have to stay below 108 bytes.
-    name = tempfile.mkdtemp(prefix="dn-")
-    yield Path(name)
-    shutil.rmtree(name, ignore_errors=True)
+    with short_folder() as name:
+        yield name
 
 
 @pytest.fixture

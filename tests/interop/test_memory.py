@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.local.kubelet import KubeletError
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
-from tests.interop.node import ONLINE, UNIFIED, Node
+from tests.interop.node import ONLINE, UNIFIED, Node, short_folder, started
 from tests.interop.random_claims import Offers, RandomClaims
 
 VERSIONS = os.environ.get("INTEROP", "").split()
@@ -87,19 +85,10 @@ def hugetlb_controller() -> Iterator[None]:
 @pytest.fixture(params=[(version, False) for version in VERSIONS or ["none"]], ids=str)
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     version, exclusive = request.param
-    # Socket paths have to stay below 108 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="dn-"))
-    with reserved_pages(), hugetlb_controller():
+    with reserved_pages(), hugetlb_controller(), short_folder() as folder:
         options = ["--hugepages-exclusive"] if exclusive else []
-        node = Node(Containerd(build(version), folder), {"cpu": CPU, "memory": MEMORY}, options)
-        try:
-            node.runtime.start()
-            node.runtime.load_image()
-            node.start_driver()
+        with started(Node(Containerd(build(version), folder), {"cpu": CPU, "memory": MEMORY}, options)) as node:
             yield node
-        finally:
-            node.close()
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def exclusively(function: Any) -> Any:

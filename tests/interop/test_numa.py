@@ -6,8 +6,6 @@ Few machines that pass tests are of this kind; `make interop-vm` passes these in
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
-from tests.interop.node import ONLINE, Node
+from tests.interop.node import ONLINE, Node, short_folder, started
 
 VERSIONS = os.environ.get("INTEROP", "").split()
 _NODES = [Path(f"/sys/devices/system/node/node{number}/cpulist") for number in range(2)]
@@ -39,17 +37,8 @@ A, B, C = (Pod(name, f"pod-{name}") for name in "abc")
 
 @pytest.fixture(params=VERSIONS or ["none"])
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    # Socket paths have to stay below 108 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="dn-"))
-    node = Node(Containerd(build(request.param), folder))
-    try:
-        node.runtime.start()
-        node.runtime.load_image()
-        node.start_driver()
+    with short_folder() as folder, started(Node(Containerd(build(request.param), folder))) as node:
         yield node
-    finally:
-        node.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_claims_on_two_numa_nodes_hold_their_pods_to_cpus_of_each(node: Node) -> None:

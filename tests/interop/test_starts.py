@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
-from tests.interop.node import ONLINE, Node
+from tests.interop.node import ONLINE, Node, short_folder, started
 
 VERSIONS = [version for version in os.environ.get("INTEROP", "").split() if version != "crio"]
 REASON = (
@@ -43,25 +42,19 @@ esac
 
 @pytest.fixture(params=VERSIONS or ["none"])
 def node(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    # Socket paths have to stay below 108 bytes.
-    folder = Path(tempfile.mkdtemp(prefix="dn-"))
-    runc = folder / "bin" / "runc"
-    for place in (runc.parent, folder / "waits"):
-        place.mkdir()
-    runc.write_text(_RUNC.format(folder=folder, runc=shutil.which("runc")))
-    runc.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{runc.parent}:{os.environ['PATH']}")
-    node = Node(Containerd(build(request.param), folder))
-    try:
-        node.runtime.start()
-        node.runtime.load_image()
-        node.start_driver()
-        yield node
-    finally:
-        for file in (folder / "fails", *(folder / "waits").iterdir()):
-            file.unlink(missing_ok=True)
-        node.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with short_folder() as folder:
+        runc = folder / "bin" / "runc"
+        for place in (runc.parent, folder / "waits"):
+            place.mkdir()
+        runc.write_text(_RUNC.format(folder=folder, runc=shutil.which("runc")))
+        runc.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{runc.parent}:{os.environ['PATH']}")
+        with started(Node(Containerd(build(request.param), folder))) as node:
+            try:
+                yield node
+            finally:
+                for file in (folder / "fails", *(folder / "waits").iterdir()):
+                    file.unlink(missing_ok=True)
 
 
 def test_a_claims_container_does_not_start_while_the_runtime_cannot_move_the_others(node: Node) -> None:

@@ -32,6 +32,16 @@ from tests.fakes.topology import regular, topology
 # Two sockets with one NUMA node each, four cores with two threads: the example of the reference sheet, 2.3.
 EXAMPLE = regular(sockets=2, numa=1, l3=1, cores=4, threads=2)
 INDIVIDUAL = CPUOptions(mode=DeviceMode.INDIVIDUAL)
+# What is published of the second core of EXAMPLE, and of its first thread.
+SECOND_CORE = {
+    "resource.kubernetes.io/numaNode": {"int": 0},
+    "dra.cpu/socketID": {"int": 0},
+    "dra.cpu/cpuID": {"int": 1},
+    "dra.cpu/coreID": {"int": 1},
+    "dra.cpu/cacheL3ID": {"int": 0},
+    "dra.cpu/coreType": {"string": "standard"},
+    "dra.cpu/smtEnabled": {"bool": True},
+}
 RANGE = {"default": "1", "validRange": {"min": "1", "step": "1"}}
 
 
@@ -92,15 +102,7 @@ def test_an_individual_device_is_called_by_its_cpu() -> None:
     first, second, *rest = published(EXAMPLE, options)
     assert first == {
         "name": "cpu001",
-        "attributes": {
-            "resource.kubernetes.io/numaNode": {"int": 0},
-            "dra.cpu/socketID": {"int": 0},
-            "dra.cpu/cpuID": {"int": 1},
-            "dra.cpu/coreID": {"int": 1},
-            "dra.cpu/cacheL3ID": {"int": 0},
-            "dra.cpu/coreType": {"string": "standard"},
-            "dra.cpu/smtEnabled": {"bool": True},
-        },
+        "attributes": SECOND_CORE,
         "nodeAllocatableResources": {"cpu": {"mapping": {"deviceMultiplier": "1"}}},
     }
     assert second["name"] == "cpu009"
@@ -126,13 +128,7 @@ def test_with_whole_cores_an_individual_device_is_a_core() -> None:
     assert first == {
         "name": "core001",
         "attributes": {
-            "resource.kubernetes.io/numaNode": {"int": 0},
-            "dra.cpu/socketID": {"int": 0},
-            "dra.cpu/cpuID": {"int": 1},
-            "dra.cpu/coreID": {"int": 1},
-            "dra.cpu/cacheL3ID": {"int": 0},
-            "dra.cpu/coreType": {"string": "standard"},
-            "dra.cpu/smtEnabled": {"bool": True},
+            **SECOND_CORE,
             "dra.cpu/numCPUs": {"int": 2},
             "dra.cpu/isolated": {"bool": False},
             "dra.cpu/nohzFull": {"bool": False},
