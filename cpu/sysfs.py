@@ -10,7 +10,7 @@ the lower CPU (or node) counts. Each kind of contradiction makes one warning.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -248,11 +248,7 @@ class _Reader:
         for cpu in CPUSet.of_mask(online):
             if cpu not in node_of and (own := self._own_node(cpu)) is not None:
                 node_of[cpu] = own
-        if node_of and len(node_of) < online.bit_count():
-            unclaimed = CPUSet.of_mask(online & ~CPUSet(node_of).mask)
-            self._files.doubt(
-                "no node", f"no NUMA node claims the CPUs {unclaimed}, though others are claimed; they are on none"
-            )
+        self._doubt_unclaimed(CPUSet.of_mask(online & ~CPUSet(node_of).mask), nodes, node_of)
         if not node_of and not nodes:
             # A kernel without NUMA support has no folder for its one node, which mempolicy and cpusets call node 0.
             return dict.fromkeys(CPUSet.of_mask(online), 0), {0: CPUSet.of_mask(online)}, frozenset({0})
@@ -261,6 +257,14 @@ class _Reader:
             masks[node] = masks.get(node, 0) | 1 << cpu
         by_first = sorted(masks, key=lambda node: _low(masks[node]))
         return node_of, {node: CPUSet.of_mask(masks[node]) for node in by_first}, self._memory_nodes(nodes)
+
+    def _doubt_unclaimed(self, unclaimed: CPUSet, nodes: Sequence[int], node_of: Mapping[int, int]) -> None:
+        if nodes and not node_of:
+            self._files.doubt("no node", "no NUMA node claims a CPU, though there are nodes; the CPUs are on none")
+        elif unclaimed and node_of:
+            self._files.doubt(
+                "no node", f"no NUMA node claims the CPUs {unclaimed}, though others are claimed; they are on none"
+            )
 
     def _node_cpus(self, node: int) -> int:
         folder = f"{NODE_ROOT}/node{node}"

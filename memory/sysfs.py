@@ -135,7 +135,10 @@ class _MemoryReader:
         text = self._text(f"{folder}/physical_package_id")
         if text is None or not _NUMBER.fullmatch(text) or (package and not cpus <= package):
             return None
-        return int(text)
+        # Where the kernel does not list the CPUs of a package, each of them may say which it is of.
+        others = () if package else tuple(cpus)[1:]
+        said = {self._text(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in others}
+        return int(text) if said <= {text, None} else None
 
     def _cpus_of(self, node: int) -> CPUSet:
         """Return the CPUs of a node that are online; all of them if the machine does not say which are."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from dranode.kubectl.readers.host import NodeHost
+from dranode.kubectl.readers.host import HostError, NodeHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,13 @@ def running(host: NodeHost, name: str) -> Program | None:
     """Return the process with a name, as the kernel knows it; None if there is none to see.
 
     Raises:
-        PermissionError: the processes may not be read.
+        HostError: the processes cannot be listed.
     """
-    for pid in host.names("/proc"):
+    try:
+        pids = host.names("/proc")
+    except PermissionError as error:
+        raise HostError("/proc may not be listed, so what runs is not to be seen; try as root") from error
+    for pid in pids:
         if not pid.isdigit():
             continue
         try:

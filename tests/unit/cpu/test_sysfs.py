@@ -233,6 +233,7 @@ class TestNuma:
         topology = read_topology(machine({f"{CPU}/online": "0-1", f"{NODE}/node0/cpulist": ""}))
         assert topology.numa == {}
         assert topology.cpus[0].numa is None
+        assert topology.warnings == ("no NUMA node claims a CPU, though there are nodes; the CPUs are on none",)
 
     @pytest.mark.parametrize(
         ("files", "links", "sentence"),

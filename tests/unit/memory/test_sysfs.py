@@ -195,7 +195,9 @@ class TestPlaces:
         files = {**one_node(), f"{topology}/physical_package_id": "3", f"{topology}/package_cpus_list": "0"}
         assert read(files).nodes[0].socket is None
         assert read({**files, f"{topology}/package_cpus_list": "0-1"}).nodes[0].socket == 3
-        assert read(without(files, f"{topology}/package_cpus_list")).nodes[0].socket == 3
+        unlisted = without(files, f"{topology}/package_cpus_list")
+        assert read(unlisted).nodes[0].socket == 3
+        assert read({**unlisted, f"{CPU}/cpu1/topology/physical_package_id": "4"}).nodes[0].socket is None
         assert read({**files, f"{topology}/physical_package_id": "-1"}).nodes[0].socket is None
 
 

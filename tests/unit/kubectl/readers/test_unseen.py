@@ -34,6 +34,7 @@ def test_what_cannot_be_seen_is_said_and_not_judged(node: FakeNode) -> None:
         ("etc/containerd", ["the runtime's configuration"]),
         ("run/cdi", []),
         ("etc/kubelet.d", ["kubelet's configuration"]),
+        ("proc", ["/proc may not be listed"]),
     ],
 )
 def test_what_may_not_be_looked_into_is_said_and_not_judged(
