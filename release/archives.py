@@ -50,8 +50,22 @@ def _program(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
-    member.mtime, member.mode = int(epoch()), 0o644
+    member.mtime, member.mode = int(epoch()), 0o755 if member.isdir() else 0o644
+    member.pax_headers = {}
     return member
+
+
+def settle(path: Path) -> None:
+    """Pack a tar anew, in the order of its members' names and with the release's time.
+
+    Engines write the blobs of an image at the time and in the order in which they come by them.
+    """
+    packed = path.with_suffix(".packed")
+    with tarfile.open(path) as old, tarfile.open(packed, mode="w") as new:
+        for member in sorted(old.getmembers(), key=lambda each: each.name):
+            content = old.extractfile(member)
+            new.addfile(_of_nobody(member), content)
+    packed.replace(path)
 
 
 def checksums() -> Path:

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from release import archives
 from release.oci import PlatformImage
 from release.project import DIST, ROOT, commit, epoch, run, version
 
@@ -30,7 +31,7 @@ def _docker() -> bool:
 
 
 def build() -> Path:
-    """Build the image that the DaemonSet runs; the same commit on the same base gives the same layers.
+    """Build the image that the DaemonSet runs; the same commit on the same base gives the same bytes.
 
     Three variables change how. BASE: another base than the Dockerfile's, such as one of a mirror.
     IMAGE_PLATFORMS: `linux/amd64,linux/arm64` for one archive with both; without it that of this machine.
@@ -48,6 +49,7 @@ def build() -> Path:
     if _docker():
         output = f"--output=type=oci,dest={path},rewrite-timestamp=true"
         run("docker", "buildx", "build", *arguments, f"--build-arg=SOURCE_DATE_EPOCH={epoch()}", output, str(ROOT))
+        archives.settle(path)
         return path
     target = ("--manifest", named) if platforms else ("--tag", named)
     # A list of that name that was there before would be added to.
@@ -55,6 +57,7 @@ def build() -> Path:
     run("buildah", "bud", "--layers=false", f"--timestamp={epoch()}", *arguments, *target, str(ROOT))
     push = ("manifest", "push", "--all") if platforms else ("push",)
     run("buildah", *push, "--quiet", named, f"oci-archive:{path}:{named}")
+    archives.settle(path)
     return path
 
 

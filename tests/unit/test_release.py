@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from release import oci
+from release import archives, oci, trial
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = re.compile(
@@ -135,3 +135,29 @@ def test_each_platform_of_an_image_and_packages_in_files_of_their_own_are_read(t
     read = oci.read(archive(tmp_path / "image.tar", blobs, *made))
     assert [each.platform for each in read] == ["linux/amd64", "linux/arm64"]
     assert [[package.name for package in each.base] for each in read] == [["base-files"], ["base-files"]]
+
+
+def test_the_size_of_an_installation_is_that_of_its_files_without_bytecode(tmp_path: Path) -> None:
+    (tmp_path / "package" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "package" / "code.py").write_bytes(b"x" * 1_500_000)
+    (tmp_path / "package" / "__pycache__" / "code.pyc").write_bytes(b"x" * 9_000_000)
+    (tmp_path / "package" / "link.py").symlink_to("code.py")
+    assert trial.megabytes(tmp_path) == pytest.approx(1.5)
+
+
+def test_an_image_has_the_same_bytes_whenever_and_in_whatever_order_its_blobs_were_written(tmp_path: Path) -> None:
+    blobs: dict[str, bytes] = {}
+    made = image(blobs, "amd64", {"var/lib/dpkg/status": b"Package: a\nVersion: 1\nArchitecture: all\n"})
+    first, again = archive(tmp_path / "first.tar", blobs, made), tmp_path / "again.tar"
+    with tarfile.open(first) as old, tarfile.open(again, "w") as new:
+        new.addfile(tarfile.TarInfo("blobs"))
+        for member in reversed(old.getmembers()):
+            member.mtime, member.uname = 1_700_000_000, "somebody"
+            new.addfile(member, old.extractfile(member))
+    with tarfile.open(first, "a") as old:
+        old.addfile(tarfile.TarInfo("blobs"))
+    assert first.read_bytes() != again.read_bytes()
+    for path in (first, again):
+        archives.settle(path)
+        assert [each.platform for each in oci.read(path)] == ["linux/amd64"]
+    assert first.read_bytes() == again.read_bytes()
