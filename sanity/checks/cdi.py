@@ -283,6 +283,22 @@ def variables_stand_once(bench: Bench) -> None:
             expect(values.setdefault(name, value) == value, seen, "name variables by claim or device")
 
 
+@should(
+    "cdi-paths",
+    "A path in the container is given to one file alone by the edits of a claim.",
+    "OCI runtime specification, mounts: they are made in their order, so that a later one hides an earlier one",
+)
+def paths_are_given_once(bench: Bench) -> None:
+    """Mounts and device nodes of all edits that one container gets."""
+    sources: dict[str, str] = {}
+    for edits in _all_edits(bench):
+        given = [(mount.container_path, mount.host_path) for mount in edits.mounts]
+        given += [(node.path, node.host_path or node.path) for node in edits.device_nodes]
+        for path, source in given:
+            seen = f"{path} is {sources.get(path)} and {source}"
+            expect(sources.setdefault(path, source) == source, seen, "name paths by claim or device")
+
+
 def _all_edits(bench: Bench) -> Iterator[ContainerEdits]:
     """The edits of a claim to as many as two devices."""
     devices: Any = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import should
+from dranode.sanity.kubelet import HEALTH_SERVICES, DriverCallError
 from dranode.sanity.process import ProcessUsage
 
 _NODE: Final = "Kubernetes, node allocatable: what node agents use is lost to pods, on every node, for months"
@@ -84,6 +86,41 @@ def the_folder_does_not_fill(bench: Bench) -> None:
     seen = bench.eventually(lambda: len(_files(data)) <= len(before), bench.quiet) or len(_files(data)) <= len(before)
     more = sorted(_files(data) - before)
     expect(seen, f"{_WARM_UP} claims later {len(more)} files are new, such as {more[:3]}", "remove them in Unprepare")
+
+
+@should(
+    "resources-streams",
+    "Health streams that have ended leave no thread and no file descriptor.",
+    "kubelet, pkg/kubelet/cm/dra/plugin: a stream is opened anew whenever one ends and whenever kubelet starts",
+)
+def streams_end(bench: Bench) -> None:
+    """Streams, one after another, each of which the caller ends after its first message."""
+    service = next((each for each in HEALTH_SERVICES if each in bench.info.versions), None)
+    if service is None:
+        raise Unable("the driver advertises no health service")
+    _watch(bench, service, _WARM_UP)
+    before = _usage(bench)
+    _watch(bench, service, _CLAIMS)
+    bench.eventually(lambda: _more(before, _usage(bench)) <= 0, max(bench.quiet, _CLOSED_SECONDS))
+    after = _usage(bench)
+    expect(
+        _more(before, after) <= _MORE,
+        f"{_CLAIMS} streams later there are {after.threads} threads and {after.descriptors} descriptors, "
+        f"{before.threads} and {before.descriptors} before",
+        "end what serves a stream once its caller has gone, even if there is nothing to send",
+    )
+
+
+def _watch(bench: Bench, service: str, count: int) -> None:
+    for _ in range(count):
+        client = bench.another_connection()
+        with contextlib.suppress(DriverCallError), contextlib.closing(client.health(service, bench.patience)) as stream:
+            next(stream, None)
+        client.close()
+
+
+def _more(before: ProcessUsage, after: ProcessUsage) -> int:
+    return max(after.threads - before.threads, after.descriptors - before.descriptors)
 
 
 def _churned(bench: Bench, figure: Callable[[ProcessUsage], int]) -> tuple[int, int]:

@@ -166,3 +166,10 @@ class OneVariable(Spec):
         for device in spec["devices"]:
             value = device["containerEdits"]["env"][0].partition("=")[2]
             device["containerEdits"]["env"] = [f"LIGHT={value}"]
+
+
+@fault("cdi-paths", "/etc/light.conf is /dev/")
+class OnePath(Spec):
+    def change(self, spec: Document) -> None:
+        for source, device in zip(("/dev/null", "/dev/zero"), spec["devices"], strict=False):
+            device["containerEdits"]["mounts"] = [{"hostPath": source, "containerPath": "/etc/light.conf"}]

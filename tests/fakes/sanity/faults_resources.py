@@ -102,3 +102,44 @@ class ReportsWithoutAPause(RightDriver):
     def watch(self, api: Any, context: Any, instance: Instance) -> Iterator[Any]:
         while not instance.stopped.is_set() and context.is_active():
             yield self.health(api)
+
+
+@fault("cdi-foreign", "was removed when the driver started")
+class OwnsTheSpecFolder(RightDriver):
+    def start(self, instance: str = "") -> None:
+        for path in (self.folder / "cdi").glob("*.json"):
+            if not any(uid in path.name for uid in self.records()):
+                path.unlink()
+        super().start(instance)
+
+
+@fault("cdi-foreign", "was removed while a claim came and went")
+class RemovesAllSpecs(RightDriver):
+    def unprepare(self, claim: Any) -> None:
+        super().unprepare(claim)
+        if not self.records():
+            for path in (self.folder / "cdi").glob("*.json"):
+                path.unlink()
+
+
+@fault("registration-foreign", "was removed when the driver started")
+class OwnsTheRegistrationFolder(RightDriver):
+    def start(self, instance: str = "") -> None:
+        for path in (self.folder / "plugins_registry").glob("*.sock"):
+            path.unlink()
+        super().start(instance)
+
+
+@fault("restart-state-not-writable", "has the mode 0666")
+class LetsEverybodyWriteRecords(RightDriver):
+    def save(self, records: dict[str, dict[str, Any]]) -> None:
+        super().save(records)
+        for path in (self.folder / "plugins").glob("*.json"):
+            path.chmod(0o666)
+
+
+@fault("resources-streams", "streams later")
+class LeavesAThreadForEachStream(RightDriver):
+    def watch(self, api: Any, context: Any, instance: Instance) -> Iterator[Any]:
+        self.used = replace(self.used, threads=self.used.threads + 1)
+        yield from super().watch(api, context, instance)
