@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from tests.crash.points import CALLS, missing, traced_calls
 from tests.crash.runs import Point, Violation, every_nth, report
 from tests.fakes.waiting import PATIENCE
@@ -92,10 +90,8 @@ def _attend(node: Node, plugins: int) -> None:
 
 
 def _end(node: Node) -> None:
-    """SIGTERM for the driver, which strace has started."""
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(node.instances[TRACED].process.pid).children():
-            child.terminate()
+    """SIGTERM for the traced instance."""
+    node.instances[TRACED].process.terminate()
     ends = time.monotonic() + PATIENCE
     while node.instances[TRACED].process.poll() is None and time.monotonic() < ends:
         node.runtime.attend(0.05)
@@ -109,7 +105,7 @@ def find_points() -> list[Point]:
     """
     with node() as where:
         work(where, ("-e", f"trace={','.join(f'?{call}' for call in CALLS)}"))
-        if len(where.book.told()) != 2 or where.instances[TRACED].process.poll() != 0:
+        if len(where.book.told()) != 2 or where.instances[TRACED].wait() != 0:
             raise Violation(f"the undisturbed life was not: {where.book.claims}: {where.log[-800:]}")
         counts = traced_calls((where.folder / "trace").read_text(errors="replace"))
     return [Point(call, number) for call in CALLS for number in range(1, counts[call] + 1)]

@@ -13,14 +13,11 @@ import copy
 import random
 import re
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
-
-import psutil
 
 from tests.crash.node_points import TRACED, node
 from tests.crash.points import missing
@@ -102,9 +99,8 @@ def record() -> RecordedLife:
                 note()
                 where.unprepare(TRACED, claims[number - 1])
                 note()
-        for child in psutil.Process(where.instances[TRACED].process.pid).children():
-            child.send_signal(signal.SIGKILL)
-        where.instances[TRACED].process.wait()
+        where.instances[TRACED].process.kill()
+        where.instances[TRACED].wait()
         trace = (where.folder / "trace").read_text(errors="replace")
         return RecordedLife(list(_operations(trace, str(where.data))), known)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dranode.driver.kubelet.sockets import socket_paths
+from tests.fakes.waiting import PATIENCE, eventually
 from tests.hostile.book import RESERVED
 from tests.hostile.kubelet import DriverConnection
 from tests.hostile.zygote import ForkedProcess, zygote
@@ -27,6 +28,14 @@ class Instance:
 
     process: subprocess.Popen[bytes] | ForkedProcess
     connection: DriverConnection
+    tracing: subprocess.Popen[bytes] | None = None
+
+    def wait(self) -> int:
+        """Wait until it has ended, and all of its trace is written; return its exit status."""
+        status = self.process.wait(PATIENCE)
+        if self.tracing is not None:
+            self.tracing.wait(PATIENCE)
+        return status
 
     def close_at_end(self) -> None:
         """Close the connection once the process has ended, so that a call ends too."""
@@ -36,9 +45,9 @@ class Instance:
         self.connection.close()
 
 
-def start(folder: Path, name: str, before: Sequence[str] = ()) -> Instance:
-    """Start an instance by exec, with something before its command."""
-    command = [*before, sys.executable, str(_LAUNCH), *_arguments(name)]
+def start(folder: Path, name: str) -> Instance:
+    """Start an instance by exec."""
+    command = [sys.executable, str(_LAUNCH), *_arguments(name)]
     with (folder / "log").open("ab") as log:
         return _connected(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log), folder, name)
 
@@ -46,6 +55,20 @@ def start(folder: Path, name: str, before: Sequence[str] = ()) -> Instance:
 def fork(folder: Path, name: str) -> Instance:
     """Have an instance forked."""
     return _connected(zygote().fork(folder, _arguments(name)), folder, name)
+
+
+def trace(folder: Path, name: str, tracer: Sequence[str]) -> Instance:
+    """Have an instance forked that `tracer`, a command of strace, follows from its command line on."""
+    process = zygote().fork(folder, _arguments(name), stopped=True)
+    state = Path(f"/proc/{process.pid}/status")
+    eventually(lambda: "State:\tT" in state.read_text())
+    with (folder / "log").open("ab") as log:
+        tracing = subprocess.Popen([*tracer, "-p", str(process.pid)], cwd=folder, stdout=log, stderr=log)
+    eventually(lambda: "TracerPid:\t0\n" not in state.read_text())
+    process.resume()
+    instance = _connected(process, folder, name)
+    instance.tracing = tracing
+    return instance
 
 
 def _arguments(name: str) -> list[str]:

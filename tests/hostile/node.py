@@ -26,7 +26,7 @@ from tests.fakes.nri import container as container_message
 from tests.fakes.nri import pod as pod_message
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.book import Book, BookedClaim, Stage
-from tests.hostile.instance import DRIVER, Instance, fork, start
+from tests.hostile.instance import DRIVER, Instance, fork, start, trace
 from tests.hostile.kubelet import PodResourcesServer
 from tests.hostile.launch import CLOCK
 from tests.hostile.runtime import RunningContainer, Runtime, Violation
@@ -107,17 +107,19 @@ class Node:
 
     # --- the driver ---
 
-    def start(self, name: str, before: Sequence[str] = ()) -> None:
-        """Start an instance: with something before its command by exec, else most are forked by a zygote."""
+    def start(self, name: str, tracer: Sequence[str] = ()) -> None:
+        """Start an instance: some by exec, most forked, as is one that `tracer` follows, a command of strace."""
         self.starts += 1
-        loads = bool(before) or self.starts % EXEC_OF == 0
-        self.instances[name] = start(self.folder, name, before) if loads else fork(self.folder, name)
+        if tracer:
+            self.instances[name] = trace(self.folder, name, tracer)
+        else:
+            self.instances[name] = (start if self.starts % EXEC_OF == 0 else fork)(self.folder, name)
 
     def kill(self, name: str) -> None:
         """End an instance by SIGKILL."""
         instance = self.instances.pop(name)
         instance.process.kill()
-        instance.process.wait()
+        instance.wait()
         instance.connection.close()
 
     def terminate(self, name: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import resource
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +82,18 @@ def test_a_forked_driver_is_a_process_with_an_end_of_its_own(steps: Steps) -> No
     assert forked.wait(PATIENCE) == 0
     wrong = zygote().fork(steps.node.folder, ["clock", "serve", "--nri-socket"])
     assert wrong.wait(PATIENCE) == 2, "a wrong usage"
+
+
+def test_two_threads_may_wait_for_a_forked_driver(steps: Steps) -> None:
+    forked = steps.node.instances["a"].process
+    statuses: list[int | None] = []
+    waiting = [threading.Thread(target=lambda: statuses.append(forked.wait(PATIENCE))) for _ in range(4)]
+    for each in waiting:
+        each.start()
+    forked.kill()
+    for each in waiting:
+        each.join()
+    assert [*statuses, forked.poll()] == [-signal.SIGKILL] * 5
 
 
 def test_some_starts_load_what_they_need(steps: Steps) -> None:

@@ -2,14 +2,15 @@
 
 A forked driver is a process of its own, with its own sockets, files and end; what it does from its command line on is
 what a program does that was started by exec. `python zygote.py FD` is the process that forks them: it is asked through
-the socket FD to start one (`{"folder": ..., "arguments": [...]}`, answered by the process ID), or how one that has
-ended has ended (`{"ended": ...}`, answered by what waitpid says).
+the socket FD to start one (`{"folder": ..., "arguments": [...], "stopped": false}`, answered by the process ID), or how
+one that has ended has ended (`{"ended": ...}`, answered by what waitpid says).
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -20,6 +21,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import weakref
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -35,6 +38,8 @@ MODULES: Final = (
     "dranode.driver.kubelet.service", "dranode.driver.kubelet.podresources", "dranode.driver.kubelet.health",
 )  # fmt: skip
 _MESSAGE: Final = 1 << 16
+# prctl(2): where Yama keeps processes from being traced but by their ancestors, -1 names every process.
+_PR_SET_PTRACER: Final = 0x59616D61
 
 
 class ForkedProcess:
@@ -50,6 +55,9 @@ class ForkedProcess:
         self.returncode: int | None = None
         self._zygote = zygote
         self._descriptor = os.pidfd_open(pid)
+        self._lock = threading.Lock()
+        # Threads that wait for its end have the descriptor in use until they are gone.
+        weakref.finalize(self, os.close, self._descriptor)
 
     def poll(self) -> int | None:
         """Look whether it has ended."""
@@ -70,6 +78,10 @@ class ForkedProcess:
         """Send it SIGKILL, if it runs."""
         self._send(signal.SIGKILL)
 
+    def resume(self) -> None:
+        """Send it SIGCONT, if it runs."""
+        self._send(signal.SIGCONT)
+
     def terminate(self) -> None:
         """Send it SIGTERM, if it runs."""
         self._send(signal.SIGTERM)
@@ -84,9 +96,14 @@ class ForkedProcess:
             end = select.poll()
             end.register(self._descriptor, select.POLLIN)
             if end.poll(None if seconds is None else seconds * 1000):
-                self.returncode = os.waitstatus_to_exitcode(self._zygote.ask({"ended": self.pid}))
-                os.close(self._descriptor)
+                with self._lock:
+                    self._take_status()
         return self.returncode
+
+    def _take_status(self) -> None:
+        # Two threads may wait for one process.
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(self._zygote.ask({"ended": self.pid}))
 
 
 class Zygote:
@@ -94,6 +111,7 @@ class Zygote:
 
     def __init__(self) -> None:
         """Start it; it ends with this process, or when it is closed."""
+        self._lock = threading.Lock()
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", __name__, str(its.fileno())]
         root = Path(__file__).parents[2]
@@ -101,14 +119,19 @@ class Zygote:
         self._process = subprocess.Popen(command, cwd=root, pass_fds=[its.fileno()], process_group=0)
         its.close()
 
-    def fork(self, folder: Path, arguments: Sequence[str]) -> ForkedProcess:
-        """Fork a driver that runs in a folder, with its output at the end of `log` there."""
-        return ForkedProcess(self, self.ask({"folder": str(folder), "arguments": list(arguments)}))
+    def fork(self, folder: Path, arguments: Sequence[str], *, stopped: bool = False) -> ForkedProcess:
+        """Fork a driver that runs in a folder, with its output at the end of `log` there.
+
+        One that is `stopped` does nothing until SIGCONT, and lets every process trace it.
+        """
+        asked = {"folder": str(folder), "arguments": list(arguments), "stopped": stopped}
+        return ForkedProcess(self, self.ask(asked))
 
     def ask(self, question: Any) -> int:
         """Return its answer."""
-        self._socket.sendall(json.dumps(question).encode())
-        return int(self._socket.recv(_MESSAGE))
+        with self._lock:
+            self._socket.sendall(json.dumps(question).encode())
+            return int(self._socket.recv(_MESSAGE))
 
     def close(self) -> None:
         """End it."""
@@ -140,7 +163,7 @@ def _serve(asked: socket.socket) -> list[str]:
         match json.loads(question):
             case {"ended": pid}:
                 answer = os.waitpid(pid, 0)[1]
-            case {"folder": folder, "arguments": arguments}:
+            case {"folder": folder, "arguments": arguments, "stopped": stopped}:
                 if (answer := os.fork()) == 0:
                     asked.close()
                     os.chdir(folder)
@@ -148,6 +171,9 @@ def _serve(asked: socket.socket) -> list[str]:
                     os.dup2(log, 1)
                     os.dup2(log, 2)
                     os.close(log)
+                    if stopped:
+                        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1))
+                        os.kill(os.getpid(), signal.SIGSTOP)
                     return list(arguments)
         asked.sendall(str(answer).encode())
     return []
