@@ -46,6 +46,19 @@ def test_the_image_runs_in_every_release_that_is_built_to_be_run() -> None:
     assert [re.fullmatch(r"v(\d+\.\d+)\.\d+@sha256:[0-9a-f]{64}", node)[1] for node in nodes] == list(VERSIONS)  # type: ignore[index]
 
 
+def test_every_row_of_real_clusters_runs_each_week_in_a_job_of_its_own() -> None:
+    workflow = document(FOLDER / "clusters.yml")
+    (cron,) = (each["cron"] for each in workflow["True"]["schedule"])
+    assert re.fullmatch(r"\d+ \d+ \* \* \d", cron)
+    job = workflow["jobs"]["row"]
+    rows = job["strategy"]["matrix"]["row"]
+    (made,) = re.findall(r"^CLUSTER_ROWS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert rows == made.split()
+    assert sorted({row.partition("/")[0] for row in rows}) == list(VERSIONS)
+    assert job["steps"][-1]["run"].endswith('make interop-cluster ROWS="$ROW"')
+    assert job["env"] == {"ROW": "${{ matrix.row }}"}
+
+
 def test_the_site_is_built_for_every_change() -> None:
     assert {"run": "make site"} in document(FOLDER / "ci.yml")["jobs"]["site"]["steps"]
 
