@@ -20,7 +20,7 @@ from dranode.cpu.grouped import grouped_share
 from dranode.cpu.individual import individual_share, verified
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.policies import Isolation
-from dranode.cpu.share import Asked, NodeView, Share
+from dranode.cpu.share import Asked, NodeView, Share, conflict
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_state
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
@@ -176,9 +176,18 @@ def _check_isolation(asked: Asked, options: CPUOptions) -> None:
 
 
 def _check_shared(claim: ClaimRef, taken: CPUSet, node: NodeView) -> None:
-    """Refuse a claim that would leave no CPU to the containers without claims: NRI cannot set an empty mask."""
-    if node.options.keep_shared and taken and node.topology.online <= node.held.cpus | taken:
-        raise ClaimError(
-            f"claim {claim} would take {taken}, the last CPUs for containers without a claim; "
-            "set --reserved-cpus to keep some for them, or make the claim smaller"
-        )
+    """Refuse a claim that would leave no CPU to the containers without claims: NRI cannot set an empty mask.
+
+    Raises:
+        ClaimConflictError: others hold what it would leave. One CPU fewer is published than there are, so the scheduler
+            has taken these back already (a pod was deleted by force), and their Unprepare is on its way.
+        ClaimError: it would leave none by itself.
+    """
+    online = node.topology.online
+    if not node.options.keep_shared or not taken or not online <= node.held.cpus | taken:
+        return
+    last = f"claim {claim} would take {taken}, the last CPUs for containers without a claim"
+    advice = "set --reserved-cpus to keep some for them, or make the claim smaller"
+    if online <= taken:
+        raise ClaimError(f"{last}; {advice}")
+    raise conflict(f"{last} ({advice})", node.held, node.held.cpus & online)

@@ -301,7 +301,7 @@ def test_local_memory_of_which_the_kernel_says_nothing_is_refused_without_a_clai
 def test_the_claim_that_would_take_the_last_shared_cpu_is_refused_where_none_are_reserved() -> None:
     asked = claim([result("cpudevnuma000", 4)])
     others = holding(other="2-3,6-7")
-    with pytest.raises(ClaimError, match=r"would take 0-1,4-5, the last CPUs .* set --reserved-cpus"):
+    with pytest.raises(ClaimError, match=r"would take 0-1,4-5, the last CPUs .*set --reserved-cpus"):
         granted(MACHINES["M4"], asked, CPUOptions(keep_shared=True), others)
     assert str(granted(MACHINES["M4"], asked, CPUOptions(), others).cpus) == "0-1,4-5"
     reserved = CPUOptions(keep_shared=True, reserved=cpus("0"))
@@ -310,6 +310,17 @@ def test_the_claim_that_would_take_the_last_shared_cpu_is_refused_where_none_are
     offline = CPUOptions(keep_shared=True, reserved=cpus("8"))
     with pytest.raises(ClaimError, match="the last CPUs"):
         granted(MACHINES["M4"], asked, offline, others)
+
+
+def test_the_last_shared_cpu_is_waited_for_where_others_hold_the_rest_and_not_where_the_claim_takes_all() -> None:
+    options = CPUOptions(keep_shared=True)
+    half = result("cpudevnuma000", 4)
+    with pytest.raises(ClaimConflictError, match=r"2-3,6-7 held by default/other$") as conflict:
+        granted(MACHINES["M4"], claim([half]), options, holding(other="2-3,6-7"))
+    assert {uid for uid in conflict.value.holders if "other" in uid} == conflict.value.holders != set()
+    with pytest.raises(ClaimError, match="the last CPUs") as refusal:
+        granted(MACHINES["M4"], claim([half, result("cpudevnuma001", 4, "rest")]), options)
+    assert not isinstance(refusal.value, ClaimConflictError)
 
 
 def test_a_group_that_the_node_does_not_have_is_refused() -> None:
