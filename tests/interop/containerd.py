@@ -1,8 +1,6 @@
 """A real containerd: built from its published Go module, configured for a folder of its own, started and killed.
 
 Attributes:
-    INTEROP_OCI: an environment variable: the program that makes its containers, `runc` by default. `crun` takes a small
-        part of runc's time, which counts in an emulated machine.
     INTEROP_NRI_PATIENCE: an environment variable: how long it waits for a plug-in's answer before it drops it. What it
         waits by default, two seconds, pass in an emulated machine while nothing runs.
 """
@@ -22,7 +20,6 @@ from tests.interop.runtime import Runtime, busybox
 MODULE = "github.com/containerd/containerd"
 COMMANDS = ("containerd", "containerd-shim-runc-v2", "ctr")
 DROPPED_AFTER = "2s"
-_OCI = os.environ.get("INTEROP_OCI", "runc")
 
 _CONFIG = """
 version = 3
@@ -120,8 +117,8 @@ def why_not(*versions: str) -> str:
     """Why a containerd of these versions cannot run here; empty if it can."""
     if os.geteuid() != 0:
         return "a container runtime needs root"
-    if shutil.which(_OCI) is None:
-        return f"{_OCI} is not installed (Debian's package {_OCI})"
+    if shutil.which("runc") is None:
+        return "runc is not installed (Debian's package runc)"
     if shutil.which("go") is None and not all(map(_built, versions)):
         return "go is not installed (a Go toolchain)"
     for tool in TOOLS:
@@ -176,7 +173,7 @@ class Containerd(Runtime):
         text = (_CONFIG_1 if old else _CONFIG).format(
             folder=folder,
             image=IMAGE,
-            runc=shutil.which(_OCI),
+            runc=shutil.which("runc"),
             cdi=option,
             bin_dir=plugins,
             patience=os.environ.get("INTEROP_NRI_PATIENCE", DROPPED_AFTER),
