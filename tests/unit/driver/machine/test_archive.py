@@ -180,6 +180,13 @@ def test_a_member_of_a_negative_size_is_refused_and_ends(tmp_path: Path, kind: b
         archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
 
 
+@pytest.mark.parametrize("rest", [b"\0" + b"x" * 511, header(tarfile.REGTYPE, 0, "m/sys/b")[:300]])
+def test_an_archive_does_not_end_where_a_header_is_damaged_or_cut(tmp_path: Path, rest: bytes) -> None:
+    raw = header(tarfile.REGTYPE, 0) + rest
+    with pytest.raises(MachineError, match="is damaged or cut short"):
+        archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
+
+
 def test_a_chain_of_headers_ends(tmp_path: Path) -> None:
     pax = header(tarfile.XHDTYPE, 512) + b"11 path=ab\n".ljust(512, b"\0")
     with pytest.raises(MachineError, match="is no tar archive"):
