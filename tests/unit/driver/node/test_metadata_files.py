@@ -264,7 +264,7 @@ def test_what_a_spec_still_mounts_stays_and_so_does_what_others_have_put_beside_
     assert driver.unprepare((reference(second),)) == {second.metadata.uid: None}
     driver.sweep()
     assert metadata.older is not None
-    assert [path for path in metadata.older.rglob("*") if path.is_file()] == [mounted, theirs]
+    assert sorted(path for path in metadata.older.rglob("*") if path.is_file()) == sorted((mounted, theirs))
 
 
 def test_nothing_of_an_earlier_version_goes_while_a_spec_cannot_be_read(metadata: DeviceMetadata) -> None:
