@@ -9,24 +9,22 @@ the lower CPU (or node) counts. Each kind of contradiction makes one warning.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final
 
-from dranode.cpu.kernel_files import CPU_ROOT, NODE_ROOT, KernelFiles
+from dranode.cpu.kernel_files import CPU_ROOT, KernelFiles
 from dranode.cpu.logical_cpu import CPU
+from dranode.cpu.numa_nodes import read_numa_nodes
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.numa import missing_nodes
 from dranode.driver.machine.root import Root
 
 _TOPOLOGY: Final = "topology"
 _CORE: Final = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
 _PACKAGE: Final = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
 _CACHE: Final = ("shared_cpu_list", "shared_cpu_map")
-_NODE: Final = ("cpulist", "cpumap")
 # The performance-monitoring units of hybrid x86 processors; the low-power cores of some are e-cores without an L3.
 _E_CORES: Final = ("sys/devices/cpu_atom/cpus", "sys/devices/cpu_lowpower/cpus")
 _SMT: Final = {"on": True, "off": False, "forceoff": False, "notsupported": False, "notimplemented": False}
@@ -34,7 +32,6 @@ _SMT: Final = {"on": True, "off": False, "forceoff": False, "notsupported": Fals
 # How often to read a machine whose CPUs change while it is read; the last reading counts, whatever it says.
 _READINGS: Final = 4
 
-_MEMORY: Final = re.compile(r"MemTotal:\s+([0-9]+) kB", re.ASCII)
 _L3: Final = 3
 
 
@@ -88,7 +85,7 @@ class _Reader:
         package_of, packages = self._packages(online)
         l3, l3_ids = self._l3(online, {cpu: cores[index] for cpu, index in core_of.items()})
         l3_of = _index(l3)
-        numa_of, numa, memory_nodes = self._numa(online)
+        numa_of, numa, memory_nodes = read_numa_nodes(self._files, online)
         types = self._types()
         cpus = {
             cpu: CPU(
@@ -229,64 +226,6 @@ class _Reader:
             if self._files.number(f"{folder}/index{index}/level") == _L3:
                 return f"cache/index{index}"
         return None
-
-    def _numa(self, online: int) -> tuple[Mapping[int, int], Mapping[int, CPUSet], frozenset[int]]:
-        """Return each CPU's NUMA node, the CPUs of each node that has any, and the nodes that have memory."""
-        nodes = self._files.numbered(NODE_ROOT, "node")
-        for sentence in missing_nodes(self._files.root):
-            self._files.doubt("missing node", sentence)
-        node_of: dict[int, int] = {}
-        for node in nodes:
-            claimed = self._node_cpus(node) & online
-            for cpu in CPUSet.of_mask(claimed):
-                if cpu in node_of:
-                    self._files.doubt(
-                        "node", f"the NUMA nodes {node_of[cpu]} and {node} both claim cpu{cpu}; the lower has it"
-                    )
-                else:
-                    node_of[cpu] = node
-        for cpu in CPUSet.of_mask(online):
-            if cpu not in node_of and (own := self._own_node(cpu)) is not None:
-                node_of[cpu] = own
-        self._doubt_unclaimed(CPUSet.of_mask(online & ~CPUSet(node_of).mask), nodes, node_of)
-        if not node_of and not nodes:
-            # A kernel without NUMA support has no folder for its one node, which mempolicy and cpusets call node 0.
-            return dict.fromkeys(CPUSet.of_mask(online), 0), {0: CPUSet.of_mask(online)}, frozenset({0})
-        masks: dict[int, int] = {}
-        for cpu, node in node_of.items():
-            masks[node] = masks.get(node, 0) | 1 << cpu
-        by_first = sorted(masks, key=lambda node: _low(masks[node]))
-        return node_of, {node: CPUSet.of_mask(masks[node]) for node in by_first}, self._memory_nodes(nodes)
-
-    def _doubt_unclaimed(self, unclaimed: CPUSet, nodes: Sequence[int], node_of: Mapping[int, int]) -> None:
-        if nodes and not node_of:
-            self._files.doubt("no node", "no NUMA node claims a CPU, though there are nodes; the CPUs are on none")
-        elif unclaimed and node_of:
-            self._files.doubt(
-                "no node", f"no NUMA node claims the CPUs {unclaimed}, though others are claimed; they are on none"
-            )
-
-    def _node_cpus(self, node: int) -> int:
-        folder = f"{NODE_ROOT}/node{node}"
-        for name in _NODE:
-            if (cpus := self._files.mask(f"{folder}/{name}")) is not None:
-                return cpus
-        return CPUSet(self._files.numbered(folder, "cpu")).mask
-
-    def _own_node(self, cpu: int) -> int | None:
-        """Return the node that the CPU's folder links to; a dangling link, to an offline node, does not count."""
-        folder = f"{CPU_ROOT}/cpu{cpu}"
-        return min(
-            (node for node in self._files.numbered(folder, "node") if self._files.root.exists(f"{folder}/node{node}")),
-            default=None,
-        )
-
-    def _memory_nodes(self, nodes: Iterable[int]) -> frozenset[int]:
-        listed = self._files.mask(f"{NODE_ROOT}/has_memory")
-        if listed is not None:
-            return frozenset(CPUSet.of_mask(listed))
-        sizes = {node: _MEMORY.search(self._files.text(f"{NODE_ROOT}/node{node}/meminfo") or "") for node in nodes}
-        return frozenset(node for node, size in sizes.items() if size is not None and int(size[1]) > 0)
 
     def _types(self) -> Callable[[int], str]:
         e_cores = [cpus for path in _E_CORES if (cpus := self._files.mask(path)) is not None]
