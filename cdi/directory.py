@@ -7,6 +7,7 @@ elsewhere can stay unseen. Nothing is synced to disk: specs are derived data, ma
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -18,6 +19,7 @@ import msgspec
 
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import written_kind_problem
+from dranode.cdi.regular_file import read_regular
 from dranode.cdi.rules import spec_problems
 from dranode.cdi.spec import Spec
 
@@ -142,10 +144,12 @@ def _ensure(directory: Path) -> None:
 
 def _content(path: str) -> bytes | None:
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
+        return read_regular(path)
+    except OSError as error:
+        # A pipe or a socket is replaced as a file is that says something else.
+        if error.errno in (errno.ENOENT, errno.EINVAL, errno.ENXIO):
+            return None
+        raise
 
 
 def read_spec(path: Path) -> Spec:
@@ -155,7 +159,7 @@ def read_spec(path: Path) -> Spec:
         CDIError: the file is not a CDI document; the message begins with its path.
         OSError: the file cannot be read.
     """
-    data = path.read_bytes()
+    data = read_regular(path)
     try:
         return msgspec.json.decode(data, type=Spec)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.documents import decode_json, encode_json
 from dranode.driver.core.api.errors import DocumentError, LedgerError
 from dranode.driver.core.claims.record import Record
@@ -81,7 +82,7 @@ class LedgerCopy:
             LedgerError: the file cannot be read, or a newer dranode wrote it.
         """
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            lines = read_regular(self.path).split(b"\n")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -229,7 +230,7 @@ def rows_in(paths: Iterable[Path]) -> Iterator[Record]:
     """
     for path in paths:
         with contextlib.suppress(OSError):
-            yield from _rows(path.read_bytes())
+            yield from _rows(read_regular(path))
 
 
 def _rows(data: bytes) -> Iterator[Record]:

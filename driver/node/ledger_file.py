@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.machine.presence import is_there, status_of
 from dranode.driver.node.ledger_rows import HEADER_BYTES, header_damage
@@ -39,8 +40,7 @@ def damage_of(path: Path) -> str | None:
 
 def _header(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(HEADER_BYTES)
+        return read_regular(path, HEADER_BYTES)
     except FileNotFoundError:
         return b""
 

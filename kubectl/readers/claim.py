@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dranode.cdi.loader.validate import validate
+from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.api.resource import ResourceClaim
@@ -198,7 +199,7 @@ def _spec(options: ServeOptions, specs: Specs, record: Record | None) -> str:
 def _spec_unseen(specs: Specs, record: Record) -> str:
     """Return why the claim's spec cannot be judged; empty if it can."""
     try:
-        specs.path(record.uid).read_bytes()
+        read_regular(specs.path(record.uid))
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
@@ -211,7 +212,7 @@ def _spec_problem(specs: Specs, record: Record) -> str:
     if claim_spec(specs.kind, record) is None:
         return ""
     try:
-        data = specs.path(record.uid).read_bytes()
+        data = read_regular(specs.path(record.uid))
     except (FileNotFoundError, NotADirectoryError) as error:
         return f"it is not there ({error.strerror}), so its containers fail with unresolvable CDI devices"
     except OSError:

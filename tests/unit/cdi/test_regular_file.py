@@ -1,0 +1,69 @@
+"""Whoever reads a file in whose place a named pipe is waits for nobody."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.cdi.directory import read_spec, write_file
+from dranode.cdi.regular_file import read_regular
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.node.ledger_copy import LedgerCopy
+from dranode.driver.node.ledger_file import damage_of
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Path]:
+    """A named pipe. Who opens it gets a writer in the end, so that a test which waits fails."""
+    path = tmp_path / "vendor.com-class_name.json"
+    os.mkfifo(path)
+    rescue = threading.Timer(20, lambda: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK)))
+    rescue.start()
+    yield path
+    rescue.cancel()
+    rescue.join()
+
+
+def test_a_file_is_read_whole_or_to_a_limit(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"0123456789")
+    (tmp_path / "link").symlink_to(file)
+    assert (read_regular(file), read_regular(str(file), 4), read_regular(tmp_path / "link")) == (
+        b"0123456789",
+        b"0123",
+        b"0123456789",
+    )
+
+
+def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(tmp_path: Path, pipe: Path) -> None:
+    with pytest.raises(OSError, match="it is no regular file") as caught:
+        read_regular(pipe)
+    assert caught.value.errno == errno.EINVAL
+    with pytest.raises(IsADirectoryError):
+        read_regular(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_regular(tmp_path / "none")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "s"))
+    with pytest.raises(OSError, match="No such device or address"):
+        read_regular(tmp_path / "s")
+
+
+def test_specs_and_ledgers_are_read_so(pipe: Path) -> None:
+    with pytest.raises(OSError, match="it is no regular file"):
+        read_spec(pipe)
+    with pytest.raises(OSError, match="it is no regular file"):
+        damage_of(pipe)
+    with pytest.raises(LedgerError, match=r"cannot be read: it is no regular file$"):
+        LedgerCopy(pipe).read()
+
+
+def test_a_pipe_in_place_of_a_spec_is_replaced(pipe: Path) -> None:
+    assert write_file(pipe.parent, pipe.name, b"{}")
+    assert pipe.read_bytes() == b"{}"
