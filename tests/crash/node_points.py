@@ -28,8 +28,6 @@ from tests.hostile.steps import Steps
 
 TRACED: Final = "a"
 OTHER: Final = "b"
-# How long kubelet waits for an answer of an instance that may be gone.
-_CALL_SECONDS: Final = 10.0
 
 
 @contextlib.contextmanager
@@ -50,7 +48,7 @@ def work(node: Node, options: tuple[str, ...]) -> None:
     first, second, third = (node.allocate(f"c{number}", number % 2, 2) for number in range(3))
     if not _ready(node, TRACED):
         return
-    node.prepare(TRACED, [first, second], _CALL_SECONDS)
+    node.prepare(TRACED, [first, second])
     _attend(node, 1)
     node.run(None)
     for claim in node.book.told():
@@ -58,13 +56,13 @@ def work(node: Node, options: tuple[str, ...]) -> None:
     node.start(OTHER)
     if not _ready(node, OTHER) or not _ready(node, TRACED):
         return
-    node.prepare(TRACED, [third], _CALL_SECONDS)
+    node.prepare(TRACED, [third])
     _attend(node, 2)
     node.run(None)
     node.runtime.close()
     node.runtime.open()
     _attend(node, 2)
-    node.unprepare(TRACED, first, _CALL_SECONDS)
+    node.unprepare(TRACED, first)
     _end(node)
 
 
@@ -73,7 +71,7 @@ def _ready(node: Node, name: str) -> bool:
     unknown = BookedClaim("unknown", "uid-unknown", "", 0, 1)
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends and node.instances[TRACED].process.poll() is None:
-        answer = node.call(name, "NodeUnprepareResources", [unknown], 0.5)
+        answer = node.call(name, "NodeUnprepareResources", [unknown])
         if answer is not None and not answer.claims[unknown.uid].error:
             return True
         node.runtime.attend(0.02)
