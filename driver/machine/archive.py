@@ -101,6 +101,7 @@ class _BoundedTar(tarfile.TarFile):
             self.fileobj.remaining = _MAX_HEADER
             member = self.next()
             if member is None:
+                self._expect_end()
                 return
             self.members.clear()
             if len(self.pax_headers) > _MAX_GLOBAL:
@@ -109,6 +110,13 @@ class _BoundedTar(tarfile.TarFile):
                 raise tarfile.ReadError("a member has a negative size")
             passed = self.offset
             yield member
+
+    def _expect_end(self) -> None:
+        """Refuse an archive without a block of zeros at its end, for which tarfile takes any header it cannot read."""
+        self.fileobj.remaining = _MAX_HEADER
+        self.fileobj.seek(self.offset)
+        if self.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise tarfile.ReadError("it is cut short, or a header is damaged")
 
     def content(self, member: tarfile.TarInfo) -> bytes | None:
         """Return the content of a file, or None for a member that is not a file."""

@@ -131,6 +131,20 @@ def test_a_cut_or_foreign_file_is_refused_in_one_line(tmp_path: Path, keep: int)
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("place", ["between members", "within a header", "in a header"])
+def test_an_archive_that_ends_too_early_is_not_a_smaller_machine(tmp_path: Path, place: str) -> None:
+    path = pack(tmp_path / "m.tar", [member("m/sys/bus/a", b"1"), member("m/sys/bus/b", b"2")], "w:")
+    raw = bytearray(Path(path).read_bytes())
+    second = raw.index(b"m/sys/bus/b")
+    if place == "in a header":
+        raw[second] ^= 1
+    else:
+        del raw[second + (100 if place == "within a header" else 0) :]
+    Path(path).write_bytes(raw)
+    with pytest.raises(MachineError, match="is damaged or cut short"):
+        open_machine(path)
+
+
 def test_an_archive_beyond_the_bounds_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "_MAX_BYTES", 1 << 20)
     place = pack(tmp_path / "m.tar.bz2", [member(f"m/{ONLINE}", b"0"), member("m/sys/bomb", bytes(2 << 20))])
