@@ -7,26 +7,30 @@ as the DaemonSet of deploy/ makes it, from the image, with its account's rights 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.process.locks import FileLock
 from tests.interop.api import Api, Document, RefusedError
-from tests.interop.cluster_node import MARK, PLACES, ClusterNode, network_plugins
+from tests.interop.cluster_node import MAIN, PLACES, ClusterNode, network_plugins
+from tests.interop.cluster_pods import manifests
 from tests.interop.control_plane import TOKEN, free_ports, kubeconfig, programs, start
-from tests.interop.image import IMAGE, write_image
+from tests.interop.image import write_image
 
 ROOT = Path(__file__).parents[2]
 NODE = "interop"
+STATIC_PODS = "static-pods"
 DRIVER_IMAGE = "dranode.test/dranode:0.1.0"
 _KUBELET_TOKEN = "interop-node"  # noqa: S105 - as TOKEN
 _PATIENCE = 600.0
@@ -47,6 +51,7 @@ class Cluster:
             busybox: a static one, for pods.
             gates: feature gates beside those that the grouped modes need, such as `DRAListTypeAttributes=true`.
         """
+        self.release = release
         self.folder = folder
         self.node = node
         self._gates = ",".join(each for each in (GATES.get(release), gates) if each)
@@ -87,7 +92,7 @@ class Cluster:
             "-addext", f"subjectAltName=IP:{gateway},IP:127.0.0.1",
             "-keyout", str(folder / "server.key"), "-out", str(folder / "server.crt"),
         )  # fmt: skip
-        for name in (*PLACES, "cni"):
+        for name in (*PLACES, "cni", STATIC_PODS):
             (folder / name).mkdir(exist_ok=True)
         for plugin in network_plugins().iterdir():
             shutil.copy(plugin, folder / "cni" / plugin.name)
@@ -105,6 +110,7 @@ class Cluster:
             "localStorageCapacityIsolation": False,
             "port": self._ports[5],
             "resolvConf": "",
+            "staticPodPath": f"{self.node.place}/{STATIC_PODS}",
             **self.node.kubelet,
         }
         (folder / "kubelet.yaml").write_text(yaml.safe_dump(configuration))
@@ -187,9 +193,14 @@ class Cluster:
             time.sleep(0.3)
 
     def logs(self) -> str:
-        """The end of every log."""
+        """What was said of pods, and the end of every log."""
         logs = [(log.name, log.read_text(errors="replace")[-1500:]) for log in sorted(self.folder.glob("*.log"))]
-        return "\n".join(f"--- {name}\n{text}" for name, text in (*logs, ("the node", self.node.log())))
+        said = ""
+        with contextlib.suppress(OSError, RefusedError, http.client.HTTPException):
+            said = "\n".join(self.events())
+        return "\n".join(
+            f"--- {name}\n{text}" for name, text in (("events", said), *logs, ("the node", self.node.log()))
+        )
 
     def _ready(self) -> bool:
         with contextlib.suppress(RefusedError):
@@ -202,8 +213,12 @@ class Cluster:
         command = ["kubectl", f"--kubeconfig={self.folder}/kubeconfig", *words]
         answer = subprocess.run(command, capture_output=True, text=True, check=False, input=text)
         if answer.returncode:
-            raise RefusedError(f"{' '.join(words)}: {answer.stderr}")
+            raise RefusedError(f"{' '.join(words)}: {answer.stdout[-4000:]}{answer.stderr}")
         return answer.stdout
+
+    def apply(self, *documents: Document) -> None:
+        """Create or change objects."""
+        self.kubectl("apply", "-f", "-", text=yaml.safe_dump_all(documents))
 
     def install(self, *components: str) -> None:
         """Apply deploy/ with the image of the test and the server's address, which no proxy translates here.
@@ -228,7 +243,11 @@ class Cluster:
             "patches": [{"target": {"kind": "DaemonSet", "name": "dranode"}, "patch": yaml.safe_dump(patch)}],
         }
         (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-        self.kubectl("apply", "-k", str(overlay))
+        self.install_again()
+
+    def install_again(self) -> None:
+        """Apply what was installed, of which something is gone."""
+        self.kubectl("apply", "-k", str(self.folder / "overlay"))
         self.wait(self.driver_is_ready, "the driver's pod is Ready")
 
     def server(self) -> dict[str, str]:
@@ -259,32 +278,43 @@ class Cluster:
         items = self.api.send("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
         return {each["metadata"]["name"]: each for each in items}
 
-    def phase(self, name: str) -> str:
-        """A pod's phase; empty if there is none of that name."""
-        return str(self.pods().get(name, {}).get("status", {}).get("phase", ""))
+    def claims(self) -> dict[str, Document]:
+        """The claims by name."""
+        items = self.api.send("GET", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims")["items"]
+        return {each["metadata"]["name"]: each for each in items}
 
-    def events(self, name: str) -> list[str]:
-        """What was said of a pod."""
+    def phase(self, name: str, namespace: str = "default") -> str:
+        """A pod's phase; empty if there is none of that name."""
+        return str(self.pods(namespace).get(name, {}).get("status", {}).get("phase", ""))
+
+    def events(self, name: str = "") -> list[str]:
+        """What was said of a pod or of any object."""
         items = self.api.send("GET", "/api/v1/namespaces/default/events")["items"]
-        return [f"{each['reason']}: {each.get('message')}" for each in items if each["involvedObject"]["name"] == name]
+        named = ((each["involvedObject"]["name"], each) for each in items)
+        return [f"{about} {each['reason']}: {each.get('message')}" for about, each in named if name in ("", about)]
 
     def run(self, name: str, cpus: int = 0, **config: Any) -> None:
         """Create a pod, with a claim of so many CPUs and this CPUConfig, and wait until it runs."""
-        for document in manifests(name, cpus, config):
-            self.kubectl("apply", "-f", "-", text=yaml.safe_dump(document))
-        self.wait(lambda: self.phase(name) == "Running", f"pod {name} runs; {self.events(name)}")
+        self.apply(*manifests(name, cpus, config))
+        self.runs(name)
+
+    def runs(self, name: str) -> None:
+        """Wait until a pod runs."""
+        self.wait(lambda: self.phase(name) == "Running", f"pod {name} runs")
 
     def delete(self, name: str) -> None:
         """Delete a pod and its claim, and wait until both are gone."""
         self.kubectl("delete", "pod", name, "--wait=false")
         self.wait(lambda: name not in self.pods(), f"pod {name} is gone")
 
-    def allowed(self, name: str) -> str:
-        """The CPUs on which the pod's process may run, as the kernel says."""
-        uid = self.pods()[name]["metadata"]["uid"]
+    def cpus(self, name: str, container: str = MAIN, namespace: str = "default") -> CPUSet:
+        """The CPUs on which the process of a pod's container may run, as the kernel says."""
+        metadata = self.pods(namespace)[name]["metadata"]
+        # kubelet has another UID for a static pod than the pod by which the server knows it.
+        uid = metadata.get("annotations", {}).get("kubernetes.io/config.hash", metadata["uid"])
         # A pod runs, for kubelet, a moment before its container is the program that it was made for.
-        self.wait(lambda: self.node.allowed(uid), f"pod {name} has a process")
-        return self.node.allowed(uid)
+        self.wait(lambda: self.node.allowed(uid, container), f"container {container} of pod {name} has a process")
+        return CPUSet.parse(self.node.allowed(uid, container))
 
     # --- taking it down ---
 
@@ -308,39 +338,3 @@ class Cluster:
 
 def _openssl(*words: str) -> None:
     subprocess.run(["openssl", *words], check=True, capture_output=True)
-
-
-def manifests(name: str, cpus: int, config: Document) -> Iterator[Document]:
-    """A pod that sleeps, and its claim if it has one."""
-    spec: dict[str, Any] = {
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-        "containers": [
-            {
-                "name": "main",
-                "image": IMAGE,
-                "imagePullPolicy": "Never",
-                "command": ["/busybox", "sh", "-c", f"trap exit TERM; : {MARK}; while :; do /busybox sleep 1; done"],
-            }
-        ],
-    }
-    if cpus:
-        request = {
-            "name": "cpus",
-            "exactly": {"deviceClassName": "dra.cpu", "capacity": {"requests": {"dra.cpu/cpu": str(cpus)}}},
-        }
-        parameters = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", **config}
-        yield {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {
-                "devices": {
-                    "requests": [request],
-                    "config": [{"opaque": {"driver": "dra.cpu", "parameters": parameters}}],
-                }
-            },
-        }
-        spec["resourceClaims"] = [{"name": "cpus", "resourceClaimName": name}]
-        spec["containers"][0]["resources"] = {"claims": [{"name": "cpus"}]}
-    yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +23,8 @@ from tests.interop.control_plane import start
 from tests.interop.cri import wait_until
 from tests.interop.node import ONLINE
 
-# By this a pod's own shell is told from its sandbox.
-MARK = "marked"
+MAIN = "main"
+"""The container of a pod that has one."""
 # Where kubelet, runtimes and the driver look, and which folder of the cluster's stands there.
 PLACES = {"kubelet": "/var/lib/kubelet", "cdi": "/run/cdi", "nri": "/run/nri", "log": "/var/log/pods"}
 _V1 = Path("/sys/fs/cgroup/cpuset")
@@ -30,6 +32,11 @@ _HIERARCHY = _V1 if _V1.exists() else Path("/sys/fs/cgroup")
 _PLUGINS = "github.com/containernetworking/plugins/plugins"
 _PLUGINS_VERSION = "v1.9.1"
 _PLUGIN_PACKAGES = ("main/bridge", "main/loopback", "ipam/host-local")
+
+
+def mark(container: str) -> str:
+    """What a container's own shell is told from others by, such as that of its sandbox."""
+    return f"marked-{container};"
 
 
 @dataclass(frozen=True)
@@ -107,8 +114,8 @@ class ClusterNode(Protocol):
     def log(self) -> str:
         """The end of what runtime and kubelet say, where no log of the cluster's folder has it."""
 
-    def allowed(self, pod_uid: str) -> str:
-        """The CPUs on which the marked process of a pod may run, as the kernel says; empty if there is none yet."""
+    def allowed(self, pod_uid: str, container: str) -> str:
+        """The CPUs on which the shell of a pod's container may run, as the kernel says; empty if there is none yet."""
 
     def output(self, command: str) -> str:
         """What a command of the shell prints on the node."""
@@ -140,14 +147,17 @@ class LocalNode:
 
     def start(self, images: Sequence[Path]) -> None:
         """Start the runtime, with these images."""
+        self._start_runtime()
+        for image in images:
+            self.runtime.load(image)
+
+    def _start_runtime(self) -> None:
         mounts = [f"mkdir -p {place} && mount --bind {self.place / name} {place}" for name, place in PLACES.items()]
         private = ("mount --make-rprivate /", "mount --make-rshared /")
         script = "\n".join(("set -e", *private, *mounts, "exec sleep infinity"))
         self._namespace = subprocess.Popen(["unshare", "--mount", "sh", "-c", script])
         wait_until(self._mounted, "the node's folders")
         self.runtime.start(self._enter())
-        for image in images:
-            self.runtime.load(image)
 
     def _mounted(self) -> bool:
         assert self._namespace is not None
@@ -160,18 +170,48 @@ class LocalNode:
 
     def start_kubelet(self, command: Sequence[str]) -> None:
         """Start kubelet."""
-        self._command = [*self._enter(), *command]
-        self._kubelet = start(self.place, "kubelet", self._command)
+        self._command = [*command]
+        self.start_kubelet_again()
 
     def restart_kubelet(self) -> None:
         """Kill kubelet and start it anew."""
-        self._kill_kubelet()
-        self._kubelet = start(self.place, "kubelet", self._command)
+        self.kill_kubelet()
+        self.start_kubelet_again()
 
-    def _kill_kubelet(self) -> None:
+    def kill_kubelet(self) -> None:
+        """Kill kubelet, which stays away."""
         if self._kubelet is not None:
             self._kubelet.kill()
             self._kubelet.wait()
+            self._kubelet = None
+
+    def start_kubelet_again(self) -> None:
+        """Start kubelet with the state that it left."""
+        self._kubelet = start(self.place, "kubelet", [*self._enter(), *self._command])
+
+    def boot(self) -> None:
+        """Have what a power cut leaves: no process, no mount, nothing in /run; and start runtime and kubelet again."""
+        self.kill_kubelet()
+        self.runtime.kill()
+        self._end_namespace()
+        for name in ("state", "cdi", "nri"):
+            shutil.rmtree(self.place / name)
+            (self.place / name).mkdir()
+        self._start_runtime()
+        self.start_kubelet_again()
+
+    def _end_namespace(self) -> None:
+        """End every process that sees the node's mounts, and those of the pods that kubelet knows."""
+        if self._namespace is None:
+            return
+        mine = Path(f"/proc/{self._namespace.pid}/ns/mnt").readlink()
+        pods = [f"/pod{folder.name}/" for folder in (self.place / "kubelet" / "pods").iterdir()]
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                groups = (process / "cgroup").read_text()
+                if (process / "ns" / "mnt").readlink() == mine or any(pod in groups for pod in pods):
+                    os.kill(int(process.name), signal.SIGKILL)
+        self._namespace.wait()
 
     @staticmethod
     def online() -> CPUSet:
@@ -186,12 +226,12 @@ class LocalNode:
         """Nothing: the logs are in the cluster's folder."""
         return ""
 
-    def allowed(self, pod_uid: str) -> str:
-        """The CPUs on which the marked process of a pod may run; empty if there is none yet."""
+    def allowed(self, pod_uid: str, container: str) -> str:
+        """The CPUs on which the shell of a pod's container may run; empty if there is none yet."""
         for procs in _HIERARCHY.glob(f"**/pod{pod_uid}/*/cgroup.procs"):
             for pid in procs.read_text().split():
                 with contextlib.suppress(OSError):
-                    if MARK in Path(f"/proc/{pid}/cmdline").read_text():
+                    if mark(container) in Path(f"/proc/{pid}/cmdline").read_text():
                         return _allowed(pid)
         return ""
 
@@ -202,7 +242,7 @@ class LocalNode:
 
     def close(self) -> None:
         """End everything."""
-        self._kill_kubelet()
+        self.kill_kubelet()
         self.runtime.close()
         if self._namespace is not None and self._namespace.poll() is None:
             self._namespace.kill()

@@ -6,12 +6,7 @@ interop-vm` has the node in an emulated machine with cgroup v2, systemd and two 
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,61 +14,11 @@ import yaml
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.interop.api import RefusedError
 from tests.interop.cluster import DRIVER_IMAGE, Cluster
-from tests.interop.cluster_node import LocalNode
-from tests.interop.containerd import build as build_containerd
-from tests.interop.containerd import why_not
-from tests.interop.control_plane import why_no_control_plane
-from tests.interop.engine import ROOT, base_image, build, buildah, why_no_image
+from tests.interop.cluster_rows import why_no_cluster
 from tests.interop.helm import CHART
 from tests.interop.helm import build as build_helm
-from tests.interop.runtime import busybox
-from tests.interop.vm.machine import why_no_machine
-from tests.interop.vm.node import EmulatedNode
 
-# Such as `1.37/v2.3.4 1.34/v1.7.29`; `1.37/v2.3.4/emulated` has an emulated node.
-ROWS = os.environ.get("INTEROP_CLUSTER", "").split()
-_EMULATED = "/emulated"
-
-
-def _why_not() -> str:
-    if not ROWS:
-        return "make interop-cluster builds Kubernetes and runs it"
-    if shutil.which("kubectl") is None or shutil.which("openssl") is None:
-        return "there is no kubectl or no openssl"
-    few = "" if len(LocalNode.online()) > 1 else "one CPU cannot be both held and shared"
-    node = why_no_machine() if any(row.endswith(_EMULATED) for row in ROWS) else few
-    return why_not() or why_no_control_plane() or why_no_image() or node
-
-
-pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")]
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our image, as an archive."""
-    tag = "localhost/dranode-test"
-    build(ROOT, tag, "--build-arg", f"BASE={base_image()}")
-    path = tmp_path_factory.mktemp("image") / "driver.tar"
-    buildah("push", "--quiet", tag, f"oci-archive:{path}:{DRIVER_IMAGE}")
-    return path
-
-
-@pytest.fixture(params=ROWS or ["none/none"])
-def cluster(request: pytest.FixtureRequest, archive: Path) -> Iterator[Cluster]:
-    release, version, *emulated = request.param.split("/")
-    containerd = build_containerd(version)
-    program = busybox()
-    assert program is not None
-    # Sockets lie in it, whose paths are short.
-    with tempfile.TemporaryDirectory(prefix="c", dir="/tmp", ignore_cleanup_errors=True) as name:
-        shutil.copy(archive, Path(name) / "driver.tar")
-        folder = Path(name)
-        node = EmulatedNode(containerd) if emulated else LocalNode(containerd, folder)
-        made = Cluster(release, node, folder, program)
-        try:
-            yield made
-        finally:
-            made.close()
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster() or "-")]
 
 
 class ChartRelease:
@@ -123,32 +68,28 @@ def killed(cluster: Cluster, pods: set[str]) -> str:
     return min(str(each["firstTimestamp"]) for each in ends)
 
 
-def cpus(cluster: Cluster, pod: str) -> CPUSet:
-    return CPUSet.parse(cluster.allowed(pod))
-
-
 def test_pods_run_where_their_claims_say_through_restarts_and_an_update(cluster: Cluster) -> None:
     """One story, since a cluster takes a minute to start."""
     online = cluster.node.online()
     cluster.install()
     cluster.run("shared")
-    assert cpus(cluster, "shared") == online
+    assert cluster.cpus("shared") == online
     cluster.run("first", cpus=1)
-    first = cpus(cluster, "first")
+    first = cluster.cpus("first")
     assert len(first) == 1
-    cluster.wait(lambda: cpus(cluster, "shared") == online - first, "the shared pod leaves the claim's CPU")
+    cluster.wait(lambda: cluster.cpus("shared") == online - first, "the shared pod leaves the claim's CPU")
 
     cluster.node.restart_kubelet()
     cluster.kubectl("rollout", "restart", "-n", "dranode", "daemonset/dranode")
     cluster.wait(cluster.driver_is_ready, "the new driver is Ready")
-    assert cpus(cluster, "first") == first
-    assert cpus(cluster, "shared") == online - first
+    assert cluster.cpus("first") == first
+    assert cluster.cpus("shared") == online - first
 
     doctor = cluster.dranode("doctor")
     assert "nothing stops it" in doctor
 
     cluster.delete("first")
-    cluster.wait(lambda: cpus(cluster, "shared") == online, "the shared pod has all CPUs again")
+    cluster.wait(lambda: cluster.cpus("shared") == online, "the shared pod has all CPUs again")
     cluster.kubectl("delete", "resourceclaim", "first")
     records = cluster.dranode("claims", "-o", "json")
     assert records.strip() == "[]"
@@ -171,7 +112,7 @@ def test_quiet_claims_move_the_nodes_interrupts_and_services_and_leave_nothing_b
     cluster.install("isolation")
     before = settings(cluster)
     cluster.run("quiet", cpus=1, isolation="quiet")
-    held = cpus(cluster, "quiet")
+    held = cluster.cpus("quiet")
     mask = before.index(next(line for line in before if line.startswith("default_smp_affinity")))
     during = settings(cluster)
     assert held.isdisjoint(CPUSet.parse_mask(during[mask].partition(":")[2]))
@@ -183,7 +124,7 @@ def test_quiet_claims_move_the_nodes_interrupts_and_services_and_leave_nothing_b
         cluster.wait(
             lambda: "isolated" in cluster.node.output(_PARTITIONS.format(uid=uid)), "the container is a partition"
         )
-        assert cpus(cluster, "apart").isdisjoint(held)
+        assert cluster.cpus("apart").isdisjoint(held)
         cluster.delete("apart")
 
     cluster.kubectl("rollout", "restart", "-n", "dranode", "daemonset/dranode")
@@ -200,14 +141,14 @@ def test_the_chart_is_tested_upgraded_rolled_back_and_removed_only_from_nodes_wi
     assert "Phase:          Succeeded" in helm("test", "dranode")
 
     cluster.run("first", cpus=1)
-    first = cpus(cluster, "first")
+    first = cluster.cpus("first")
     for change in (("upgrade", "dranode", *helm.chart("podLabels.update=second")), ("rollback", "dranode", "1")):
         older = set(cluster.pods("dranode"))
         helm(*change)
         cluster.wait(lambda known=older: not known & set(cluster.pods("dranode")), "the older driver is gone")  # type: ignore[misc]
         cluster.wait(cluster.driver_is_ready, "the newer driver is Ready")
         assert ready_since(cluster) <= killed(cluster, older), "the older driver went before the newer one was Ready"
-        assert cpus(cluster, "first") == first
+        assert cluster.cpus("first") == first
 
     with pytest.raises(RefusedError, match="dranode-drain"):
         helm("uninstall", "dranode", "--wait")

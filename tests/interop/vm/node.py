@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dranode.driver.core.api.cpuset import CPUSet
-from tests.interop.cluster_node import MARK, PLACES, Network, ip
+from tests.interop.cluster_node import PLACES, Network, ip, mark
 from tests.interop.containerd import DROPPED_AFTER, Containerd
 from tests.interop.vm.machine import NRI_PATIENCE, Hardware, Machine
 from tests.interop.vm.system import BACKPORTS
@@ -91,11 +91,11 @@ class EmulatedNode:
         """Whether the machine has ended."""
         return self.machine is None or self.machine.ended()
 
-    def allowed(self, pod_uid: str) -> str:
-        """The CPUs on which the marked process of a pod may run; empty if there is none yet."""
+    def allowed(self, pod_uid: str, container: str) -> str:
+        """The CPUs on which the shell of a pod's container may run; empty if there is none yet."""
         # systemd's names of cgroups have no hyphens.
         script = f"""
-for process in $(grep -lsF {MARK} /proc/[0-9]*/cmdline); do
+for process in $(grep -lsF {shlex.quote(mark(container))} /proc/[0-9]*/cmdline); do
     process=${{process%/cmdline}}
     if grep -qsF pod{pod_uid.replace("-", "_")} "$process/cgroup"; then
         sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "$process/status"

@@ -1,0 +1,233 @@
+"""What pods may ask for, and when kubelet, runtime, driver and node may end, under the real kubelets of the rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.interop.api import Document
+from tests.interop.cluster import STATIC_PODS, Cluster
+from tests.interop.cluster_node import MAIN, LocalNode
+from tests.interop.cluster_pods import claim, claim_spec, document, exactly, looker, pod, sleeper, template
+from tests.interop.cluster_rows import why_no_cluster
+from tests.interop.cri import wait_until
+
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster() or "-")]
+
+# Releases in which extended resources and the health of devices are off by default.
+_OLDER = ("1.34", "1.35")
+_DAEMONSET = "daemonset/dranode"
+# Conditions of pods in the order in which they become true; at first there is none.
+_MOMENTS = ("", "PodScheduled", "PodReadyToStartContainers", "Ready")
+_TEAM: Document = {"cpus": {"resourceClaimName": "team"}}
+
+
+def test_the_containers_of_a_claim_run_on_its_cpus_and_see_which_they_are(cluster: Cluster) -> None:
+    cluster.install()
+    online = cluster.node.online()
+    beside = sleeper("beside", sidecar=True, claims=["cpus"])
+    cluster.apply(
+        claim("team", config={"sharing": "pod"}),
+        pod(
+            "left",
+            [sleeper(claims=["cpus"]), sleeper("plain")],
+            claims=_TEAM,
+            first=[looker("look", claims=["cpus"]), beside],
+        ),
+    )
+    cluster.runs("left")
+    held = cluster.cpus("left")
+    assert len(held) == 1
+    assert cluster.cpus("left", "beside") == held
+    cluster.wait(lambda: cluster.cpus("left", "plain") == online - held, "the container without a claim is apart")
+    # The claim is prepared by now, and was reserved for the other pod alone; this one waits for it.
+    cluster.apply(pod("right", claims=_TEAM))
+    cluster.wait(
+        lambda: any("in use by" in said for said in cluster.events("right")), "the other pod is told why it waits"
+    )
+
+    statuses = cluster.pods()["left"]["status"]
+    seen = dict(
+        line.split(": ", 1)
+        for line in statuses["initContainerStatuses"][0]["state"]["terminated"]["message"].splitlines()
+    )
+    assert seen["allowed"] == seen["told"] == str(held)
+    (device,) = json.loads(seen["described"])["requests"][0]["devices"]
+    assert device["attributes"]["dra.cpu/cpuset"] == {"string": str(held)}
+
+    def ready() -> bool:
+        devices = cluster.claims()["team"]["status"].get("devices", [])
+        return any(
+            each["type"] == "Ready" and each["status"] == "True" for one in devices for each in one["conditions"]
+        )
+
+    cluster.wait(ready, "the claim's status has its devices")
+    if cluster.release not in _OLDER:
+        cluster.wait(lambda: health(cluster, "left") == {"Healthy"}, "kubelet says how the devices are")
+
+    cluster.delete("left")
+    cluster.runs("right")
+    assert cluster.cpus("right") == held
+    cluster.delete("right")
+    assert cluster.dranode("claims", "-o", "json").strip() == "[]"
+
+
+def health(cluster: Cluster, name: str) -> set[str]:
+    """How the devices of a pod are, in its status."""
+    return {
+        resource["health"]
+        for container in cluster.pods()[name]["status"]["containerStatuses"]
+        for status in container.get("allocatedResourcesStatus", [])
+        for resource in status["resources"]
+    }
+
+
+def test_claims_are_had_in_every_way_in_which_a_pod_may_ask_for_them(cluster: Cluster) -> None:
+    cluster.install()
+    online = cluster.node.online()
+    cluster.node.output(f"mkdir -p {cluster.node.place}/{STATIC_PODS}")
+    text = yaml.safe_dump(pod("static"))
+    cluster.node.output(f"cat > {cluster.node.place}/{STATIC_PODS}/pod.yaml <<'end'\n{text}end\n")
+    cluster.runs("static-interop")
+
+    def have_one(name: str) -> None:
+        cluster.runs(name)
+        held = cluster.cpus(name)
+        assert len(held) == 1
+        cluster.wait(lambda: cluster.cpus("static-interop") == online - held, "the static pod leaves the claim's CPU")
+        cluster.delete(name)
+
+    alternatives = {"firstAvailable": [{"name": "many", **exactly(4096)}, {"name": "one", **exactly(1)}]}
+    cluster.apply(
+        document("ResourceClaim", "either", claim_spec(alternatives)),
+        pod("either", claims={"cpus": {"resourceClaimName": "either"}}),
+    )
+    have_one("either")
+
+    cluster.apply(template("made"), pod("made", claims={"cpus": {"resourceClaimTemplateName": "made"}}))
+    have_one("made")
+    cluster.wait(lambda: not any(name.startswith("made-") for name in cluster.claims()), "the claim goes with its pod")
+
+    if cluster.release not in _OLDER:
+        described = yaml.safe_load(cluster.kubectl("get", "deviceclass", "dra.cpu", "-o", "yaml"))
+        spec = described["spec"] | {"extendedResourceName": "interop.example/cpu"}
+        cluster.apply(
+            {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "extended"}, "spec": spec}
+        )
+        amount = {"interop.example/cpu": "1"}
+        cluster.apply(pod("extended", [sleeper(requests=amount, limits=amount)]))
+        have_one("extended")
+
+    # An administrator's claim holds nothing: its pod leaves what others hold like any other.
+    namespace = {"name": "admins", "labels": {"resource.kubernetes.io/admin-access": "true"}}
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace},
+        document("ResourceClaim", "watch", claim_spec({"exactly": exactly(1, adminAccess=True)}), "admins"),
+        pod("watch", claims={"cpus": {"resourceClaimName": "watch"}}, namespace="admins"),
+    )
+    cluster.wait(lambda: cluster.phase("watch", "admins") == "Running", "the administrator's pod runs")
+    cluster.run("holder", cpus=1)
+    held = cluster.cpus("holder")
+    assert cluster.cpus("static-interop").isdisjoint(held)
+    assert cluster.cpus("watch", namespace="admins") == online - held
+    cluster.kubectl("delete", "namespace", "admins")
+    assert cluster.cpus("holder") == held
+    cluster.delete("holder")
+
+    # The driver's own words reach who described the pod, and what was refused can be taken back.
+    cluster.apply(
+        claim("refused", config={"isolation": "quiet"}), pod("refused", claims={"c": {"resourceClaimName": "refused"}})
+    )
+    cluster.wait(lambda: any("--max-isolation" in each for each in cluster.events("refused")), "the refusal is told")
+    cluster.delete("refused")
+    assert cluster.dranode("claims", "-o", "json").strip() == "[]"
+
+
+@pytest.fixture
+def local(cluster: Cluster) -> tuple[Cluster, LocalNode]:
+    """A cluster of which everything on the node can be ended and looked at."""
+    if not isinstance(cluster.node, LocalNode):
+        pytest.skip("the node is an emulated machine")
+    return cluster, cluster.node
+
+
+def test_what_is_cut_off_half_done_is_done_in_the_end(local: tuple[Cluster, LocalNode]) -> None:
+    cluster, node = local
+    online = node.online()
+    cluster.install()
+    cluster.run("shared")
+
+    # Between Prepare and the start of the pod.
+    cluster.apply(*(claim("cut"), pod("cut", claims={"c": {"resourceClaimName": "cut"}})))
+    wait_until(lambda: bool(specs(node)), "the claim is prepared")
+    node.restart_kubelet()
+    cluster.runs("cut")
+    held = cluster.cpus("cut")
+    assert cluster.cpus("shared") == online - held
+
+    # kubelet learns only when it is back that the pod is to end.
+    node.kill_kubelet()
+    cluster.kubectl("delete", "pod", "cut", "--wait=false")
+    node.start_kubelet_again()
+    cluster.wait(lambda: "cut" not in cluster.pods(), "the pod is gone")
+
+    # Pods that are deleted at any moment of their start, every other one without waiting for its end.
+    cluster.apply(template("burst"))
+    for number, moment in enumerate([moment for moment in _MOMENTS for _ in range(2)]):
+        name = f"burst-{number}"
+        cluster.apply(pod(name, claims={"c": {"resourceClaimTemplateName": "burst"}}))
+        wait_until(lambda condition=moment, pod=name: is_so(cluster, pod, condition), f"{name}: {moment}")  # type: ignore[misc]
+        force = ("--grace-period=0", "--force") if number % 2 else ()
+        cluster.kubectl("delete", "pod", name, "--wait=false", *force)
+    cluster.wait(
+        lambda: not any(name.startswith("burst-") for name in (*cluster.pods(), *cluster.claims())), "all are gone"
+    )
+    cluster.wait(lambda: cluster.dranode("claims", "-o", "json").strip() == "[]", "nothing is held")
+    cluster.wait(lambda: not specs(node), "no file is left")
+
+    # A pod ends while there is no driver.
+    cluster.run("orphan", cpus=1)
+    uid = cluster.pods()["orphan"]["metadata"]["uid"]
+    cluster.kubectl("delete", "-n", "dranode", _DAEMONSET)
+    cluster.wait(lambda: not cluster.pods("dranode"), "the driver is gone")
+    cluster.kubectl("delete", "pod", "orphan", "--wait=false")
+    cluster.wait(lambda: not node.allowed(uid, MAIN), "its container ends")
+    assert "orphan" in cluster.pods()
+    cluster.install_again()
+    cluster.wait(lambda: "orphan" not in cluster.pods(), "the pod ends")
+
+    # The power goes.
+    cluster.run("kept", cpus=1)
+    held = cluster.cpus("kept")
+    node.boot()
+    cluster.wait(lambda: restarts(cluster, "kept") and restarts(cluster, "shared"), "the pods run again")
+    cluster.wait(cluster.driver_is_ready, "the driver is Ready")
+    assert cluster.cpus("kept") == held
+    cluster.wait(lambda: cluster.cpus("shared") == online - held, "the shared pod is apart")
+    cluster.delete("kept")
+    assert cluster.dranode("claims", "-o", "json").strip() == "[]"
+    # Older runtimes give what runs its CPUs back with the next container.
+    cluster.run("last")
+    cluster.wait(lambda: cluster.cpus("shared") == online, "the CPU is everybody's again")
+
+
+def specs(node: LocalNode) -> list[Path]:
+    """The CDI specs of the driver's claims."""
+    return list((node.place / "cdi").glob("*.json"))
+
+
+def is_so(cluster: Cluster, name: str, condition: str) -> bool:
+    """Whether a condition of a pod is true, or the pod is gone."""
+    found = cluster.pods().get(name)
+    if found is None or not condition:
+        return True
+    return any(each["type"] == condition and each["status"] == "True" for each in found["status"].get("conditions", []))
+
+
+def restarts(cluster: Cluster, name: str) -> int:
+    """How often the container of a pod that runs was started again."""
+    (status,) = cluster.pods()[name]["status"]["containerStatuses"]
+    return int(status["restartCount"]) if "running" in status["state"] else 0
