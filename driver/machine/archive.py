@@ -24,8 +24,6 @@ _MAX_PATH: Final = 4096  # Linux's PATH_MAX
 # The bytes of a member's headers; a long name has a header of its own before the member.
 _MAX_HEADER: Final = 64 << 10
 _MAX_GLOBAL: Final = 100
-_ReadError: Final = tarfile.ReadError
-_NO_HEADER: Final = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
 _KIND: Final = {tarfile.CHRTYPE: "c", tarfile.BLKTYPE: "b"}
 
 
@@ -64,21 +62,9 @@ class _Metered:
         return self._inner.read(size)
 
 
-class _WholeHeader(tarfile.TarInfo):
-    """A header; one that is damaged or cut short would be the archive's end for tarfile, and what is before it all."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
-        try:
-            return super().fromtarfile(tarfile)
-        except _NO_HEADER as error:
-            raise _ReadError(str(error)) from error
-
-
 class _BoundedTar(tarfile.TarFile):
     """A tar archive with limits on its headers; tarfile would allocate whatever they say."""
 
-    tarinfo = _WholeHeader
     fileobj: Any
     members: list[tarfile.TarInfo]
 
