@@ -356,14 +356,14 @@ def test_what_is_not_there_to_be_seen_stops_nothing(way: Way, path: str, unseen:
 
 def test_a_cdi_spec_that_may_not_be_read_stops_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     (spec,) = (way.folder / "run" / "cdi").iterdir()
-    real = Path.read_bytes
+    real = os.open
 
-    def refused(path: Path) -> bytes:
-        if path == spec:
+    def refused(path: str | Path, *arguments: Any) -> int:
+        if Path(path) == spec:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return real(path)
+        return real(path, *arguments)
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(os, "open", refused)
     status, stations, _ = way.explain()
     name, passed, what = stations[3]
     assert (status, name, passed) == (0, "CDI spec", "unseen")
