@@ -44,3 +44,5 @@ elif ! with_uv "$uv"; then
     say 'uv cannot do it here, for the reason above; pip tries the same'
     with_pip
 fi
+# Images of Python forbid it to write bytecode, and every start would compile all modules again.
+if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then "$venv/bin/python" "$here/bytecode.py" "$here/run.lock"; fi
