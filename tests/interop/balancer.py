@@ -23,14 +23,14 @@ def program() -> str | None:
 
 
 class Balancer:
-    """One that runs, and places interrupts every two seconds."""
+    """One that runs, and places interrupts every second."""
 
     def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
         """Start it; `log` is where it says what it does."""
         found = program()
         assert found is not None
         self._log = log
-        command = [found, "--debug", "--interval=2"]
+        command = [found, "--debug", "--interval=1"]
         with log.open("wb") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=out, env=dict(environment))
         self.socket = FOLDER / f"irqbalance{self.process.pid}.sock"
