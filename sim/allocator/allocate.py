@@ -19,13 +19,13 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.notes import notes_on_failure, notes_on_success
 from dranode.sim.allocator.orders import orders
 from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
-from dranode.sim.allocator.picks import Oddity
+from dranode.sim.allocator.picks import Oddity, Solution
 from dranode.sim.allocator.pools import Pool, PoolIndex
 from dranode.sim.allocator.reads import AttributesRead
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationRequest, allocation_requests, claim_name
 from dranode.sim.allocator.result import allocation
-from dranode.sim.allocator.search import Solution, search
+from dranode.sim.allocator.search import search
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, with_rule_taints

@@ -34,3 +34,16 @@ class Oddity(Enum):
     ADMIN_BLOCKS = auto()
     ADMIN_NEEDS_CAPACITY = auto()
     NO_FIXED_ORDER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A solution, or that there is none.
+
+    Attributes:
+        picks: for each claim what it gets, in the order of its requests; None if nothing fits.
+        oddities: what was met on the way.
+    """
+
+    picks: tuple[tuple[DevicePick, ...], ...] | None
+    oddities: frozenset[Oddity] = frozenset()

@@ -3,23 +3,25 @@
 Source: KEP-4381, KEP-4816, and the order in which kube-scheduler goes, since it decides which device is found
 first and which error is met. Shortcuts leave the answer as it is: the rest of the requests is not tried again from a
 state from which it has failed; a device is passed over if one that differs by name alone has just failed in its place;
-and if what comes after a request fails for want of devices that the request has not taken, other devices for it are not
-tried. Where an answer depends on what was tried before (counters, constraints before 1.37), they are not taken.
+if what comes after a request fails for want of devices that the request has not taken, other devices for it are not
+tried; and a claim that fits nowhere even alone is tried no more. Where an answer depends on what was tried before
+(counters, constraints before 1.37), they are not taken.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
 from typing import Final
 
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.api.validation import MAX_RESULTS
+from dranode.sim.allocator.alone import Hopeless, only_takes_away
 from dranode.sim.allocator.attempt import Attempt
 from dranode.sim.allocator.outcome import AllocationError, Reason
-from dranode.sim.allocator.picks import DevicePick, Oddity
+from dranode.sim.allocator.picks import Solution
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationRequest, Alternative
@@ -29,19 +31,6 @@ from dranode.sim.allocator.state import Allocated
 MAX_STEPS: Final = 1_000_000
 _EVERY_DEVICE: Final = -1
 _FRAMES_PER_DEVICE: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """A solution, or that there is none.
-
-    Attributes:
-        picks: for each claim what it gets, in the order of its requests; None if nothing fits.
-        oddities: what was met on the way.
-    """
-
-    picks: tuple[tuple[DevicePick, ...], ...] | None
-    oddities: frozenset[Oddity] = frozenset()
 
 
 def search(
@@ -57,8 +46,12 @@ def search(
         AllocationError: the attempt ends: a request is refused, a selector fails, more than 32 devices are wanted, all
             devices of a pool that is not in order are wanted, or the search takes more than `MAX_STEPS` steps.
     """
+
+    def alone(claim: int) -> Solution:
+        return search([claims[claim]], [requests[claim]], pools, allocated, selectors)
+
     attempt = Attempt(claims, pools, allocated, selectors)
-    running = _Search(attempt, requests, pools)
+    running = _Search(attempt, requests, pools, Hopeless(alone))
     depth = _FRAMES_PER_DEVICE * (MAX_RESULTS + 4 * max(map(len, requests), default=0) + 4) * len(claims)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + depth)
@@ -85,9 +78,14 @@ class _End(Enum):
 
 class _Search:
     def __init__(
-        self, attempt: Attempt, requests: Sequence[tuple[AllocationRequest, ...]], pools: Sequence[Pool]
+        self,
+        attempt: Attempt,
+        requests: Sequence[tuple[AllocationRequest, ...]],
+        pools: Sequence[Pool],
+        hopeless: Hopeless,
     ) -> None:
         self.attempt = attempt
+        self.hopeless = hopeless
         self.requests = requests
         self.all_devices: dict[int, tuple[int, ...]] = {}
         for claim, _ in enumerate(requests):
@@ -100,6 +98,12 @@ class _Search:
             _EVERY_DEVICE  # after a failure: the devices without which it would have been the same are not in it
         )
         self.steps = 0
+
+    @cached_property
+    def only_takes_away(self) -> bool:
+        """Return whether no device that is taken can leave more of anything than there was."""
+        alternatives = [each for claim in self.requests for request in claim for each in request.alternatives]
+        return only_takes_away(self.attempt.candidates, alternatives, self.attempt.features)
 
     def _barrier(self, pools: Sequence[Pool]) -> int | None:
         """The candidate at which a search runs into an invalid pool, which ends the attempt until 1.34."""
@@ -180,7 +184,13 @@ class _Search:
         """All requests of this claim and the claims after it."""
         if claim == len(self.requests):
             return _End.DONE
-        return self.request(claim, 0)
+        if claim in self.hopeless:
+            self.blamed = self._blame(claim, 0)
+            return _End.FAILED
+        end = self.request(claim, 0)
+        if end is not _End.DONE and claim and self.remembers and self.only_takes_away:
+            self.hopeless.failed(claim)
+        return end
 
     def request(self, claim: int, index: int) -> _End:
         """This request and everything after it."""
@@ -193,7 +203,7 @@ class _Search:
         end = known or self._alternatives(claim, index)
         if end is not _End.DONE and key is not None:
             self.failures[key] = end
-            self.blamed = _EVERY_DEVICE if self.attempt.tied else self._relevant(claim, index)
+            self.blamed = self._blame(claim, index)
         return end
 
     def _alternatives(self, claim: int, index: int) -> _End:
@@ -269,6 +279,11 @@ class _Search:
             )
         self.blamed = _EVERY_DEVICE
         return _End.FAILED
+
+    def _blame(self, claim: int, index: int) -> int:
+        if self.attempt.tied or not self.only_takes_away:
+            return _EVERY_DEVICE
+        return self._relevant(claim, index)
 
     def _relevant(self, claim: int, index: int) -> int:
         """The devices that the rest of the search may look at: all that are not known to be unchosen by all of it."""

@@ -12,8 +12,8 @@ from dranode.driver.core.api.resource import Node, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome
+from dranode.sim.allocator.picks import Solution
 from dranode.sim.allocator.requests import AllocationRequest
-from dranode.sim.allocator.search import Solution
 from dranode.sim.allocator.state import PoolID, PoolState
 from dranode.sim.cluster.holdings import Holdings
 from dranode.sim.cluster.solutions import moved, raw_score

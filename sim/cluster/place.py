@@ -15,10 +15,9 @@ from dranode.driver.core.api.resource import Node, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator, failures, unfit
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
-from dranode.sim.allocator.picks import Oddity
+from dranode.sim.allocator.picks import Oddity, Solution
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationRequest
-from dranode.sim.allocator.search import Solution
 from dranode.sim.allocator.state import Allocated, PoolState
 from dranode.sim.cluster.extended import NOT_BOUND, backed_here, extended_of, special_claims
 from dranode.sim.cluster.solutions import moved, raw_score

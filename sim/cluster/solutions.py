@@ -8,9 +8,9 @@ from typing import Final
 
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
+from dranode.sim.allocator.picks import Solution
 from dranode.sim.allocator.requests import AllocationRequest
 from dranode.sim.allocator.result import active_alternatives
-from dranode.sim.allocator.search import Solution
 from dranode.sim.cluster.views import View
 
 # KEP-4816: the first of at most 8 alternatives counts 8, the last 1.

@@ -8,7 +8,7 @@ from typing import Final
 from dranode.driver.core.api.resource import AllocationResult
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import AllocationError, Outcome
-from dranode.sim.allocator.search import Solution
+from dranode.sim.allocator.picks import Solution
 from dranode.sim.cluster.devices import DeviceAnswers
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.solutions import score_before

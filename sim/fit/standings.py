@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.documents import encode_json
 from dranode.sim.allocator.outcome import Outcome
-from dranode.sim.allocator.search import Solution
+from dranode.sim.allocator.picks import Solution
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.choice import PodChoice, no_choice

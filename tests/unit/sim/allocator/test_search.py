@@ -106,6 +106,58 @@ def test_devices_that_differ_by_name_alone_are_tried_once(monkeypatch: pytest.Mo
     assert outcome.reason is Reason.DOES_NOT_FIT
 
 
+def test_a_claim_that_fits_nowhere_even_alone_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MAX_STEPS", 5_000)
+    devices = [{"name": f"d{number:02d}", "attributes": {"id": {"int": number % 2}}} for number in range(10)]
+    wanted = claim(*(request(name, "gpu") for name in "abc"), constraints=[{"distinctAttribute": "gpu/id"}], name="c2")
+    others = [claim(request("a", "gpu"), name=name) for name in ("c0", "c1")]
+    for version in ("1.36", "1.37"):
+        outcomes = allocate([slice_of("gpu", *devices)], *others, wanted, features=Features.of(release(version)))
+        assert {outcome.reason for outcome in outcomes} == {Reason.DOES_NOT_FIT}
+
+
+def test_a_claim_that_fits_not_alone_fits_where_pools_of_one_name_share_counters() -> None:
+    def drawing(driver: str, cores: int, *devices: int) -> list[dict[str, Any]]:
+        def counters(amount: int) -> dict[str, Any]:
+            return {"counters": {"cores": {"value": str(amount)}}}
+
+        draws = [
+            {"name": f"{driver}-{amount}", "consumesCounters": [{"counterSet": "x", **counters(amount)}]}
+            for amount in devices
+        ]
+        return [
+            slice_of(driver, count=2, sharedCounters=[{"name": "x", **counters(cores)}]),
+            slice_of(driver, *draws, count=2),
+        ]
+
+    slices = [*drawing("gpu", 8, 7, 6, 1), *drawing("nic", 0, 5)]
+    wanted = claim(request("a", "gpu"), name="c0"), claim(request("a", "nic"), name="c1")
+    outcomes = allocate(slices, *wanted, features=Features.of(release("1.36.3")))
+    assert [names(outcome) for outcome in outcomes] == [["gpu-1"], ["nic-5"]]
+    assert not any(outcome.allocation for outcome in allocate(slices, *wanted))
+
+
+def test_a_claim_that_fits_not_alone_fits_beside_an_amount_that_wrapped_around() -> None:
+    policy = {"default": "4", "validRange": {"min": "4", "step": "4"}}
+    devices = [
+        {
+            "name": f"d{number}",
+            "allowMultipleAllocations": True,
+            "attributes": {"id": {"int": number}},
+            "capacity": {"memory": {"value": "8", "requestPolicy": policy}},
+        }
+        for number in range(3)
+    ]
+    last = [{"cel": {"expression": 'device.attributes["gpu"].id == 2'}}]
+    much = {"requests": {"memory": "9223372036854775806"}}
+    wanted = (
+        claim(request("a", "gpu", capacity=much), name="c0"),
+        claim(request("a", "gpu", capacity={"requests": {"memory": "12"}}, selectors=last), name="c1"),
+    )
+    outcomes = allocate([slice_of("gpu", *devices)], *wanted, features=Features.of(release("1.36")))
+    assert [names(outcome) for outcome in outcomes] == [["d2"], ["d2"]]
+
+
 def test_a_search_that_explodes_stops_at_the_bound_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_STEPS", 2_000)
     devices = [{"name": f"d{number:02d}", "attributes": {"id": {"int": number}}} for number in range(40)]
