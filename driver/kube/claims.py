@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
@@ -38,13 +38,20 @@ class KubeClaims:
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
-        if not refs:
-            return {}
-        *others, mine = dict.fromkeys(refs)
         ends = self._client.timing.clock() + _PATIENCE
-        begun = {ref: self._pool.submit(self._get, ref) for ref in others}
-        own = self._get(mine)
-        return {**{ref: self._result(ref, future, ends) for ref, future in begun.items()}, mine: own}
+        waits = {ref: self._client.begin(_request(ref)) for ref in refs} if len(refs) > 1 else dict.fromkeys(refs)
+        # What a kept connection carries is on its way; of the others each has a thread, and the last has this one.
+        unsent = [ref for ref, wait in waits.items() if wait is None]
+        alone = {ref: self._pool.submit(self._get, ref) for ref in unsent[:-1]}
+        found = {ref: self._get(ref) for ref in unsent[-1:]}
+        for ref, wait in waits.items():
+            if wait is not None:
+                claim = _read(wait)
+                if claim is None:
+                    alone[ref] = self._pool.submit(self._get, ref)
+                else:
+                    found[ref] = claim
+        return {**found, **{ref: self._result(ref, future, ends) for ref, future in alone.items()}}
 
     def _result(
         self, ref: ClaimRef, future: Future[ResourceClaim | DranodeError], ends: float
@@ -60,14 +67,8 @@ class KubeClaims:
             )
 
     def _get(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
-        what = f"get resourceclaims in namespace {ref.namespace}"
-
-        def request(root: str, version: str) -> APIRequest:
-            del version
-            return APIRequest("GET", f"{root}/namespaces/{ref.namespace}/resourceclaims/{ref.name}", what)
-
         try:
-            return decode(ResourceClaim, self._client.resource(request))
+            return decode(ResourceClaim, self._client.resource(_request(ref)))
         except ApiError as error:
             # Any other 404 says nothing of the claim, and is no reason to release one.
             if error.status == HTTPStatus.NOT_FOUND and error.of_object:
@@ -80,3 +81,25 @@ class KubeClaims:
             return DranodeError(
                 f"claim {ref} cannot be fetched, because of an error inside the driver: {in_words(error)}"
             )
+
+
+def _request(ref: ClaimRef) -> Callable[[str, str], APIRequest]:
+    """What asks for a claim, of the path and the version of its API."""
+
+    def request(root: str, version: str) -> APIRequest:
+        del version
+        path = f"{root}/namespaces/{ref.namespace}/resourceclaims/{ref.name}"
+        return APIRequest("GET", path, f"get resourceclaims in namespace {ref.namespace}")
+
+    return request
+
+
+def _read(wait: Callable[[], Any]) -> ResourceClaim | None:
+    """The claim that is waited for; None if it is to be asked for alone, with all patience and for its own reason."""
+    document = wait()
+    if document is None:
+        return None
+    try:
+        return decode(ResourceClaim, document)
+    except DocumentError:
+        return None

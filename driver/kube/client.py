@@ -12,19 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
 
 from dranode.driver.core.api.documents import API_GROUP, to_v1
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.kube.connection import Outgoing
 from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
 from dranode.driver.kube.http1 import BrokenError
 from dranode.driver.kube.retry import UNTOUCHED, Backoff
 from dranode.driver.kube.server import UnreachableError, UnusableCredentialsError
 from dranode.driver.kube.versions import VERSIONS, best_version
+from dranode.driver.kube.wire import Begins, Outgoing, Wire
 
 log = logging.getLogger(__name__)
 
@@ -35,17 +35,6 @@ ANSWER_SECONDS: Final = 5.0
 TOTAL_SECONDS: Final = 20.0
 _BACKOFF: Final = Backoff(first=0.1, most=5.0)
 _FIRST_ERROR: Final = 400
-
-
-class Wire(Protocol):
-    """The carrier of requests: `dranode.driver.kube.connection.Connection`."""
-
-    def send(self, outgoing: Outgoing) -> Any:
-        """Send a request; an answer with `status`, `headers` and `data`.
-
-        Raises:
-            UnreachableError: there is no answer.
-        """
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -93,6 +82,7 @@ class Client:
         """Use `wire`; nothing is sent yet. `agent` is what audit logs show."""
         self.timing = timing or Timing()
         self._wire = wire
+        self._begins = wire if isinstance(wire, Begins) else None
         self._headers = {"Accept": JSON, "User-Agent": agent}
         self._version: str | None = None
         self._discovering = threading.Lock()
@@ -180,6 +170,22 @@ class Client:
                 raise
         return send(again)
 
+    def begin(self, request: Callable[[str, str], APIRequest]) -> Callable[[], Any] | None:
+        """Send a request that reads one object, once, and leave the waiting to the caller.
+
+        Returns:
+            What waits for the object, brought to v1, and gives None if it could not be had so. None if it was not
+            sent. Such a request is for `resource`, which finds out why.
+        """
+        version = self._version
+        if version is None or self._begins is None:
+            return None
+        try:
+            wait = self._begins.begin(self._outgoing(request(f"/apis/{API_GROUP}/{version}", version), ANSWER_SECONDS))
+        except UnreachableError:
+            return None
+        return None if wait is None else lambda: _object(wait())
+
     # --- any API ---
 
     def send(
@@ -246,18 +252,30 @@ class Client:
             response.close()
 
     def _once(self, request: APIRequest, seconds: float, *, stream: bool) -> Any:
-        path = f"{request.path}?{urlencode(request.query)}" if request.query else request.path
-        headers, body = self._headers, None
-        if request.body is not None:
-            headers = {**headers, "Content-Type": request.kind}
-            body = msgspec.json.encode(request.body)
         try:
-            response = self._wire.send(Outgoing(request.method, path, headers, seconds, body, stream))
+            response = self._wire.send(self._outgoing(request, seconds, stream=stream))
         except UnreachableError as error:
             raise ApiError(str(error), unasked=isinstance(error, UnusableCredentialsError)) from error
         if response.status >= _FIRST_ERROR:
             raise error_of(request.what, response.status, response.headers, response.data)
         return response
+
+    def _outgoing(self, request: APIRequest, seconds: float, *, stream: bool = False) -> Outgoing:
+        path = f"{request.path}?{urlencode(request.query)}" if request.query else request.path
+        headers, body = self._headers, None
+        if request.body is not None:
+            headers = {**headers, "Content-Type": request.kind}
+            body = msgspec.json.encode(request.body)
+        return Outgoing(request.method, path, headers, seconds, body, stream)
+
+
+def _object(answer: Any) -> Any:
+    if answer is None or answer.status != HTTPStatus.OK:
+        return None
+    try:
+        return _read_v1(answer.data)
+    except ApiError:
+        return None
 
 
 def _document(data: bytes) -> Any:

@@ -69,15 +69,20 @@ class Channel:
         return not poll.poll(0)
 
     def request(self, request: bytes, seconds: float) -> Head:
-        """Send a request; the head of its answer.
+        """Send a request; the head of its answer: `send` and `answer`."""
+        self.send(request, seconds)
+        return self.answer(seconds)
+
+    def send(self, request: bytes, seconds: float) -> None:
+        """Send a request.
 
         Args:
             request: head and body.
-            seconds: how long to wait for each part.
+            seconds: how long the server may take to let it through.
 
         Raises:
-            BrokenError: the connection ended, or the answer is not HTTP.
-            TimeoutError: nothing came in time.
+            BrokenError: the connection ended.
+            TimeoutError: it did not go through in time.
         """
         self.reusable = self._came = False
         self._socket.settimeout(seconds)
@@ -87,6 +92,15 @@ class Channel:
             raise
         except OSError as error:
             raise BrokenError(_reason(error), untouched=True) from error
+
+    def answer(self, seconds: float) -> Head:
+        """Return the head of the answer to what was sent; the server may take `seconds` for each part.
+
+        Raises:
+            BrokenError: the connection ended, or the answer is not HTTP.
+            TimeoutError: nothing came in time.
+        """
+        self._socket.settimeout(seconds)
         while True:
             head = self._head()
             # 100 and its like announce the answer that follows.

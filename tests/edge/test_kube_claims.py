@@ -15,8 +15,9 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
-from dranode.driver.kube.connection import Connection, Outgoing
+from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.wire import Outgoing
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.drivers import allocated_claim, plain, reference
 from tests.fakes.waiting import PATIENCE
@@ -42,14 +43,52 @@ def put(api: ApiServer, name: str) -> ClaimRef:
     return reference(claim)
 
 
-def test_every_claim_has_its_own_answer(api: ApiServer, claims: KubeClaims) -> None:
-    good, denied, broken = (put(api, name) for name in ("good", "denied", "broken"))
+class Meeting(Fault):
+    """Every answer waits until so many were asked for: one after another, none would ever come."""
+
+    def __init__(self, everybody: int) -> None:
+        super().__init__()
+        self.met: list[int] = []
+        self._barrier = threading.Barrier(everybody, timeout=PATIENCE)
+
+    def takes(self, method: str, path: str) -> bool:
+        del method, path
+        return True
+
+    @property
+    def seconds(self) -> float:
+        self.met.append(self._barrier.wait())
+        return 0.0
+
+    @seconds.setter
+    def seconds(self, seconds: float) -> None:
+        """Only the meeting takes time."""
+
+
+def connect(api: ApiServer, claims: KubeClaims, refs: tuple[ClaimRef, ...]) -> None:
+    """Leave a kept connection for each of these claims."""
+    claims.get(refs[:1])
+    api.faults.append(meeting := Meeting(len(refs)))
+    claims.get(refs)
+    api.faults.remove(meeting)
+
+
+@pytest.mark.parametrize("kept", [0, 2, 4])
+def test_every_claim_has_its_own_answer(api: ApiServer, claims: KubeClaims, kept: int) -> None:
+    good, denied, broken, another = (put(api, name) for name in ("good", "denied", "broken", "another"))
+    if kept:
+        connect(api, claims, (good, denied, broken, another)[:kept])
     gone = ClaimRef("default", "gone", "uid-gone")
     api.faults += [
         Fault(
-            path="/denied", status=403, body='{"kind":"Status","message":"User u cannot get resource resourceclaims"}'
+            path="/denied",
+            status=403,
+            body='{"kind":"Status","message":"User u cannot get resource resourceclaims"}',
+            times=2,
         ),
-        Fault(path="/broken", status=200, body='{"apiVersion":"resource.k8s.io/v1","status":{"allocation":7}}'),
+        Fault(
+            path="/broken", times=2, status=200, body='{"apiVersion":"resource.k8s.io/v1","status":{"allocation":7}}'
+        ),
     ]
     answers = claims.get((good, denied, gone, broken))
     assert isinstance(answers[good], ResourceClaim)
@@ -66,30 +105,47 @@ def test_every_claim_has_its_own_answer(api: ApiServer, claims: KubeClaims) -> N
 def test_the_claims_of_a_call_are_fetched_at_the_same_time(api: ApiServer, claims: KubeClaims) -> None:
     refs = tuple(put(api, f"c{number}") for number in range(8))
     claims.get(refs[:1])
-    # Every answer waits until all eight were asked for: one after another, none would ever come.
-    everybody = threading.Barrier(8, timeout=PATIENCE)
-    met: list[int] = []
-
-    class Meeting(Fault):
-        def takes(self, method: str, path: str) -> bool:
-            del method, path
-            return True
-
-        @property
-        def seconds(self) -> float:
-            met.append(everybody.wait())
-            return 0.0
-
-        @seconds.setter
-        def seconds(self, seconds: float) -> None:
-            """Only the meeting takes time."""
-
-    api.faults.append(Meeting())
+    api.faults.append(meeting := Meeting(8))
     answers = claims.get(refs)
-    assert sorted(met) == list(range(8))
+    assert sorted(meeting.met) == list(range(8))
     assert {ref.name: claim.metadata.name for ref, claim in answers.items() if isinstance(claim, ResourceClaim)} == {
         f"c{number}": f"c{number}" for number in range(8)
     }
+
+
+def test_claims_on_kept_connections_need_no_threads(api: ApiServer, claims: KubeClaims) -> None:
+    refs = tuple(put(api, f"c{number}") for number in range(8))
+    connect(api, claims, refs)
+    claims.close()
+    api.faults.append(Meeting(8))
+    assert [isinstance(claim, ResourceClaim) for claim in claims.get(refs).values()] == [True] * 8
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"drop": True},
+        {"status": 503},
+        {"status": 401},
+        {"status": 200, "body": "{"},
+        {"status": 200, "body": '{"apiVersion":"resource.k8s.io/v9","kind":"ResourceClaim"}'},
+        {"release": threading.Event(), "drop": True},
+    ],
+    ids=["dropped", "unavailable", "unauthorized", "no JSON", "another version", "late"],
+)
+def test_a_claim_that_does_not_come_on_its_kept_connection_is_asked_for_alone(
+    api: ApiServer, claims: KubeClaims, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = tuple(put(api, name) for name in ("c0", "odd", "c2"))
+    connect(api, claims, refs)
+    monkeypatch.setattr("dranode.driver.kube.client.ANSWER_SECONDS", 0.2)
+    asked = len(api.requests(path="/odd"))
+    api.faults.append(Fault(path="/odd", **fault))
+    assert all(isinstance(claim, ResourceClaim) for claim in claims.get(refs).values())
+    if "release" in fault:
+        fault["release"].set()
+    assert len(api.requests(path="/odd")) >= asked + 1
+    assert api.faults[-1].times == 0
 
 
 def test_more_claims_than_threads_are_all_answered(api: ApiServer, claims: KubeClaims) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.kube.client import APIRequest, Client, Timing
-from dranode.driver.kube.connection import Connection, Outgoing
+from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.http1 import BrokenError
 from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.wire import Outgoing
 from tests.fakes.apiserver import CERTIFICATES, ApiServer, Fault, api_server
 
 NODES = "/api/v1/nodes/node"

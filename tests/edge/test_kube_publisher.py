@@ -19,10 +19,10 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.cluster import KubeCluster
-from dranode.driver.kube.connection import Outgoing
 from dranode.driver.kube.errors import BrokenStreamError
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.watch import SliceWatch
+from dranode.driver.kube.wire import Outgoing
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.waiting import PATIENCE, eventually
 

@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 from dranode.driver.kube.client import APIRequest, Client
-from dranode.driver.kube.connection import Connection, Outgoing
+from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.kubeconfig import kubeconfig_namespace
 from dranode.driver.kube.server import UnreachableError
 from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.wire import Outgoing
 from tests.fakes.apiserver import CERTIFICATES
 from tests.fakes.kubeconfig import asked_server, in_base64, tunnel_proxy, write_kubeconfig
 from tests.fakes.waiting import PATIENCE

@@ -1,0 +1,51 @@
+"""What carries requests to an API server, as `Client` needs it; `Connection` is the one that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A request on its way.
+
+    Attributes:
+        method: the HTTP method.
+        path: path and query.
+        headers: beside those of authentication.
+        seconds: how long to wait for each part of the answer.
+        body: what is sent.
+        stream: leave the answer's body to the caller.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    seconds: float
+    body: bytes | None = None
+    stream: bool = False
+
+
+class Wire(Protocol):
+    """The carrier of requests."""
+
+    def send(self, outgoing: Outgoing) -> Any:
+        """Send a request; an answer with `status`, `headers` and `data`.
+
+        Raises:
+            UnreachableError: there is no answer.
+        """
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A wire that can leave the waiting for an answer to its caller."""
+
+    def begin(self, outgoing: Outgoing) -> Callable[[], Any] | None:
+        """Send a request that changes nothing; what waits for its answer, and gives None for one that is for `send`.
+
+        Raises:
+            UnreachableError: the credentials cannot be read.
+        """
