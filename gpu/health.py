@@ -8,7 +8,8 @@
                     a program causes
     gone            published once, vanished or left out now   when it is back
 
-Errors that were counted before the first reading do not matter. The trouble of a physical function is also that of its
+Errors that were counted before the first reading do not matter. While counters cannot be read, a GPU without trouble is
+neither healthy nor not. The trouble of a physical function is also that of its
 parts. This module only works on values: `dranode.gpu.plugin` reads the counters and passes the events.
 """
 
@@ -75,11 +76,13 @@ class GPUCondition(msgspec.Struct, frozen=True):
     Attributes:
         troubles: by PCI address and cause.
         counts: AER totals of the last reading, by PCI address.
+        unread: why AER totals could not be read the last time, by PCI address.
         seen: every GPU that was ever present, by device name.
     """
 
     troubles: Mapping[tuple[str, Cause], Trouble] = msgspec.field(default_factory=dict)
     counts: Mapping[str, AERCounts] = msgspec.field(default_factory=dict)
+    unread: Mapping[str, str] = msgspec.field(default_factory=dict)
     seen: Mapping[str, GPU] = msgspec.field(default_factory=dict)
 
     def of(self, gpu: GPU) -> tuple[tuple[Cause, Trouble], ...]:
@@ -102,6 +105,11 @@ def counted(condition: GPUCondition, address: str, counts: AERCounts, now: float
             detail = f"{new - old} uncorrected PCIe {'fatal' if cause is Cause.AER_FATAL else 'non-fatal'} errors"
             condition = _began(condition, address, cause, detail, now)
     return condition
+
+
+def without_counts(condition: GPUCondition, reasons: Mapping[str, str]) -> GPUCondition:
+    """Return the condition after AER counters could not be read at these functions, for these reasons."""
+    return replace(condition, unread=reasons)
 
 
 def wedged(condition: GPUCondition, address: str, methods: str, now: float) -> GPUCondition:
@@ -156,7 +164,7 @@ def expired(condition: GPUCondition, now: float) -> GPUCondition:
 
 def report(condition: GPUCondition) -> tuple[DeviceHealth, ...]:
     """Return the health of every GPU that was ever published."""
-    return tuple(_health(gpu, condition.of(gpu)) for gpu in condition.seen.values())
+    return tuple(_health(gpu, condition) for gpu in condition.seen.values())
 
 
 def taints(condition: GPUCondition) -> dict[str, tuple[DeviceTaint, ...]]:
@@ -172,9 +180,13 @@ def taints(condition: GPUCondition) -> dict[str, tuple[DeviceTaint, ...]]:
     return tainted
 
 
-def _health(gpu: GPU, troubles: Iterable[tuple[Cause, Trouble]]) -> DeviceHealth:
-    message = "; ".join(f"{trouble.detail} (since {_timestamp(trouble.since)})" for _, trouble in troubles)
-    return DeviceHealth(gpu.name, Health.UNHEALTHY if message else Health.HEALTHY, message)
+def _health(gpu: GPU, condition: GPUCondition) -> DeviceHealth:
+    troubles = condition.of(gpu)
+    if troubles:
+        message = "; ".join(f"{trouble.detail} (since {_timestamp(trouble.since)})" for _, trouble in troubles)
+        return DeviceHealth(gpu.name, Health.UNHEALTHY, message)
+    unread = next((reason for address, reason in condition.unread.items() if address in (gpu.address, gpu.parent)), "")
+    return DeviceHealth(gpu.name, Health.UNKNOWN if unread else Health.HEALTHY, unread)
 
 
 def _began(condition: GPUCondition, address: str, cause: Cause, detail: str, now: float) -> GPUCondition:

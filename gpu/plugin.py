@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.errors import ClaimError, UsageError
+from dranode.driver.core.api.errors import ClaimError, MachineError, UsageError
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.health import DeviceHealth
@@ -28,6 +28,7 @@ from dranode.gpu.config import GPUConfig, parse_gpu_config
 from dranode.gpu.devices import counters, gpu_devices
 from dranode.gpu.edits import complete
 from dranode.gpu.grants import Intent
+from dranode.gpu.health import AERCounts
 from dranode.gpu.host import GPUHost, Live
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.nvml import NVML, open_nvml
@@ -126,18 +127,31 @@ class GPUPlugin(Plugin, Configures):
         """Read the error counters and NVML's events, and return the health of every GPU that was ever published."""
         found: GPUInventory = inventory.hardware
         addresses = sorted({gpu.address for gpu in found.gpus})
-        counts = {address: aer_counts(self._root, address) for address in addresses}
+        counts, unread = self._counted(addresses)
         xids = self._nvml.xids() if self._nvml is not None else ()
         now = self._clock()
         with self._lock:
-            condition = health.expired(self._condition, now)
+            condition = health.without_counts(health.expired(self._condition, now), unread)
             for address, each in counts.items():
-                if each is not None:
-                    condition = health.counted(condition, address, each, now)
+                condition = health.counted(condition, address, each, now)
             for address, number in xids:
                 condition = health.xid(condition, address, number, now)
             self._condition = condition
             return health.report(condition)
+
+    def _counted(self, addresses: Iterable[str]) -> tuple[dict[str, AERCounts], dict[str, str]]:
+        """The error counters of the functions that have some, and why those of others cannot be read."""
+        counts: dict[str, AERCounts] = {}
+        unread: dict[str, str] = {}
+        for address in addresses:
+            try:
+                read = aer_counts(self._root, address)
+            except MachineError as error:
+                unread[address] = str(error)
+            else:
+                if read is not None:
+                    counts[address] = read
+        return counts, unread
 
     def watch(self, stop: Stop) -> Iterator[None]:
         """Yield when `discover` may have another answer, until `stop` is set; block in between.

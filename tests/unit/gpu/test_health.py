@@ -1,5 +1,6 @@
 import pytest
 
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.claims.health import Health
 from dranode.gpu.aer import aer_counts
 from dranode.gpu.health import (
@@ -13,6 +14,7 @@ from dranode.gpu.health import (
     report,
     taints,
     wedged,
+    without_counts,
     xid,
 )
 from dranode.gpu.inventory import GPUInventory
@@ -159,9 +161,20 @@ def test_aer_counters_are_read_from_their_totals() -> None:
     assert aer_counts(machine.root(), "0000:1b:00.0") == AERCounts(fatal=4)
 
 
-def test_a_function_without_aer_or_with_nonsense_in_it_has_no_counts() -> None:
+def test_a_function_without_aer_has_no_counts() -> None:
+    assert aer_counts(hgx().root(), "0000:ff:00.0") is None
+
+
+def test_counters_that_say_nothing_cannot_be_read() -> None:
     machine = hgx()
-    folder = machine.root().resolve(f"{DEVICES}/0000:1b:00.0")
-    machine.put(f"{folder}/aer_dev_fatal", "TOTAL_ERR_FATAL many")
-    assert aer_counts(machine.root(), "0000:1b:00.0") is None
-    assert aer_counts(machine.root(), "0000:ff:00.0") is None
+    machine.put(machine.root().resolve(f"{DEVICES}/0000:1b:00.0") + "/aer_dev_fatal", "TOTAL_ERR_FATAL many")
+    with pytest.raises(MachineError, match=r"0000:1b:00\.0/aer_dev_fatal cannot be read: it has no TOTAL_ERR_FATAL"):
+        aer_counts(machine.root(), "0000:1b:00.0")
+
+
+def test_a_gpu_whose_counters_cannot_be_read_is_not_called_healthy() -> None:
+    condition = without_counts(start(), {GPU: "/sys/aer_dev_fatal cannot be read: Input/output error"})
+    assert state(condition) == (Health.UNKNOWN, "/sys/aer_dev_fatal cannot be read: Input/output error")
+    assert taints(condition) == {}
+    assert state(wedged(condition, GPU, "rebind", NOON))[0] is Health.UNHEALTHY
+    assert state(without_counts(condition, {})) == (Health.HEALTHY, "")

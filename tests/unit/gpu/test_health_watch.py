@@ -27,6 +27,20 @@ def test_aer_errors_make_a_gpu_unhealthy_and_taint_it_until_it_has_been_quiet() 
     assert driver.discover() == found
 
 
+def test_a_gpu_is_not_called_healthy_while_its_error_counters_cannot_be_read() -> None:
+    machine = laptop()
+    driver = GPUPlugin(machine.root(), tainted=True)
+    found = driver.discover()
+    path = machine.root().resolve(f"{DEVICES}/0000:01:00.0/aer_dev_nonfatal")
+    machine.put(path, "")
+    assert {one.device: (one.health, one.message) for one in driver.health(found)}[RTX] == (
+        Health.UNKNOWN,
+        "/sys/bus/pci/devices/0000:01:00.0/aer_dev_nonfatal cannot be read: it has no TOTAL_ERR_NONFATAL",
+    )
+    machine.put(path, "TOTAL_ERR_NONFATAL 7")
+    assert {one.health for one in driver.health(found)} == {Health.HEALTHY}
+
+
 def test_without_device_taints_health_is_reported_and_nothing_tainted() -> None:
     driver = GPUPlugin(laptop().root())
     found = driver.discover()
