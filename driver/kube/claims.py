@@ -84,7 +84,7 @@ class KubeClaims:
 
 
 def _request(ref: ClaimRef) -> Callable[[str, str], APIRequest]:
-    """What asks for a claim, of the path and the version of its API."""
+    """Return what asks for a claim, of the path and the version of its API."""
 
     def request(root: str, version: str) -> APIRequest:
         del version

@@ -1,4 +1,4 @@
-"""What carries requests to an API server, as `Client` needs it; `Connection` is the one that there is."""
+"""The carrier of requests to an API server, as `Client` needs it."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from dranode.driver.core.claims.metadata import (
     requests_of,
 )
 from dranode.driver.core.claims.record import Record, uid_problem
+from dranode.driver.machine.presence import is_there
 from dranode.driver.node.older_metadata import remove_unmounted
 
 
@@ -83,16 +84,24 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         write_spec(self.cdi, metadata.spec_file, metadata.spec)
 
     def ids(self, record: Record, *, there: bool) -> dict[str, str]:
-        """The CDI ids of the claim's requests that have metadata, by request; all have, if their specs are `there`."""
+        """The CDI ids of the claim's requests that have metadata, by request; all have, if their specs are `there`.
+
+        Raises:
+            MetadataError: the CDI directory may not be looked into.
+        """
         return {
             request: qualified_name(metadata_kind(self.driver), metadata_device(record.uid, request))
             for request in requests_of(record)
-            if there or os.path.exists(f"{self.cdi}/{metadata_spec_file(self.driver, record.uid, request)}")
+            if there or _is_there(self.cdi / metadata_spec_file(self.driver, record.uid, request))
         }
 
     def spec_files(self, record: Record) -> tuple[Path, ...]:
-        """The CDI specs that mount the claim's metadata, as far as they are there."""
-        return tuple(path for path in map(self.cdi.joinpath, self.spec_names(record)) if path.exists())
+        """The CDI specs that mount the claim's metadata, as far as they are there.
+
+        Raises:
+            MetadataError: the CDI directory may not be looked into.
+        """
+        return tuple(filter(_is_there, map(self.cdi.joinpath, self.spec_names(record))))
 
     def spec_names(self, record: Record) -> tuple[str, ...]:
         """The names of the CDI specs that mount the claim's metadata, there or not."""
@@ -137,8 +146,12 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         return frozenset(name for name in names if uid_problem(metadata_owner(name)) is None)
 
     def has_older(self) -> bool:
-        """Return whether there are folders of an earlier version."""
-        return self.older is not None and self.older.exists()
+        """Return whether there are folders of an earlier version.
+
+        Raises:
+            MetadataError: the driver's folder may not be looked into.
+        """
+        return self.older is not None and _is_there(self.older)
 
     def remove_older(self) -> None:
         """Remove what earlier versions wrote and no CDI spec mounts any more; the lock on decisions is held.
@@ -155,6 +168,13 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             raise MetadataError(
                 f"device metadata of an earlier version cannot be removed from {self.older}: {reason}"
             ) from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return is_there(path)
+    except OSError as error:
+        raise MetadataError(f"the device metadata in {path} cannot be looked for: {error.strerror}") from error
 
 
 def _names(folder: Path) -> tuple[str, ...]:

@@ -275,3 +275,13 @@ def test_nothing_of_an_earlier_version_goes_while_a_spec_cannot_be_read(metadata
     with pytest.raises(MetadataError, match="of an earlier version cannot be removed"):
         node(metadata).sweep()
     assert file.exists()
+
+
+def test_files_that_cannot_be_looked_for_are_not_taken_for_missing(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    metadata = DeviceMetadata("d.example.com", loop, loop, loop / "older")
+    record = Record(uid="uid-a", namespace="default", name="a", grants=(Grant(request="r", pool="node", device="d"),))
+    for look in (lambda: metadata.ids(record, there=False), lambda: metadata.spec_files(record), metadata.has_older):
+        with pytest.raises(MetadataError, match=r"loop/.* cannot be looked for: Too many levels of symbolic links"):
+            look()
