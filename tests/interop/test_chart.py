@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -139,9 +140,25 @@ def test_what_another_drivers_chart_had_in_its_configuration_file_is_a_file_here
     assert other["metadata"]["annotations"] != template["metadata"]["annotations"]
 
 
-def test_a_key_of_the_file_that_the_pods_mounts_would_not_follow_is_refused(helm: Path) -> None:
-    with pytest.raises(AssertionError, match=r"config\.kubeletRootDir: .* set that one"):
-        rendered(helm, "config.kubeletRootDir=/var/lib/k0s/kubelet")
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("kubeletRootDir", "kubeletRoot"),
+        ("cdiDir", "cdiDir"),
+        ("nriSocket", "nriDir"),
+        ("maxIsolation", r"cpu\.maxIsolation"),
+        (r"plugins.cpu.maxIsolation", r"cpu\.maxIsolation"),
+        (r"plugins.cpu.hostRoot", r"cpu\.maxIsolation"),
+        ("bindAddress", r"probes\.port"),
+        ("metricsAddress", r"metrics\.port"),
+    ],
+)
+def test_a_key_of_the_file_that_the_pods_mounts_would_not_follow_is_refused(helm: Path, key: str, value: str) -> None:
+    with pytest.raises(AssertionError, match=rf"config\.{re.escape(key)}: .* follow the value {value}; set that one"):
+        rendered(helm, f"config.{key}=x")
+
+
+def test_a_key_that_the_api_server_sets_for_the_pod_is_refused(helm: Path) -> None:
     with pytest.raises(AssertionError, match=r"config\.hostnameOverride: the pod has it from the API server"):
         rendered(helm, "config.hostnameOverride=a")
 

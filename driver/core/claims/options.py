@@ -20,6 +20,7 @@ FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
     "cdiDir": "cdi_dir",
     "nriSocket": "nri_socket",
     "bindAddress": "http_address",
+    "metricsAddress": "metrics_address",
     "podResourcesSocket": "pod_resources_socket",
     "claimStatus": "claim_status",
     "podUID": "pod_uid",

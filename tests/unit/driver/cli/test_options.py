@@ -264,4 +264,25 @@ def test_the_list_of_the_frameworks_own_flags_and_keys_is_complete() -> None:
         if flag.startswith("--")
     }
     assert flags - drivers | {"--help"} == FRAMEWORK_FLAGS
+
+
+# What a node's file cannot say, and why.
+WITHOUT_A_KEY = {
+    "config": "it names the file",
+    "root": "it puts another machine in the node's place, for trying",
+    "store": "it puts a folder in the API server's place, for a node without a cluster",
+}
+
+
+def test_every_option_of_serve_has_a_key_in_the_file_or_a_reason_to_have_none() -> None:
+    drivers = {each.parameter for each in declared().options}
+    assert set(PARAMETERS) - set(FRAMEWORK_KEYS.values()) - drivers == set(WITHOUT_A_KEY)
     assert set(FRAMEWORK_KEYS.values()) < set(PARAMETERS)
+
+
+def test_the_address_of_the_metrics_stands_in_the_file_as_that_of_the_probes_does(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("bindAddress: 127.0.0.1:8080\nmetricsAddress: 127.0.0.1:8081\n")
+    assert config_file(str(tmp_path / "config.yaml"), PARAMETERS) == {
+        "http_address": "127.0.0.1:8080",
+        "metrics_address": "127.0.0.1:8081",
+    }
