@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +85,24 @@ def test_a_pod_asks_the_node_for_as_many_cpus_as_the_driver(path: Path) -> None:
         containers = [*pod["containers"], *pod.get("initContainers", ())]
         asked = sum(int(one["resources"].get("requests", {}).get("cpu", 0)) for one in containers)
         assert asked == asked_of_the_driver(claim)
+
+
+VARIABLES = {
+    "cpu-quiet.yaml": ["DRANODE_ISOLATION_0-1"],
+    "memory-vm.yaml": ["DRANODE_MEMORY_0-1_0", "DRANODE_MEMPOLICY_0-1_0", "DRA_CPUSET_0-1"],
+}
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "bash", "busybox"])
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_container_shows_the_variables_that_its_shell_does_not_pass_on(name: str, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    pods = [one["spec"] for one in documents(ROOT / "examples" / name) if one["kind"] == "Pod"]
+    (script,) = [container["command"][2] for pod in pods for container in pod["containers"]]
+    # The shell is a container's first process, which this one is not.
+    script = script.replace("/proc/1/", "/proc/$$/").replace("sleep infinity", "true")
+    words = [shell, "sh", "-c", script] if shell == "busybox" else [shell, "-c", script]
+    environment = {"PATH": os.environ["PATH"], **dict.fromkeys(VARIABLES[name], "said")}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert sorted(done.stdout.splitlines()) == [f"{each}=said" for each in VARIABLES[name]]
