@@ -232,6 +232,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
     others = {"--help", "--ignore-daemonsets", "--image", "--profile", "--create-namespace", "--set"}
     others |= {"--clusterrole", "--group", "--previous", "--target", "--mount", "--python", "--no-cache-dir"}
     others |= {"--manifest", "--field-selector", "--no-hooks"}  # krew's, kubectl's, helm's
+    others |= {"--spec", "--from"}  # of pipx and uvx
     others |= {"--rm", "--cdi"}  # docker's, and those of a driver in an example
     for page in MANUAL:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
