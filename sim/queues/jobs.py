@@ -22,6 +22,8 @@ from dranode.sim.queues.workload_document import (
     WorkloadSpec,
     WorkloadStatus,
 )
+from dranode.sim.scheduler.amounts import check_pod_amounts
+from dranode.sim.scheduler.documents import SchedulingPod
 
 JOB: Final = "batch/v1", "Job"
 # Kueue calls a Job's workload `job-<name>-<hash>`.
@@ -32,16 +34,14 @@ _LEAST_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
 _ENDS: Final = frozenset({"Complete", "Failed"})
 
 
-class _PodPriority(APIDocument, frozen=True, kw_only=True):
-    priority_class_name: str = ""
+class _WholeSpec(APIDocument, frozen=True, kw_only=True):
+    template: SchedulingPod = SchedulingPod()
 
 
-class _Template(APIDocument, frozen=True, kw_only=True):
-    spec: _PodPriority = _PodPriority()
+class _Whole(APIDocument, frozen=True, kw_only=True):
+    """The Job with all of its pods that kube-scheduler sees."""
 
-
-class _Priority(APIDocument, frozen=True, kw_only=True):
-    template: _Template = _Template()
+    spec: _WholeSpec = _WholeSpec()
 
 
 class _JobSpec(APIDocument, frozen=True, kw_only=True):
@@ -64,7 +64,8 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
     """The Workload of a Job; None if no queue is asked for.
 
     Raises:
-        DocumentError: the Job does not decode, or the least number of pods is none.
+        DocumentError: the Job does not decode, the least number of pods is none, or the pods ask for amounts that the
+            API server refuses.
     """
     job = decode(_Job, document)
     queue = job.metadata.labels.get(QUEUE_LABEL)
@@ -77,7 +78,9 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
         for each in job.status.conditions
         if each.type in _ENDS
     )
-    named = decode(_Priority, document["spec"]).template.spec.priority_class_name
+    pod = decode(_Whole, document).spec.template
+    check_pod_amounts(pod, "spec.template.")
+    named = pod.spec.priority_class_name
     label = job.metadata.labels.get(_PRIORITY_LABEL, "")
     priority = {"kind": "WorkloadPriorityClass", "name": label} if label else {"kind": "PriorityClass", "name": named}
     return WorkloadDocument(

@@ -35,14 +35,14 @@ _THOUSANDTHS: Final = 1000
 _CONTAINERS_ONLY: Final = Counting(0, pod_level=False)
 
 
-def check_pod_amounts(pod: SchedulingPod) -> None:
-    """Refuse a pod whose amounts the API server would refuse.
+def check_pod_amounts(pod: SchedulingPod, head: str = "") -> None:
+    """Refuse a pod whose amounts the API server would refuse; `head` stands before its paths where it is a template.
 
     Raises:
         DocumentError: one is below 0, no whole number, above its limit, or of a resource that there is not; says where.
     """
     for error in pod_amount_errors(pod):
-        raise DocumentError(error.message, error.path)
+        raise DocumentError(error.message, f"{head}{error.path}")
 
 
 def check_node_amounts(node: SchedulingNode) -> None:

@@ -65,6 +65,32 @@ def test_a_job_may_start_with_fewer_pods_and_names_its_priority() -> None:
     assert [(each.priority, each.pod_sets[0].min_count) for each in setup.pending] == [(5, 2), (7, None)]
 
 
+@pytest.mark.parametrize(
+    ("template", "error"),
+    [
+        ({"overhead": {"cpu": "-1"}}, "overhead.limits[cpu]: -1 is below 0"),
+        (
+            {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]},
+            "containers[0].resources.requests[cpu]: 2 is more than the limit of 1",
+        ),
+        (
+            {"initContainers": [{"name": "i", "resources": {"limits": {"example.com/gpu": "500m"}}}]},
+            "initContainers[0].resources.limits[example.com/gpu]: 500m is not a whole number",
+        ),
+        (
+            {"resources": {"limits": {"hugepages-2Mi": "3Mi"}}},
+            "resources.limits[hugepages-2Mi]: 3Mi is no multiple of the size of the pages",
+        ),
+    ],
+)
+def test_a_job_whose_pods_the_api_server_would_refuse_for_their_amounts_is_refused_with_the_place(
+    template: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(DocumentError) as raised:
+        load(sources([*BASE, job("j", template=template)]))
+    assert str(raised.value).endswith(f"(Job j): spec.template.spec.{error}")
+
+
 def test_a_workload_whose_class_no_document_has_is_refused() -> None:
     made = workload("w", "door", pod_set(cpu=1))
     made["spec"] |= {"priority": None, "priorityClassRef": {"kind": "PriorityClass", "name": "high"}}
