@@ -93,7 +93,7 @@ interop-all: setup interop-packages
 # Real control planes, built from their modules: needs Go, and says why where it cannot run. The first build takes long.
 interop-scheduler: setup
 	@INTEROP_SCHEDULER="1.36 1.37" $(BIN)/python -m pytest -rs -s tests/interop/test_scheduler.py \
-		tests/interop/test_memory_slices.py
+		tests/interop/test_memory_slices.py tests/interop/test_amounts.py
 
 # Kubernetes and containerd: a row of docs/compatibility.md each; ROWS= for some of them.
 CLUSTER_ROWS := 1.34/v1.7.29 1.34/v2.0.7 1.35/v2.3.4 1.36/v2.3.4 1.37/v2.3.4 1.37/v2.4.2

@@ -15,7 +15,8 @@ from dranode.driver.core.api.names import is_label_name
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ContainerResources
 from dranode.driver.core.api.validation import FieldError
-from dranode.sim.scheduler.documents import ResourceList, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.defaults import in_thousandths, with_default_amounts
+from dranode.sim.scheduler.documents import ResourceList, SchedulingNode, SchedulingPod, SchedulingPodSpec
 from dranode.sim.scheduler.requests import (
     CPU,
     HUGE_PAGES,
@@ -32,6 +33,19 @@ from dranode.sim.scheduler.requests import (
 # What is wrong with the name of a resource, or nothing.
 _NameProblem = Callable[[str], str]
 _THOUSANDTHS: Final = 1000
+_COUNTED: Final = frozenset(
+    {
+        PODS,
+        "configmaps",
+        "persistentvolumeclaims",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "services",
+        "services.loadbalancers",
+        "services.nodeports",
+    }
+)
 _CONTAINERS_ONLY: Final = Counting(0, pod_level=False)
 
 
@@ -56,14 +70,19 @@ def check_node_amounts(node: SchedulingNode) -> None:
 
 
 def pod_amount_errors(pod: SchedulingPod) -> Iterator[FieldError]:
-    """Yield every error in what the pod asks for."""
-    spec = pod.spec
-    for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
-        for index, container in enumerate(containers):
-            yield from _requirements(container.resources, f"spec.{field}[{index}].resources", _of_container)
-    yield from _requirements(spec.resources, "spec.resources", _of_pod)
-    yield from _whole(pod)
-    yield from _requirements(ContainerResources(limits=spec.overhead), "spec.overhead", _of_container)
+    """Yield every error in what the pod asks for, and in what the API server fills in where it does not."""
+    written, spec = pod.spec, with_default_amounts(pod).spec
+    for field, given, filled in (
+        ("initContainers", written.init_containers, spec.init_containers),
+        ("containers", written.containers, spec.containers),
+    ):
+        for index, (before, after) in enumerate(zip(given, filled, strict=True)):
+            where = f"spec.{field}[{index}].resources"
+            yield from _requirements(before.resources, after.resources, where, _of_container)
+    yield from _requirements(written.resources, spec.resources, "spec.resources", _of_pod)
+    yield from _whole(spec, written.resources.requests)
+    overhead = ContainerResources(limits=spec.overhead)
+    yield from _requirements(overhead, overhead, "spec.overhead", _of_container)
 
 
 def node_amount_errors(node: SchedulingNode) -> Iterator[FieldError]:
@@ -74,14 +93,23 @@ def node_amount_errors(node: SchedulingNode) -> Iterator[FieldError]:
 
 def allocatable_errors(amounts: ResourceList, path: str) -> Iterator[FieldError]:
     """Yield every error in amounts of a node, whose names nobody checks."""
-    return _amounts(amounts, path, lambda _: "")
+    return _amounts(in_thousandths(amounts), path, lambda _: "")
 
 
-def _requirements(resources: ContainerResources, path: str, name_problem: _NameProblem) -> Iterator[FieldError]:
-    """Yield what is wrong with the requests and limits of a container or pod, each by itself and together."""
+def _requirements(
+    written: ContainerResources, resources: ContainerResources, path: str, name_problem: _NameProblem
+) -> Iterator[FieldError]:
+    """Yield what is wrong with the requests and limits of a container or pod, each by itself and together.
+
+    What is wrong with an amount is said where it is written, not where it was filled in.
+    """
     requests, limits = resources.requests, resources.limits
-    yield from _amounts(limits, f"{path}.limits", name_problem)
-    yield from _amounts(requests, f"{path}.requests", name_problem)
+    given = (
+        (f"{path}.limits", {name: limits[name] for name in written.limits}),
+        (f"{path}.requests", {name: requests[name] for name in written.requests}),
+    )
+    for where, amounts in given:
+        yield from _amounts(amounts, where, name_problem)
     for name, request in requests.items():
         limit = limits.get(name)
         where = f"{path}.requests[{name}]"
@@ -92,17 +120,17 @@ def _requirements(resources: ContainerResources, path: str, name_problem: _NameP
             yield FieldError(where, f"{request} is more than the limit of {limit}")
         elif limit is not None and request != limit and not may_differ:
             yield FieldError(where, f"{request} differs from the limit of {limit}, with which it has to be the same")
-    yield from _huge_pages(resources, path)
-
-
-def _huge_pages(resources: ContainerResources, path: str) -> Iterator[FieldError]:
-    for field, amounts in (("limits", resources.limits), ("requests", resources.requests)):
-        for name, amount in amounts.items():
-            if name.startswith(HUGE_PAGES) and not _divisible(name, amount):
-                yield FieldError(f"{path}.{field}[{name}]", f"{amount} is no multiple of the size of the pages")
-    names = {*resources.requests, *resources.limits}
+    for where, amounts in given:
+        yield from _pages(amounts, where)
+    names = {*requests, *limits}
     if any(name.startswith(HUGE_PAGES) for name in names) and not names & {CPU, MEMORY}:
         yield FieldError(path, "huge pages need a request or a limit of cpu or memory beside them")
+
+
+def _pages(amounts: ResourceList, path: str) -> Iterator[FieldError]:
+    for name, amount in amounts.items():
+        if name.startswith(HUGE_PAGES) and not _divisible(name, amount):
+            yield FieldError(f"{path}[{name}]", f"{amount} is no multiple of the size of the pages")
 
 
 def _amounts(amounts: ResourceList, path: str, name_problem: _NameProblem) -> Iterator[FieldError]:
@@ -113,23 +141,28 @@ def _amounts(amounts: ResourceList, path: str, name_problem: _NameProblem) -> It
             yield FieldError(where, problem)
         if amount.value < 0:
             yield FieldError(where, f"{amount} is below 0")
-        elif (is_extended(name) or name == PODS) and math.ceil(amount.value * _THOUSANDTHS) % _THOUSANDTHS:
+        elif _counted(name) and math.ceil(amount.value * _THOUSANDTHS) % _THOUSANDTHS:
             yield FieldError(where, f"{amount} is not a whole number")
 
 
-def _whole(pod: SchedulingPod) -> Iterator[FieldError]:
-    """Yield where what is said for the whole pod does not hold what is said for its containers."""
-    requests, limits = pod.spec.resources.requests, pod.spec.resources.limits
+def _counted(name: str) -> bool:
+    """Return whether there are whole numbers of it; Kubernetes takes a name for extended that a quota may have."""
+    return name in _COUNTED or (is_extended(name) and is_label_name(f"requests.{name}"))
+
+
+def _whole(spec: SchedulingPodSpec, written: ResourceList) -> Iterator[FieldError]:
+    """Yield where what is said for the whole pod (`written` of its requests) does not hold what containers ask."""
+    requests, limits, pod = spec.resources.requests, spec.resources.limits, SchedulingPod(spec=spec)
     if not requests and not limits:
         return
     for name, asked in pod_requests(pod, _CONTAINERS_ONLY).items():
-        if name in requests and asked > requests[name].value:
+        if name in written and asked > requests[name].value:
             where = f"spec.resources.requests[{name}]"
             yield FieldError(where, f"{requests[name]} is less than the containers request")
     for name, most in summed_limits(pod).items():
         if name.startswith(HUGE_PAGES) and name in limits and most > limits[name].value:
             yield FieldError(f"spec.resources.limits[{name}]", f"{limits[name]} is less than the containers' limits")
-    for index, container in enumerate(pod.spec.containers):
+    for index, container in enumerate(spec.containers):
         for name, limit in container.resources.limits.items():
             if name in limits and limit > limits[name]:
                 where = f"spec.containers[{index}].resources.limits[{name}]"

@@ -93,6 +93,32 @@ def test_a_whole_pod_has_no_less_than_its_containers() -> None:
     ]
 
 
+def test_what_the_api_server_fills_in_counts_in_what_is_asked_for_a_whole_pod() -> None:
+    asked = {"requests": {"cpu": "500m"}}
+    (error,) = errors(containers=container({}, {"cpu": "1500m"}), resources=asked)
+    assert error == "spec.resources.requests[cpu]: 500m is less than the containers request"
+    (error,) = errors(containers=container({"cpu": "3"}), resources={"limits": {"cpu": "2"}})
+    assert error == "spec.resources.requests[cpu]: 3 is more than the limit of 2"
+    pages = {"limits": {"hugepages-2Mi": "4Mi"}}
+    assert errors(containers=container({"memory": "1Gi"}), resources=pages) == []
+    (error,) = errors(
+        containers=container({"cpu": "1"}, {"hugepages-2Mi": "4Mi"}), resources={"requests": {"memory": "-1"}}
+    )
+    assert error == "spec.resources.requests[memory]: -1 is below 0"
+
+
+def test_amounts_finer_than_thousandths_are_compared_as_they_are_stored() -> None:
+    assert errors(containers=container({"cpu": "1u"}, {"cpu": "1n"})) == []
+    (error,) = errors(containers=container({"cpu": "1001u"}, {"cpu": "1m"}))
+    assert error == f"{CONTAINER}.requests[cpu]: 2m is more than the limit of 1m"
+
+
+def test_names_that_only_a_node_may_have_are_counted_as_kubernetes_counts_them() -> None:
+    status = {"allocatable": {f"example.com/{'x' * 64}": "1.5", "services": "1.5", "storage": "1.5"}}
+    node = decode(SchedulingNode, {"metadata": {"name": "n"}, "status": status})
+    assert [error.path for error in node_amount_errors(node)] == ["status.allocatable[services]"]
+
+
 def test_a_pod_with_a_negative_request_is_refused_with_its_place() -> None:
     pod = decode(SchedulingPod, {"spec": {"containers": container({"cpu": "-1"})}})
     with pytest.raises(DocumentError, match="below 0") as raised:
