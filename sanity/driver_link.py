@@ -112,10 +112,10 @@ class DriverLink:
         answering = self.eventually(lambda: self._ended() or next(iter(self.registration_sockets()), None))
         if not isinstance(answering, Path):
             log = f"; its log ends: {self.process.log()[-600:]}" if self.process else ""
+            within = f" within {self.patience:g} s{self._problems()}"
             raise Breach(
-                f"no registration socket answers at {self.places.registration}, and {answering}{log}"
-                if answering
-                else f"no registration socket answers at {self.places.registration} within {self.patience:g} s{log}",
+                f"no registration socket answers at {self.places.registration}"
+                f"{f', and {answering}' if answering else within}{log}",
                 "create <registry folder>/<driver>-reg.sock and serve pluginregistration.Registration there",
             )
         return answering
@@ -126,7 +126,7 @@ class DriverLink:
         Raises:
             Unable: the suite does not know where they should be.
         """
-        return [path for path in self.listed_sockets() if self._answers(path)]
+        return [path for path in self.listed_sockets() if not self._problem(path)]
 
     def listed_sockets(self) -> list[Path]:
         """The sockets that kubelet would look at, oldest first, whether they answer or not.
@@ -140,13 +140,18 @@ class DriverLink:
         paths = sorted(place.glob("*"), key=_birth) if place.is_dir() else [place]
         return [path for path in paths if path.is_socket() and path.name[:1] != "."]
 
-    def _answers(self, path: Path) -> bool:
+    def _problem(self, path: Path) -> str:
+        """Return why a registration socket does not answer; empty if it does."""
         with self.registrar(path) as client:
             try:
                 client.get_info()
-            except DriverCallError:
-                return False
-        return True
+            except DriverCallError as error:
+                return str(error)
+        return ""
+
+    def _problems(self) -> str:
+        """Return what came of GetInfo at each socket that is there."""
+        return "".join(f"; GetInfo at {path.name} failed: {self._problem(path)}" for path in self.listed_sockets())
 
     @contextlib.contextmanager
     def registrar(self, socket: Path | None = None) -> Iterator[SocketClient]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
+
 from dranode.proto import drahealth_v1alpha1_pb2
 from tests.fakes.sanity.driver import Document, DriverWithoutHealth, Instance, RightDriver
 from tests.fakes.sanity.fault import fault
@@ -113,6 +115,52 @@ class AlphaUnknown(RightDriver):
 class SilentHealth(DriverWithoutHealth):
     def health_services(self, instance: Instance) -> list[Any]:
         return RightDriver.health_services(self, instance)
+
+
+@fault("health-served", "sent nothing within")
+class WaitsForChanges(RightDriver):
+    def watch(self, api: Any, context: Any, instance: Instance) -> Iterator[Any]:
+        first = self.health(api)
+        while context.is_active() and not instance.stopped.wait(0.02):
+            if self.health(api) != first:
+                yield self.health(api)
+
+
+@fault("health-served", "without a message")
+class EndsWithoutAWord(RightDriver):
+    def watch(self, api: Any, context: Any, instance: Instance) -> Iterator[Any]:
+        del api, context, instance
+        yield from ()
+
+
+@fault("health-devices", "is reported twice")
+class ReportsTwice(RightDriver):
+    def health(self, api: Any) -> Any:
+        answer = super().health(api)
+        answer.devices.append(answer.devices[0])
+        return answer
+
+
+@fault("health-values", "the health of")
+class UnknownHealth(Reporting):
+    def change(self, report: Any) -> None:
+        report.health = 7
+
+
+@fault("health-stays-open", "the stream ended: ")
+class BreaksOff(RightDriver):
+    def watch(self, api: Any, context: Any, instance: Instance) -> Iterator[Any]:
+        if not instance.stopped.is_set():
+            yield self.health(api)
+        context.abort(grpc.StatusCode.UNAVAILABLE, "no more for now")
+
+
+@fault("health-not-advertised", "PERMISSION_DENIED")
+class ForbidsHealth(SilentHealth):
+    def watch(self, api: Any, context: Any, instance: Instance) -> Iterator[Any]:
+        del api, instance
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, "nothing to see")
+        yield from ()
 
 
 # --- metadata ---

@@ -182,3 +182,54 @@ class LockInRegistry(RightDriver):
     def start(self, instance: str = "") -> None:
         super().start(instance)
         (self.folder / "plugins_registry" / "driver.lock").touch()
+
+
+@fault("registration-endpoint", "is no socket")
+class EndpointElsewhere(Info):
+    def info(self, instance: Instance) -> Any:
+        info = super().info(instance)
+        self.asked = getattr(self, "asked", 0) + 1
+        if self.asked > 2:
+            info.endpoint = f"{info.endpoint}.later"
+        return info
+
+
+@fault("registration-endpoint", "bytes")
+class LongEndpoint(Info):
+    def info(self, instance: Instance) -> Any:
+        info = super().info(instance)
+        self.asked = getattr(self, "asked", 0) + 1
+        if self.asked > 2:
+            info.endpoint = f"/{'long/' * 22}dra.sock"
+        return info
+
+
+@fault("registration-stale-socket", "and now")
+class NewSocketNames(RightDriver):
+    starts = 0
+
+    def start(self, instance: str = "") -> None:
+        self.starts += 1
+        self.instances[instance] = Instance(self, f"{instance}{self.starts}")
+
+
+@fault("registration-after-refusal", "UNIMPLEMENTED")
+class KnowsNoRefusal(RightDriver):
+    def notified(self, request: Any, context: Any) -> Any:
+        if not request.plugin_registered:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no refusals here")
+        return super().notified(request, context)
+
+
+class _Anything(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers every method."""
+
+    def service(self, handler_call_details: Any) -> Any:
+        del handler_call_details
+        return grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"")
+
+
+@fault("registration-unknown-method", "an unknown method was answered")
+class AnswersAnything(RightDriver):
+    def dra_services(self) -> list[Any]:
+        return [*super().dra_services(), _Anything()]

@@ -281,3 +281,17 @@ class NewNames(Publishing):
                     self.delete(item)
                 slices = []
             super().publish(slices)
+
+
+@fault("slices-after-restart", "the slices have other contents")
+class PublishesItsStart(RightDriver):
+    starts = 0
+
+    def start(self, instance: str = "") -> None:
+        self.starts += 1
+        super().start(instance)
+
+    def pieces(self) -> list[Document]:
+        pieces = super().pieces()
+        pieces[0]["devices"][0]["attributes"]["start"] = {"int": self.starts}
+        return pieces

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Breach
 from dranode.sanity.catalogue import all_checks
 from dranode.sanity.check import Check, Level
+from dranode.sanity.checks import prepare_refused
 from dranode.sanity.suite import Verdict, run_checks
 from tests.fakes.sanity import (
     faults_allocation,
+    faults_answers,
     faults_cdi,
+    faults_edits,
     faults_files,
     faults_identity,
     faults_life,
@@ -23,14 +28,16 @@ from tests.fakes.sanity import (
     faults_slices,
 )
 from tests.fakes.sanity.bench import bench_of
-from tests.fakes.sanity.driver import Document, DriverWithoutHealth, RightDriver
+from tests.fakes.sanity.driver import Document, DriverWithoutHealth, Instance, Refused, RightDriver
 from tests.fakes.sanity.fault import FAULTS, Fault
 from tests.fakes.waiting import PATIENCE
 
 CHECKS = {check.id: check for check in all_checks()}
 MODULES = (
     faults_allocation,
+    faults_answers,
     faults_cdi,
+    faults_edits,
     faults_files,
     faults_identity,
     faults_life,
@@ -62,6 +69,59 @@ def test_a_driver_without_health_passes() -> None:
     with bench_of(DriverWithoutHealth) as bench:
         (outcome,) = run_checks(bench, [CHECKS["health-not-advertised"]])
     assert (outcome.verdict, outcome.text) == (Verdict.PASSED, "")
+
+
+class ClosesItsFolder(RightDriver):
+    """Lets everybody write what lies below a folder that only the owner can enter."""
+
+    def save(self, records: dict[str, Document]) -> None:
+        super().save(records)
+        state = self.folder / "plugins" / "closed" / "open" / "state"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.parent.parent.chmod(0o700)
+        state.touch()
+        state.chmod(0o666)
+
+
+def test_files_below_a_folder_that_only_the_owner_enters_may_have_any_mode() -> None:
+    with bench_of(ClosesItsFolder) as bench:
+        (outcome,) = run_checks(bench, [CHECKS["restart-state-not-writable"]])
+        assert list(bench.places.data.rglob("state")) if bench.places.data else False
+    assert (outcome.verdict, outcome.text) == (Verdict.PASSED, "")
+
+
+class WaitsForTheServer(RightDriver):
+    """Tries for a while to get a claim before it refuses it, or answers from its record."""
+
+    seconds = 0.6
+
+    def prepare(self, claim: Any) -> list[Document]:
+        try:
+            self.claim(claim)
+        except Refused:
+            time.sleep(self.seconds)
+        return super().prepare(claim)
+
+
+@pytest.mark.parametrize("check", ["prepare-server-error", "prepare-server-away"])
+def test_a_driver_that_waits_for_the_server_longer_than_kubelet_for_the_driver_is_found(
+    check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_refused, "CALL_SECONDS", WaitsForTheServer.seconds / 2)
+    with bench_of(WaitsForTheServer) as bench:
+        (outcome,) = run_checks(bench, [CHECKS[check]])
+    assert (outcome.verdict, outcome.text[:13]) == (Verdict.FAILED, "the call took")
+
+
+class FailsGetInfo(RightDriver):
+    def info(self, instance: Instance) -> Any:
+        raise OSError(instance.endpoint)
+
+
+def test_a_driver_whose_registration_fails_is_reported_with_what_it_said() -> None:
+    said = r"GetInfo at right-reg.sock failed: .*dra\.sock"
+    with bench_of(FailsGetInfo, patience=1.0) as bench, pytest.raises(Breach, match=said):
+        bench.begin()
 
 
 class AnswersNoDevices(RightDriver):
