@@ -1,4 +1,4 @@
-"""Reads files in whose place somebody may have put something that is none."""
+"""Reads files in whose place there may be something else: a named pipe keeps whoever opens it waiting for a writer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 def read_regular(path: str | Path, most: int = -1) -> bytes:
@@ -29,3 +30,37 @@ def read_regular(path: str | Path, most: int = -1) -> bytes:
             return file.read(most)
     finally:
         os.close(handle)
+
+
+def open_given(path: str | Path) -> BinaryIO:
+    """Open a file that a person named: a regular one, a device, or a pipe without a name.
+
+    Such pipes are `/dev/stdin` after a `|` and what a shell makes of `<(command)`: they have a writer.
+
+    Raises:
+        OSError: the file cannot be opened, or it is a folder or a named pipe.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _refuse_named_pipe(handle, path)
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def _refuse_named_pipe(handle: int, path: str | Path) -> None:
+    # Linux shows a pipe without a name as `pipe:[<inode>]`, and one in a folder by its path.
+    if stat.S_ISFIFO(os.fstat(handle).st_mode) and str(Path(f"/proc/self/fd/{handle}").readlink())[:5] != "pipe:":
+        raise OSError(errno.EINVAL, "it is a named pipe; name a file, or pipe into /dev/stdin", str(path))
+
+
+def read_given(path: str | Path) -> bytes:
+    """Return the content of a file that a person named, as `open_given` opens it.
+
+    Raises:
+        OSError: likewise, or it cannot be read.
+    """
+    with open_given(path) as file:
+        return file.read()

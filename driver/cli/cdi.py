@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from dranode.cdi.loader.validate import validate
+from dranode.cdi.regular_file import read_given
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.sentence import printable
@@ -41,7 +41,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 def _answer(file: str) -> _Answer:
     try:
-        data = Path(file).read_bytes()
+        data = read_given(file)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return _Answer(file, (f"cannot be read: {reason}",))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
+from dranode.cdi.regular_file import read_given
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.kube.exec_credentials import ExecCredentials, PairInPEM
 from dranode.driver.kube.kubeconfig_file import (
@@ -154,7 +155,7 @@ def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
     """Return what a program is told of the cluster, as `ExecCredential.spec.cluster` has it."""
     data = cluster.certificate_authority_data
     if not data and cluster.certificate_authority:
-        data = base64.b64encode(Path(cluster.certificate_authority).read_bytes()).decode()
+        data = base64.b64encode(read_given(cluster.certificate_authority)).decode()
     told = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,
@@ -169,7 +170,7 @@ def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
 def _token(file: str) -> str:
     try:
         # It may end with a newline, which no header can carry.
-        return Path(file).read_text().strip()
+        return read_given(file).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UnreachableError(f"the token in {file} cannot be read: {reason}") from error

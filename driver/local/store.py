@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1
 from dranode.driver.core.api.errors import ClaimGoneError, DocumentError, DranodeError
 from dranode.driver.core.api.resource import DeviceClass, ResourceClaim, ResourceSlice
@@ -117,7 +118,7 @@ class Store(msgspec.Struct, frozen=True):
         import yaml  # noqa: PLC0415 - likewise
 
         try:
-            document = yaml.load(path.read_bytes(), yaml.CSafeLoader)
+            document = yaml.load(read_regular(path), yaml.CSafeLoader)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from dranode.cdi.regular_file import open_given
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 from dranode.driver.machine.xz import UnpackedXZ
@@ -34,7 +35,7 @@ def read_archive(path: Path) -> dict[str, TreeEntry]:
         MachineError: the file is not a tar archive, is truncated or too large, or has a member that leads out of it.
     """
     try:
-        with path.open("rb") as file, _BoundedTar.open(path, fileobj=file) as archive:
+        with open_given(path) as file, _BoundedTar.open(path, fileobj=file) as archive:
             return _tree(archive, path)
     except FileExistsError as error:
         raise MachineError(f"{path} holds {error.filename} both as a file and as a folder") from error

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from dranode.cdi.regular_file import read_given
 from dranode.driver.core.api.documents import to_v1
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.headers import check_header, check_unique
@@ -89,7 +90,7 @@ def _v1(source: SourceDocument) -> SourceDocument:
 
 def _read(file: str) -> str:
     try:
-        return sys.stdin.read() if file == STDIN else Path(file).read_text(encoding="utf-8")
+        return sys.stdin.read() if file == STDIN else read_given(file).decode()
     except OSError as error:
         raise DocumentError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -12,8 +12,13 @@ from pathlib import Path
 import pytest
 
 from dranode.cdi.directory import read_spec, write_file
-from dranode.cdi.regular_file import read_regular
-from dranode.driver.core.api.errors import LedgerError
+from dranode.cdi.regular_file import read_given, read_regular
+from dranode.driver.core.api.errors import DocumentError, LedgerError, MachineError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.local.store import Store
+from dranode.driver.machine.archive import read_archive
+from dranode.driver.machine.yaml_files import load_documents, read_yaml
 from dranode.driver.node.ledger_copy import LedgerCopy
 from dranode.driver.node.ledger_file import damage_of
 
@@ -67,3 +72,49 @@ def test_specs_and_ledgers_are_read_so(pipe: Path) -> None:
 def test_a_pipe_in_place_of_a_spec_is_replaced(pipe: Path) -> None:
     assert write_file(pipe.parent, pipe.name, b"{}")
     assert pipe.read_bytes() == b"{}"
+
+
+def test_a_file_that_somebody_named_may_be_a_pipe_without_a_name(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"0123456789")
+
+    # Its writer may come to write later than it is opened.
+    def write_more() -> None:
+        os.write(writer, b"later")
+        os.close(writer)
+
+    later = threading.Timer(0.1, write_more)
+    later.start()
+    assert read_given(f"/dev/fd/{reader}") == b"0123456789later"
+    later.join()
+    os.close(reader)
+    (tmp_path / "file").write_bytes(b"0123456789")
+    assert (read_given(tmp_path / "file"), read_given("/dev/null")) == (b"0123456789", b"")
+
+
+def test_a_named_pipe_that_somebody_named_is_an_error(tmp_path: Path, pipe: Path) -> None:
+    with pytest.raises(OSError, match="it is a named pipe; name a file") as caught:
+        read_given(pipe)
+    assert caught.value.errno == errno.EINVAL
+    with pytest.raises(IsADirectoryError):
+        read_given(tmp_path)
+
+
+def test_documents_and_archives_that_somebody_named_are_read_so(pipe: Path) -> None:
+    said = "cannot be read: it is a named pipe; name a file"
+    with pytest.raises(DocumentError, match=said):
+        load_documents([pipe])
+    with pytest.raises(DocumentError, match=said):
+        read_yaml(pipe)
+    with pytest.raises(MachineError, match=said):
+        read_archive(pipe)
+
+
+def test_a_pipe_in_a_local_store_is_an_error(pipe: Path) -> None:
+    store = Store(pipe.parent / "store")
+    (store.folder / "resourceclaims").mkdir(parents=True)
+    pipe.rename(store.folder / "resourceclaims" / "default.c.yaml")
+    ref = ClaimRef("default", "c", "u")
+    assert "cannot be read: it is no regular file" in str(store.get((ref,))[ref])
+    with pytest.raises(DocumentError, match="cannot be read: it is no regular file"):
+        store.list(ResourceClaim)
