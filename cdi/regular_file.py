@@ -51,8 +51,14 @@ def open_given(path: str | Path) -> BinaryIO:
 
 
 def _refuse_named_pipe(handle: int, path: str | Path) -> None:
-    # Linux shows a pipe without a name as `pipe:[<inode>]`, and one in a folder by its path.
-    if stat.S_ISFIFO(os.fstat(handle).st_mode) and str(Path(f"/proc/self/fd/{handle}").readlink())[:5] != "pipe:":
+    if not stat.S_ISFIFO(os.fstat(handle).st_mode):
+        return
+    try:
+        # Linux shows a pipe without a name as `pipe:[<inode>]`, and one in a folder by its path.
+        name = str(Path(f"/proc/self/fd/{handle}").readlink())
+    except FileNotFoundError:
+        return  # another system, on which the two look alike
+    if not name.startswith("pipe:"):
         raise OSError(errno.EINVAL, "it is a named pipe; name a file, or pipe into /dev/stdin", str(path))
 
 

@@ -92,6 +92,18 @@ def test_a_file_that_somebody_named_may_be_a_pipe_without_a_name(tmp_path: Path)
     assert (read_given(tmp_path / "file"), read_given("/dev/null")) == (b"0123456789", b"")
 
 
+def test_pipes_are_read_where_the_system_does_not_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: Path) -> Path:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+
+    reader, writer = os.pipe()
+    os.write(writer, b"0123456789")
+    os.close(writer)
+    monkeypatch.setattr(Path, "readlink", missing)
+    assert read_given(f"/dev/fd/{reader}") == b"0123456789"
+    os.close(reader)
+
+
 def test_a_named_pipe_that_somebody_named_is_an_error(tmp_path: Path, pipe: Path) -> None:
     with pytest.raises(OSError, match="it is a named pipe; name a file") as caught:
         read_given(pipe)
