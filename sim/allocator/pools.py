@@ -237,21 +237,29 @@ class PoolIndex:
                 servable=self._servable(slice_.spec, node),
             )
             for slice_ in slices
+            if self._holds_devices(slice_.spec)
             for device in slice_.spec.devices
         )
-        elsewhere = tuple(device for slice_ in others for device in slice_.spec.devices)
+        elsewhere = tuple(
+            device for slice_ in others if self._holds_devices(slice_.spec) for device in slice_.spec.devices
+        )
         counters: dict[str, CounterSet] = {}
         for slice_ in (*slices, *others) if self._features.partitionable_devices else ():
             for counter_set in slice_.spec.shared_counters:
                 if counter_set.name in counters:
                     return Pool(pool, invalid=f"duplicate counter set name {counter_set.name}")
                 counters[counter_set.name] = counter_set
+        checked = slices if self._foreign else [slice_ for slice_ in slices if self._holds_devices(slice_.spec)]
         invalid = _duplicate(candidate.device for candidate in candidates) or (
-            _unknown_counter((*(candidate.device for candidate in candidates), *elsewhere), counters)
+            _unknown_counter((*(device for slice_ in checked for device in slice_.spec.devices), *elsewhere), counters)
             if self._features.partitionable_devices
             else ""
         )
         return Pool(pool, invalid=invalid) if invalid else Pool(pool, candidates, elsewhere, counters)
+
+    def _holds_devices(self, spec: ResourceSliceSpec) -> bool:
+        """Return whether devices of the slice count; since 1.35 none do beside counters, which 1.34 stored so."""
+        return not (spec.shared_counters and self._counters_apart and self._features.partitionable_devices)
 
     def _servable(self, spec: ResourceSliceSpec, node: Node | None) -> bool:
         # The allocators that do not know of the gate do not look either.

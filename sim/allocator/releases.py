@@ -43,7 +43,8 @@ class Change(Enum):
     COUNTER_SLICES_APART = ReleaseRecord(
         ("1.35",),
         None,
-        "slices with counters count for every node, for none with their gate off; before, where devices would",
+        "slices with counters count for every node, without devices, for none with their gate off; before, "
+        "where devices would",
     )
     TOLERATIONS_IN_RESULT = ReleaseRecord(
         ("1.35",), None, "a device's result lists what its request tolerates; before, eviction knew of no toleration"
