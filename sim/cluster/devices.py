@@ -75,7 +75,12 @@ class DeviceAnswers:
 
         An AllocationError is returned, not raised: one of scope `fatal` ends the attempt for the pod.
         """
-        question = self.question(node, demand, holdings)
+        return self.answer(self.question(node, demand, holdings), node, demand, holdings)
+
+    def answer(
+        self, question: DeviceQuestion, node: Node, demand: DeviceDemand, holdings: Holdings
+    ) -> Solution | AllocationError:
+        """Return the solution where the question is known."""
         known = self._solutions.get(question)
         if known is None:
             try:
@@ -113,14 +118,18 @@ class DeviceAnswers:
 
     def question(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> DeviceQuestion:
         """Return what the answers depend on."""
-        return self.view(node).kind, self.states(node, holdings), demand.key
+        return self.question_of(node, demand, self.states(node, holdings))
+
+    def question_of(self, node: Node, demand: DeviceDemand, states: tuple[PoolState, ...]) -> DeviceQuestion:
+        """Return the question where `states` is what is allocated of the pools that the node sees."""
+        return self.view(node).kind, states, demand.key
 
     def states(self, node: Node, holdings: Holdings) -> tuple[PoolState, ...]:
         """Return what is allocated of the pools that the node sees."""
         pools = self._pools.get(node.metadata.name)
         if pools is None:
             pools = self._pools[node.metadata.name] = tuple(pool.id for pool in self.view(node).pools)
-        return tuple([holdings.state(pool) for pool in pools])
+        return holdings.states_of(pools)
 
     def seers(self, pool: PoolID) -> Collection[str]:
         """Return the nodes that see a pool, of those that were looked at."""

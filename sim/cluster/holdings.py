@@ -86,6 +86,11 @@ class Holdings:
         """Return what is allocated of a pool."""
         return self.states.get(pool, _UNTOUCHED)
 
+    def states_of(self, pools: Iterable[PoolID]) -> tuple[PoolState, ...]:
+        """Return what is allocated of each of these pools."""
+        state = self.states.get
+        return tuple([state(pool, _UNTOUCHED) for pool in pools])
+
     def allocated(self) -> Allocated:
         """Return the same as the allocator reads it."""
         return Allocated(self.states)

@@ -111,22 +111,22 @@ class NodeTable:
         known = self._known.get(info.name)
         if known is not None and known.info is info and known.pools == pools:
             return known.number
-        entry = self._look(state, info)
+        entry = self._look(state, info, pools)
         number = self._numbers.setdefault(entry, len(self.entries))
         if number == len(self.entries):
             self.entries.append(entry)
         self._known[info.name] = _Known(info, pools, number)
         return number
 
-    def _look(self, state: ClusterState, info: NodeInfo) -> NodeEntry:
+    def _look(self, state: ClusterState, info: NodeInfo, pools: tuple[PoolState, ...]) -> NodeEntry:
         lasting = self._lasting.get(info.name) or self._last(info)
         refusal = lasting.early or self._filters.passing_refusal(info)
         if refusal is not None:
             return RefusingNode(refusal, None)
         raw = 0
         if self._demand is not None:
-            solution = self._devices.solution(info.node, self._demand, state.holdings)
-            question = self._devices.question(info.node, self._demand, state.holdings)
+            question = self._devices.question_of(info.node, self._demand, pools)
+            solution = self._devices.answer(question, info.node, self._demand, state.holdings)
             if isinstance(solution, AllocationError):
                 if solution.scope == "fatal":
                     return FatalNode()

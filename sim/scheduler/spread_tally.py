@@ -104,9 +104,11 @@ class SpreadTally:
         """Return how many pods of the node count for each constraint."""
         if known is None:
             return tuple([constraint.matching(self._pod, info) for constraint in self._constraints])
-        before = known.info.pods
-        came = [each.pod for key, each in info.pods.items() if before.get(key) is not each]
-        went = [each.pod for key, each in before.items() if info.pods.get(key) is not each]
+        before, after = known.info.pods, info.pods
+        came = [each.pod for key, each in after.items() if before.get(key) is not each]
+        # Most often pods only come, which their numbers say.
+        only_came = len(before) + len(came) == len(after)
+        went = [] if only_came else [each.pod for key, each in before.items() if after.get(key) is not each]
         counts = list(known.counts)
         for number, constraint in enumerate(self._constraints):
             for pod in came:

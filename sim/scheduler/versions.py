@@ -83,8 +83,8 @@ class VersionedMap(Mapping[K, V]):
 
     def get(self, key: K, /, default: V | T | None = None) -> V | T | None:
         """Return the value of a key, else the default."""
-        value: V = (self.held if isinstance(self.held, dict) else self._at_hand()).get(key, _GONE)
-        return default if self._is_gone(value) else value
+        value: Any = (self.held if isinstance(self.held, dict) else self._at_hand()).get(key, _GONE)
+        return default if value is _GONE else value
 
     def __contains__(self, key: object) -> bool:
         entries: dict[Any, Any] = self._at_hand()
