@@ -31,6 +31,7 @@ class NvidiaFacts(msgspec.Struct, frozen=True):
         unread: why none of this is known, since `information` is there and does not read; empty if it does.
         memory_node: the NUMA node that is its memory.
         memory: bytes of that node.
+        unclear: why neither is known, though the driver says something of both; empty otherwise.
     """
 
     model: str | None = None
@@ -40,6 +41,7 @@ class NvidiaFacts(msgspec.Struct, frozen=True):
     unread: str = ""
     memory_node: int | None = None
     memory: int | None = None
+    unclear: str = ""
 
 
 def nvidia_gpus(root: Root) -> frozenset[str]:
@@ -56,15 +58,20 @@ def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
     if told is None and not root.exists(folder):
         return None
     information = _fields(told or "")
-    numa = _fields(read_attribute(root, f"{folder}/numa_status") or "")
+    status = f"{folder}/numa_status"
+    said = read_attribute(root, status)
+    numa = _fields(said or "")
+    node, memory = integer(numa.get("Node", ""), 10), integer(numa.get("Size", ""), 16)
+    unclear = "" if said is None or None not in (node, memory) else f"/{status} has no lines Node and Size with numbers"
     uuid = information.get("GPU UUID", "")
     return NvidiaFacts(
         model=information.get("Model") or None,
         uuid=uuid if _UUID.fullmatch(uuid) else None,
         minor=integer(information.get("Device Minor", ""), 10),
         excluded=information.get("GPU Excluded") == "Yes",
-        memory_node=integer(numa.get("Node", ""), 10),
-        memory=integer(numa.get("Size", ""), 16),
+        memory_node=node,
+        memory=memory,
+        unclear=unclear or why_unread(root, status),
     )
 
 

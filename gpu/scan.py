@@ -31,6 +31,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     reasons = {address: pci.left_out(address) for address in pci.addresses}
     left_out = {address: reason for address, reason in reasons.items() if reason}
     gpus: list[GPU] = []
+    warnings: list[str] = []
     for address in (address for address, reason in reasons.items() if reason is None):
         gpu = pci.gpu(address)
         if gpu.vendor_id == NVIDIA:
@@ -38,12 +39,14 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
             if reason := _withheld(facts):
                 left_out[address] = f"GPU {address} is left out: {reason}"
                 continue
+            if facts and facts.unclear:
+                warnings.append(f"the NUMA node and the size of GPU {address}'s memory are not known: {facts.unclear}")
             gpu = _nvidia(root, gpu, facts, (nvml or {}).get(address))
         # One that went meanwhile was read half.
         if root.exists(f"{PCI_DEVICES}/{address}"):
             gpus.append(gpu)
     gpus = list(_quotas(root, pci, gpus))
-    warnings = list(_no_functions(root, pci))
+    warnings += _no_functions(root, pci)
     if any(gpu.vendor_id == AMD for gpu in gpus):
         gpus = _partitions(root, gpus)
         warnings += _hidden(root)

@@ -51,9 +51,12 @@ def count_remarks(counts: Iterable[NodeCounts]) -> Iterator[str]:
             yield f"NUMA node {node.id}: how fragmented its memory is was not seen (/proc/buddyinfo, /proc/zoneinfo)"
         else:
             yield f"NUMA node {node.id}: {part} % of its free memory lies in runs of 2Mi or more"
-        surplus = {size: pool.surplus for size, pool in node.pools.items() if pool.surplus}
-        for size, count in surplus.items():
-            yield f"NUMA node {node.id}: {count} pages of {Quantity.binary(size)} are surplus, and not handed out"
+        for size, pool in node.pools.items():
+            pages = f"pages of {Quantity.binary(size)} are surplus"
+            if pool.surplus is None and pool.total != 0:
+                yield f"NUMA node {node.id}: how many {pages} was not seen, and none is handed out"
+            elif pool.surplus:
+                yield f"NUMA node {node.id}: {pool.surplus} {pages}, and not handed out"
 
 
 def _rounded(size: int) -> Quantity:

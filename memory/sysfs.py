@@ -103,7 +103,7 @@ class _MemoryReader:
             if total is None:
                 self._warnings.append(f"huge pages are left out: there is no file /{pages}/nr_hugepages")
                 continue
-            surplus = self._number(f"{pages}/surplus_hugepages") or 0
+            surplus = self._surplus(pages, size, total)
             used = self._used(pages, size, total)
             known = pod_pages(self._root, size, node) if used else 0
             if known is None:
@@ -111,7 +111,23 @@ class _MemoryReader:
                     f"{used} huge pages of {size // KIB} kB are in use on NUMA node {node}, and the cgroups do not say "
                     "whether by pods: they are not handed out"
                 )
-            yield size, PagePool(max(0, total - surplus), max(0, used - (known or 0)))
+            if surplus is None:
+                yield size, PagePool(total, total)
+            else:
+                yield size, PagePool(max(0, total - surplus), max(0, used - (known or 0)))
+
+    def _surplus(self, folder: str, size: int, total: int) -> int | None:
+        """Return how many pages are surplus; None if the kernel, which has the file wherever it has pages, was not seen
+        to say so."""
+        surplus = self._number(f"{folder}/surplus_hugepages")
+        if surplus is None and not total:
+            return 0
+        if surplus is None:
+            self._warnings.append(
+                f"huge pages of {size // KIB} kB may be surplus, and are not handed out: there is no file "
+                f"/{folder}/surplus_hugepages"
+            )
+        return surplus
 
     def _used(self, folder: str, size: int, total: int) -> int:
         free = self._number(f"{folder}/free_hugepages")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.machine.attributes import all_names, cpu_mask, names, read_attribute
+from dranode.driver.machine.attributes import all_names, names, read_attribute
 from dranode.driver.machine.root import Root
 
 NODES: Final = "sys/devices/system/node"
@@ -18,13 +18,15 @@ _CPU: Final = re.compile(r"cpu(?P<id>[0-9]+)", re.ASCII)
 
 
 def node_cpus(root: Root) -> dict[int, CPUSet]:
-    """The CPUs of every NUMA node that has any.
+    """The CPUs of every NUMA node that has any, by its own folder, or by those of the CPUs where that does not say it.
 
     Raises:
         MachineError: the nodes cannot be listed, or this process can open no file.
     """
     found = {node: _cpus(root, f"{NODES}/node{node}") for node in _nodes(root)}
-    return {node: cpus for node, cpus in found.items() if cpus}
+    linked = _linked(root) if None in found.values() else {}
+    known = {node: linked.get(node, CPUSet()) if cpus is None else cpus for node, cpus in found.items()}
+    return {node: cpus for node, cpus in known.items() if cpus}
 
 
 def node_memory(root: Root) -> dict[int, int]:
@@ -71,30 +73,38 @@ def missing_nodes(root: Root) -> tuple[str, ...]:
     if longest > len(nodes):
         return (f"{longest - len(nodes)} of {longest} NUMA nodes are not known: they have no folder in /{NODES}",)
     # A kernel without NUMA has neither folders of nodes nor links to them.
-    linked = frozenset() if nodes else _linked(root)
+    linked = frozenset() if nodes else frozenset(_linked(root))
     if linked:
         return (f"the NUMA nodes {CPUSet(linked)}, which CPUs name, are not known: they have no folder in /{NODES}",)
     return ()
 
 
-def _linked(root: Root) -> frozenset[int]:
-    """The NUMA nodes that the folders of CPUs name."""
-    folders = (f"{_CPU_FOLDERS}/{name}" for name in all_names(root, _CPU_FOLDERS) if _CPU.fullmatch(name))
-    links = (_NODE.fullmatch(name) for folder in folders for name in names(root, folder))
-    return frozenset(int(match["id"]) for match in links if match)
+def _linked(root: Root) -> dict[int, CPUSet]:
+    """The NUMA nodes that the folders of CPUs name, and the CPUs that name each."""
+    found: dict[int, CPUSet] = {}
+    for cpu in (match for match in map(_CPU.fullmatch, all_names(root, _CPU_FOLDERS)) if match):
+        for node in (match for match in map(_NODE.fullmatch, names(root, f"{_CPU_FOLDERS}/{cpu[0]}")) if match):
+            found[int(node["id"])] = found.get(int(node["id"]), CPUSet()) | CPUSet([int(cpu["id"])])
+    return found
 
 
 def _nodes(root: Root) -> list[int]:
     return sorted(int(match["id"]) for match in map(_NODE.fullmatch, all_names(root, NODES)) if match)
 
 
-def _cpus(root: Root, folder: str) -> CPUSet:
-    """The CPUs of a node, by whichever the machine has: the kernel's two files, or the links to its CPUs."""
-    try:
-        cpus = cpu_mask(root, f"{folder}/cpumap") or CPUSet.parse(read_attribute(root, f"{folder}/cpulist") or "")
-    except ValueError:
-        cpus = CPUSet()
-    return cpus or CPUSet(int(match["id"]) for match in map(_CPU.fullmatch, names(root, folder)) if match)
+def _cpus(root: Root, folder: str) -> CPUSet | None:
+    """The CPUs of a node, by whichever the machine has: the kernel's two files, or links to its CPUs; None if by none."""
+    empty = None
+    for name, parse in (("cpumap", CPUSet.parse_mask), ("cpulist", CPUSet.parse)):
+        try:
+            text = read_attribute(root, f"{folder}/{name}")
+            cpus = None if text is None else parse(text)
+        except ValueError:
+            continue
+        if cpus:
+            return cpus
+        empty = cpus if empty is None else empty
+    return CPUSet(int(match["id"]) for match in map(_CPU.fullmatch, names(root, folder)) if match) or empty
 
 
 def local_nodes(cpus: CPUSet, nodes: Mapping[int, CPUSet]) -> frozenset[int] | None:

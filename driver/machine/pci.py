@@ -55,4 +55,4 @@ def numa_node(root: Root, address: str) -> int | None:
     if node is not None and (node in nodes or not nodes):
         return node
     local = cpu_mask(root, f"{folder}/local_cpus")
-    return next((found for found, cpus in nodes.items() if cpus == local), None)
+    return next((found for found, cpus in nodes.items() if local and local <= cpus), None)

@@ -162,6 +162,16 @@ def test_gpus_that_are_numa_nodes_are_near_the_cpus_not_their_own_memory() -> No
     assert {(gpu.vendor, gpu.memory) for gpu in gpus} == {("nvidia", 0x3F0000000)}
 
 
+@pytest.mark.parametrize("status", ["-1", "", "Node: near\nSize: 3f0000000", "Node: 255"])
+def test_a_memory_node_of_which_the_driver_says_no_number_is_said_to_be_unclear(status: str) -> None:
+    machine = power()
+    machine.put("proc/driver/nvidia/gpus/0004:05:00.0/numa_status", status)
+    assert found(machine).warnings == (
+        "the NUMA node and the size of GPU 0004:05:00.0's memory are not known: /proc/driver/nvidia/gpus/0004:05:00.0/"
+        "numa_status has no lines Node and Size with numbers",
+    )
+
+
 def test_a_gpu_whose_numa_node_is_its_own_memory_is_near_the_cpus_beside_it() -> None:
     machine = power()
     machine.put(f"{DEVICES}/0004:05:00.0/numa_node", "255")

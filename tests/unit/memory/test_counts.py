@@ -130,6 +130,12 @@ def test_the_table_has_a_row_for_ordinary_memory_and_for_each_size_of_pages() ->
     assert "NUMA node 0: 1 pages of 2Mi are surplus, and not handed out" in list(count_remarks(counts(two_nodes())))
 
 
+def test_surplus_pages_that_were_not_seen_are_said() -> None:
+    files = {path: text for path, text in two_nodes().items() if "2048kB/surplus" not in path}
+    said = [each for each in count_remarks(counts(files)) if "surplus" in each]
+    assert said == ["NUMA node 0: how many pages of 2Mi are surplus was not seen, and none is handed out"]
+
+
 def test_a_made_up_machine_says_what_was_not_seen() -> None:
     root = open_machine("sockets=2,cores=2")
     found = read_counts(root, read_memory(root))

@@ -89,6 +89,7 @@ class TestNodes:
             "proc/meminfo": "MemTotal:        2097152 kB\nMemFree:  12 kB\n",
             "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "4",
             "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "4",
+            "sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages": "0",
         }
         (node,) = read(files).nodes
         assert (node.id, node.total, node.pools, node.cpus) == (0, 2 * GIB, {HUGE: PagePool(4)}, True)
@@ -125,7 +126,16 @@ class TestHugePages:
         found = read(without(files, f"{POOL}/free_hugepages"))
         assert found.nodes[0].pools[HUGE] == PagePool(4, others=4)
         assert "may be in use" in found.warnings[0]
-        assert read(without(files, f"{POOL}/surplus_hugepages")).nodes[0].pools[HUGE] == PagePool(4)
+
+    def test_without_the_number_of_surplus_pages_all_may_be_surplus(self) -> None:
+        files = without({**one_node(), **pages(0, 2048, 4)}, f"{POOL}/surplus_hugepages")
+        found = read(files)
+        assert found.nodes[0].pools[HUGE] == PagePool(4, others=4)
+        assert found.warnings == (
+            f"huge pages of 2048 kB may be surplus, and are not handed out: there is no file /{POOL}/surplus_hugepages",
+        )
+        none = read({**files, f"{POOL}/nr_hugepages": "0", f"{POOL}/free_hugepages": "0"})
+        assert (none.nodes[0].pools, none.warnings) == ({HUGE: PagePool(0)}, ())
 
     @pytest.mark.parametrize("name", ["nr_hugepages", "free_hugepages", "surplus_hugepages"])
     @pytest.mark.parametrize("text", ["many", "-1", "1 2"])

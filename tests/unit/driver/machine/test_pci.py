@@ -50,13 +50,25 @@ def test_a_root_complex_that_is_not_known_is_none(link: str | None, address: str
         # A GPU's own memory is a node without CPUs.
         ({"numa_node": "9", "local_cpus": "f0"}, 1),
         ({"local_cpus": "0f"}, 0),
+        ({"local_cpus": "60"}, 1),
         ({"local_cpus": "ff"}, None),
+        ({"local_cpus": "00"}, None),
         ({"numa_node": "near"}, None),
         ({}, None),
     ],
 )
 def test_the_numa_node_is_that_of_the_cpus_near_the_function(files: dict[str, str], node: int | None) -> None:
     assert numa_node(server(files), ADDRESS) == node
+
+
+@pytest.mark.parametrize("cpumap", [None, "0f\n0f\n", ""], ids=["missing", "twice", "empty"])
+def test_a_node_whose_files_do_not_say_its_cpus_has_those_that_link_to_it(cpumap: str | None) -> None:
+    nodes = {path: text for path, text in NODES.items() if "node0" not in path}
+    nodes["sys/devices/system/node/node0/" + ("cpumap" if cpumap is not None else "meminfo")] = cpumap or ""
+    links = {f"sys/devices/system/cpu/cpu{cpu}/node{cpu // 4}": f"../../node/node{cpu // 4}" for cpu in range(8)}
+    files = {f"{FOLDER}/class": "0x030000", f"{FOLDER}/local_cpus": "0f", **nodes}
+    assert numa_node(machine(files, LINK | links), ADDRESS) == 0
+    assert numa_node(machine(files, LINK), ADDRESS) is None
 
 
 def test_a_kernel_that_shows_no_nodes_is_believed() -> None:
