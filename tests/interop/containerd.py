@@ -47,6 +47,7 @@ cdi_spec_dirs = ["{folder}/cdi"]
 restrict_oom_score_adj = true
 disable_apparmor = true
 disable_hugetlb_controller = false
+stats_collect_period = "1h"
 
 [plugins."io.containerd.cri.v1.runtime".cni]
 {bin_dir}
