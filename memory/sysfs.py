@@ -117,8 +117,7 @@ class _MemoryReader:
                 yield size, PagePool(max(0, total - surplus), max(0, used - (known or 0)))
 
     def _surplus(self, folder: str, size: int, total: int) -> int | None:
-        """Return how many pages are surplus; None if the kernel, which has the file wherever it has pages, was not seen
-        to say so."""
+        """Return how many pages are surplus; None if that was not seen: the kernel has the file where it has pages."""
         surplus = self._number(f"{folder}/surplus_hugepages")
         if surplus is None and not total:
             return 0

@@ -26,6 +26,7 @@ _ADDRESSES: Final = ("pciBusID", "pciAddress")
 _NETWORK: Final = "network"
 _GI: Final = 1 << 30
 # Between devices of drivers; network controllers have none.
+_DISTANCE: Final = "/sys/devices/system/node has no row of distances to all nodes for each"
 _NOT_SEEN: Final = "links beside PCIe, such as NVLink and xGMI"
 
 
@@ -98,9 +99,13 @@ def _nodes(root: Root) -> list[PlacedNode]:
     except MachineError as error:
         click.echo(f"dranode: the NUMA nodes are not known: {error}", err=True)
         return []
+    numbers = sorted({*cpus, *memory})
+    unplaced = CPUSet(number for number in numbers if number not in distances)
+    if unplaced and len(numbers) > 1:
+        click.echo(f"dranode: how far the NUMA nodes {unplaced} are from others is not known: {_DISTANCE}", err=True)
     return [
         PlacedNode(number, cpus.get(number, CPUSet()), memory.get(number), distances.get(number, {}))
-        for number in sorted({*cpus, *memory})
+        for number in numbers
     ]
 
 

@@ -93,7 +93,7 @@ def _nodes(root: Root) -> list[int]:
 
 
 def _cpus(root: Root, folder: str) -> CPUSet | None:
-    """The CPUs of a node, by whichever the machine has: the kernel's two files, or links to its CPUs; None if by none."""
+    """The CPUs of a node, by what there is: the kernel's two files, or links to its CPUs; None if there is nothing."""
     empty = None
     for name, parse in (("cpumap", CPUSet.parse_mask), ("cpulist", CPUSet.parse)):
         try:

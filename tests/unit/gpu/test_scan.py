@@ -164,11 +164,13 @@ def test_gpus_that_are_numa_nodes_are_near_the_cpus_not_their_own_memory() -> No
 
 @pytest.mark.parametrize("status", ["-1", "", "Node: near\nSize: 3f0000000", "Node: 255"])
 def test_a_memory_node_of_which_the_driver_says_no_number_is_said_to_be_unclear(status: str) -> None:
+    file = "proc/driver/nvidia/gpus/0004:05:00.0/numa_status"
     machine = power()
-    machine.put("proc/driver/nvidia/gpus/0004:05:00.0/numa_status", status)
-    assert found(machine).warnings == (
-        "the NUMA node and the size of GPU 0004:05:00.0's memory are not known: /proc/driver/nvidia/gpus/0004:05:00.0/"
-        "numa_status has no lines Node and Size with numbers",
+    machine.put(file, status)
+    (said,) = found(machine).warnings
+    assert said == (
+        "the NUMA node and the size of GPU 0004:05:00.0's memory are not known: "
+        f"/{file} has no lines Node and Size with numbers"
     )
 
 

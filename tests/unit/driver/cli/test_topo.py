@@ -75,6 +75,15 @@ def test_what_the_machine_does_not_say_is_unknown(tmp_path: Path) -> None:
     assert found["numaNodes"][1]["distances"] == {}
 
 
+def test_a_numa_node_whose_distances_are_not_to_be_seen_is_named(tmp_path: Path) -> None:
+    made = server()
+    said = "dranode: how far the NUMA nodes 1 are from others is not known"
+    for row, known in (("20 10", True), ("20", False)):
+        made.put(f"{NODES}/node1/distance", row)
+        folder = made.write(tmp_path / str(known))
+        assert (said in CliRunner().invoke(cli, ["topo", "--machine", str(folder)]).stderr) is not known
+
+
 def test_the_table_has_a_column_for_each_device_and_says_what_its_words_mean(tmp_path: Path) -> None:
     drawn = ask(server(), tmp_path)
     assert "32 GT/s x16" in drawn
