@@ -82,9 +82,31 @@ def expect_back(bench: Bench, before: list[Any], what: str) -> None:
         Breach: it is not, though patience has ended.
     """
     bench.eventually(lambda: content_of(bench) == before)
-    seen = len(bench.slices())
+    now = content_of(bench)
     expect(
-        content_of(bench) == before,
-        f"{bench.patience:g} s after {what}, {seen} slices are there, and not as before",
+        now == before,
+        f"{bench.patience:g} s after {what}, {len(bench.slices())} slices are there, and not as before: "
+        f"{_difference(before, now)}",
         "watch slices, and compare what is there with what should be",
     )
+
+
+def _difference(before: list[Any], now: list[Any]) -> str:
+    """Name the devices that are missing, new and not what they were, the first of each."""
+    old, new = _devices(before), _devices(now)
+    changed = [
+        f"{name} ({', '.join(fields)})"
+        for name in sorted(old.keys() & new.keys())
+        if (fields := _differing(old[name], new[name]))
+    ]
+    kinds = {"missing": sorted(old.keys() - new.keys()), "new": sorted(new.keys() - old.keys()), "changed": changed}
+    said = [f"{len(names)} {kind}, the first is {names[0]}" for kind, names in kinds.items() if names]
+    return "; ".join(said) or "the devices are those of before, counters or the division into slices are not"
+
+
+def _devices(content: list[Any]) -> dict[str, KubeDocument]:
+    return {f"{pool}/{device['name']}": device for devices, _, pool in content for device in devices}
+
+
+def _differing(old: KubeDocument, new: KubeDocument) -> list[str]:
+    return sorted(field for field in {*old, *new} if old.get(field) != new.get(field))

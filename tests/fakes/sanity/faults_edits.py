@@ -195,6 +195,23 @@ class Once(Publisher):
         self.stopped.wait()
 
 
+@fault("slices-v1beta2", "5 changed, the first is node/dev-0 (attributes)")
+class PublishesLessToOlderServers(RightDriver):
+    """Leaves attributes out before a server without v1."""
+
+    def pieces(self) -> list[Document]:
+        pieces = super().pieces()
+        versions = {running.publisher.version for running in self.instances.values()}
+        if versions <= {"v1"}:
+            return pieces
+        return [
+            {**piece, "devices": [{**device, "attributes": {}} for device in piece["devices"]]}
+            if "attributes" in piece.get("devices", [{}])[0]
+            else piece
+            for piece in pieces
+        ]
+
+
 # --- who may write what is kept ---
 
 

@@ -157,7 +157,7 @@ class Once(Publisher):
 
 
 @fault("slices-deleted", "0 slices are there")
-@fault("slices-edited", "a device was taken out of a slice")
+@fault("slices-edited", "1 missing, the first is node/")
 @fault("slices-stray", "a slice too many was created")
 @fault("slices-server-error", "writes failed")
 @fault("slices-server-restart", "the server came back")
