@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-_TRIES: Final = 3
+_TRIES: Final = 10
 _REPORTED: Final = 20
 
 
@@ -50,7 +50,8 @@ def every_nth(module: str, why_not: Callable[[], str]) -> int | None:
 def report(what: str, points: Sequence[Point], chosen: Sequence[T], survive_one: Callable[[T], bool]) -> int:
     """Run what was chosen, and print points, survivors and violations; 1 if one is not survived.
 
-    Threads do not always make the same calls, so that a point which was not reached is tried again.
+    Calls are counted for each thread by itself, and the driver's threads do not always share the work alike: a point which
+    was not reached is tried again.
     """
     survived, missed = 0, []
     for number, each in enumerate(chosen):
@@ -66,6 +67,7 @@ def report(what: str, points: Sequence[Point], chosen: Sequence[T], survive_one:
     by_call = ", ".join(f"{call} {number}" for call, number in Counter(point.call for point in points).items())
     print(f"{what}: {len(points)} points: {by_call}")  # noqa: T201
     if missed:
-        print(f"not reached in {_TRIES} runs: {', '.join(map(str, missed))}")  # noqa: T201
+        named = ", ".join(map(str, missed))
+        print(f"not reached in {_TRIES} runs, in which no thread made so many such calls: {named}")  # noqa: T201
     print(f"{len(chosen)} run, {reached} reached, {survived} survived", flush=True)  # noqa: T201
     return int(survived < len(chosen))
