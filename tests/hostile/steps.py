@@ -192,7 +192,9 @@ class Steps:
             plugins, own = len(self.node.runtime.plugins), self.node.book.of(container)
             pinned = own and container.cpus is not None and container.cpus <= own
             self.node.runtime.update(container, str(CPUS))
-            if len(self.node.runtime.plugins) == plugins and pinned and not (container.cpus or CPUS) <= own:
+            # As in `Book.change`: where all of its CPUs are offline, it shares with others.
+            kept = (container.cpus or CPUS) <= own or own <= self.node.book.offline
+            if len(self.node.runtime.plugins) == plugins and pinned and not kept:
                 raise Violation(f"kubelet asked for all CPUs, and {container} was given {own}")
 
     def restart_runtime(self) -> None:

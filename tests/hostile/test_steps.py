@@ -146,6 +146,28 @@ def test_masks_that_are_not_right_are_violations(steps: Steps) -> None:
         steps.node.book.created(shared, [shared, mine])
 
 
+def test_kubelets_update_of_a_container_whose_cpus_are_all_offline_may_widen_it(steps: Steps) -> None:
+    claim = prepared(steps)
+    steps.node.runtime.close()
+    # Updates come with the answer to kubelet's then, and not before.
+    steps.node.runtime.version = ""
+    steps.node.runtime.open()
+    settled(steps, lambda: [] if steps.node.runtime.plugins else ["no plug-in"], "the driver is not connected")
+    assert steps.node.run(claim) == ""
+    (mine,) = steps.node.runtime.containers.values()
+    steps.node.set_online(CPUS - claim.cpus)
+
+    def still_there() -> list[str]:
+        steps.update_container()
+        return [str(mine)] if mine.cpus is not None and mine.cpus <= claim.cpus else []
+
+    settled(steps, still_there, "it stays where no CPU is")
+    steps.node.book.offline = CPUSet()
+    mine.message.linux.resources.cpu.cpus = str(claim.cpus)
+    with pytest.raises(Violation):
+        steps.update_container()
+
+
 def test_cpus_of_a_claim_without_a_container_count_for_the_instance_that_prepared_it(steps: Steps) -> None:
     claim = prepared(steps)
     settled(steps, lambda: [] if steps.node.runtime.plugins else ["no plug-in"], "the driver is not connected")
