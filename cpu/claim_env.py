@@ -6,8 +6,8 @@ other containers, `DRANODE_ISOLATION_<claim UID>` says how far: `quiet` or `part
 run on the shared pool besides, `DRANODE_SHARED_<claim UID>=true` says that only the CPUs of the first are their own.
 
 Where a claim has several requests, each of its allocation results has a CDI device of its own besides, with
-`DRANODE_CPUSET_<claim UID>_<number of the result>=<cpu-list>`: kubelet passes a container those of the requests that it
-names.
+`DRANODE_CPUSET_<claim UID>_<number of the result>=<cpu-list>`, and `DRANODE_SHARED_` of that form: kubelet passes a
+container those of the requests that it names. The claim's `DRANODE_SHARED_` is there if all of them asked for it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ def claim_edits(
     return _edits(*env)
 
 
-def request_edits(uid: str, index: int, cpus: CPUSet) -> ContainerEdits:
+def request_edits(uid: str, index: int, cpus: CPUSet, *, shared: bool = False) -> ContainerEdits:
     """Return the edits for containers that name the request of result number `index`; it may have no CPUs."""
-    return _edits(f"{REQUEST_PREFIX}{uid}_{index}={cpus}")
+    env = [f"{REQUEST_PREFIX}{uid}_{index}={cpus}"]
+    if shared:
+        env.append(f"{SHARED_PREFIX}{uid}_{index}=true")
+    return _edits(*env)
 
 
 def _edits(*env: str) -> ContainerEdits:

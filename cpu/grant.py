@@ -62,7 +62,11 @@ def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: C
     return ClaimGrant(
         grants=_with_own_cpus(claim.ref.uid, grants, shares) if cpus else grants,
         edits=claim_edits(
-            claim.ref.uid, cpus, taken, _isolation(shares), shared=any(share.policy.shared for share in shares)
+            claim.ref.uid,
+            cpus,
+            taken,
+            _isolation(shares),
+            shared=all(share.policy.shared for share in shares if share.cpus),
         ),
         cpus=cpus,
         held=taken,
@@ -108,7 +112,12 @@ def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...
     if len({main_request(grant.request) for grant in grants}) == 1:
         return grants
     return tuple(
-        msgspec.structs.replace(grant, edits=request_edits(uid, index, share.cpus), cpus=share.cpus, held=share.held)
+        msgspec.structs.replace(
+            grant,
+            edits=request_edits(uid, index, share.cpus, shared=grant.with_pool),
+            cpus=share.cpus,
+            held=share.held,
+        )
         for index, (grant, share) in enumerate(zip(grants, shares, strict=True))
     )
 

@@ -13,7 +13,7 @@ _OURS: Final = "DRANODE_"
 # drivers set some for the containers of a claim.
 _SERVICE: Final = "_SERVICE_HOST"
 _OF_SERVICE: Final = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT")
-_OF_CLAIMS: Final = ("DRANODE_HELD_", "DRANODE_CPUSET_")
+_OF_CLAIMS: Final = ("DRANODE_HELD_", "DRANODE_CPUSET_", "DRANODE_ISOLATION_", "DRANODE_SHARED_")
 
 
 def check_environment(environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()) -> None:

@@ -361,6 +361,21 @@ def test_what_each_result_was_given_is_noted_where_containers_can_have_one_reque
     assert [grant.edits is not None for grant in got.grants] == [cpus != "None" for cpus, _ in parts]
 
 
+@pytest.mark.parametrize(
+    ("sharing", "told"),
+    [((), []), (("a",), ["_0"]), (("b",), ["_1"]), (("a", "b"), ["", "_0", "_1"])],
+)
+def test_each_request_that_asked_for_the_shared_pool_says_so(sharing: tuple[str, ...], told: list[str]) -> None:
+    configs = [config(own(shared=True), (name,)) for name in sharing]
+    results = [result(device, 2, name) for device, name in (("cpudevnuma000", "a"), ("cpudevnuma001", "b"))]
+    asked = claim(results, configs)
+    got = granted(MACHINES["M4"], asked)
+    env = [entry for edits in (got.edits, *(grant.edits for grant in got.grants)) if edits for entry in edits.env]
+    assert [entry for entry in env if "SHARED" in entry] == [
+        f"DRANODE_SHARED_{asked.ref.uid}{number}=true" for number in told
+    ]
+
+
 def test_a_claim_of_admin_access_alone_does_not_separate_its_requests() -> None:
     got = granted(MACHINES["M4"], claim([result("cpudevnuma000", 2, name, admin_access=True) for name in ("a", "b")]))
     assert [(grant.cpus, grant.held, grant.edits, grant.attributes) for grant in got.grants] == [

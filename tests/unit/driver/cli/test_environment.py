@@ -46,6 +46,7 @@ def test_what_kubernetes_says_of_services_is_no_option() -> None:
 
 def test_the_variables_of_a_container_with_a_claim_are_no_options() -> None:
     check_environment({"DRANODE_HELD_6f0c": "0-1", "DRA_CPUSET_6f0c": "0"}, variables())
+    check_environment({"DRANODE_ISOLATION_6f0c": "quiet", "DRANODE_SHARED_6f0c_1": "true"}, variables())
 
 
 def test_every_variable_of_serve_is_known() -> None:
