@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
@@ -163,7 +164,7 @@ def v1beta1_is_used(bench: Bench) -> None:
 
 def _older_server(bench: Bench, versions: tuple[str, ...]) -> None:
     process, server = bench.started(), bench.server()
-    before = settled_content(bench)
+    before = _restarted(bench)
     newest, server.versions = server.versions, versions
     try:
         process.kill()
@@ -186,13 +187,8 @@ def _older_server(bench: Bench, versions: tuple[str, ...]) -> None:
     f"{CONTROLLER}: slices are matched by name and content; needless generations make schedulers start over",
 )
 def restarts_leave_slices(bench: Bench) -> None:
-    """Names, generations and contents before and after.
-
-    Checks before this one may have left slices that the driver has still to repair; one that starts does so at once.
-    """
-    bench.restart()
-    bench.eventually(lambda: False, 2 * bench.quiet)
-    before = settled_content(bench)
+    """Names, generations and contents before and after."""
+    before = _restarted(bench)
     names = sorted(each["metadata"]["name"] for each in bench.slices())
     generations = sorted(each["spec"]["pool"]["generation"] for each in bench.slices())
     bench.restart()
@@ -204,3 +200,14 @@ def restarts_leave_slices(bench: Bench) -> None:
         f"the slices are {[each['metadata']['name'] for each in bench.slices()]}, and were {names}",
         "match the slices that are there before writing",
     )
+
+
+def _restarted(bench: Bench) -> list[Any]:
+    """Return the content that the driver has published a while after a start.
+
+    Checks before may have left slices that it has still to repair, or that lack what the server has dropped then: a
+    driver need not try again while it runs. One that starts does both at once.
+    """
+    bench.restart()
+    bench.eventually(lambda: False, 2 * bench.quiet)
+    return settled_content(bench)

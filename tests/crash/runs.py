@@ -50,8 +50,8 @@ def every_nth(module: str, why_not: Callable[[], str]) -> int | None:
 def report(what: str, points: Sequence[Point], chosen: Sequence[T], survive_one: Callable[[T], bool]) -> int:
     """Run what was chosen, and print points, survivors and violations; 1 if one is not survived.
 
-    Calls are counted for each thread by itself, and the driver's threads do not always share the work alike: a point which
-    was not reached is tried again.
+    Calls are counted for each thread by itself, and the driver's threads do not always share the work alike: a point
+    which was not reached is tried again.
     """
     survived, missed = 0, []
     for number, each in enumerate(chosen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,7 @@ from tests.fakes.sanity import (
 from tests.fakes.sanity.bench import bench_of
 from tests.fakes.sanity.driver import Document, DriverWithoutHealth, Instance, Refused, RightDriver
 from tests.fakes.sanity.fault import FAULTS, Fault
+from tests.fakes.sanity.publisher import Publisher
 from tests.fakes.waiting import PATIENCE
 
 CHECKS = {check.id: check for check in all_checks()}
@@ -62,6 +64,29 @@ def test_a_right_driver_passes(right: Bench, check: Check) -> None:
     if check.id == "health-not-advertised":
         pytest.skip("it is for drivers without health, and has a test of its own")
     (outcome,) = run_checks(right, [check])
+    assert (outcome.verdict, outcome.text) == (Verdict.PASSED, "")
+
+
+class LooksAtItsStart(RightDriver):
+    """Repairs its slices when it starts, and then no more."""
+
+    def publishes(self, stopped: threading.Event) -> Publisher:
+        return faults_edits.Once(self, stopped)
+
+
+def _drop_attributes(document: Document) -> None:
+    for device in document["spec"]["devices"]:
+        device.pop("attributes", None)
+
+
+@pytest.mark.parametrize("check", ["slices-v1beta2", "slices-v1beta1", "slices-after-restart"])
+def test_what_slices_lack_from_before_is_not_held_against_a_driver_that_starts(check: str) -> None:
+    with bench_of(LooksAtItsStart, patience=5.0) as bench:
+        bench.begin()
+        assert bench.eventually(lambda: len(bench.slices()) > 2, PATIENCE)
+        (name,) = (each["metadata"]["name"] for each in bench.slices() if "dev-0" in str(each["spec"].get("devices")))
+        bench.server().objects.edit("resourceslices", name, _drop_attributes)
+        (outcome,) = run_checks(bench, [CHECKS[check]])
     assert (outcome.verdict, outcome.text) == (Verdict.PASSED, "")
 
 
