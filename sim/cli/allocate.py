@@ -10,6 +10,7 @@ import click
 
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns, hanging
+from dranode.driver.process.collector import values_that_stay
 from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def command(
     from dranode.sim.cluster.workload import require_pods
 
     features = asked_features(kubernetes, feature_gates)
-    cluster = read_cluster_documents(load_documents(files), features, node)
+    with values_that_stay():
+        cluster = read_cluster_documents(load_documents(files), features, node)
     require_pods(cluster.pods, files)
     placements = tuple(cluster.place(features, lambda: str(uuid.uuid4())))
     outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]

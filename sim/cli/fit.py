@@ -12,6 +12,7 @@ import click
 
 from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.driver.core.api.errors import DocumentError, UsageError
+from dranode.driver.process.collector import values_that_stay
 from dranode.sim.cli.release import asked_features, release_options
 
 if TYPE_CHECKING:
@@ -97,8 +98,9 @@ def command(
         raise UsageError("--orders says in which orders a trace is answered; name one with --trace")
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     with reporting() as progress:
-        read = _read(files, kubeconfig, context, features, progress)
-        dump = read_dump(read.documents, read.kinds)
+        with values_that_stay():
+            read = _read(files, kubeconfig, context, features, progress)
+            dump = read_dump(read.documents, read.kinds)
         names = ", ".join((*([context or "the cluster"] if kubeconfig else []), *files))
         _check_asked(dump, names, every=trace is None and not asked["pods"])
         progress("looking at the cluster")
