@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from release.project import PYTHONS
 from tests.interop.control_plane import VERSIONS
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,15 @@ def test_a_workflow_starts_without_rights_and_each_job_reads_unless_it_says_why(
 def test_the_image_runs_in_every_release_that_is_built_to_be_run() -> None:
     nodes = document(FOLDER / "e2e.yml")["jobs"]["kind"]["strategy"]["matrix"]["node"]
     assert [re.fullmatch(r"v(\d+\.\d+)\.\d+@sha256:[0-9a-f]{64}", node)[1] for node in nodes] == list(VERSIONS)  # type: ignore[index]
+
+
+def test_every_python_that_the_wheel_is_tried_on_runs_the_tests() -> None:
+    job = document(FOLDER / "ci.yml")["jobs"]["test"]
+    assert job["strategy"]["matrix"] == {"python": list(PYTHONS)}
+    steps = document(FOLDER / "release.yml")["jobs"]["build"]["steps"]
+    (asked,) = (step["with"]["python-version"] for step in steps if "actions/setup-python" in step.get("uses", ""))
+    # The last one is the one that `python` is.
+    assert asked.split() == list(reversed(PYTHONS))
 
 
 def test_every_row_of_real_clusters_runs_each_week_in_a_job_of_its_own() -> None:
