@@ -1,6 +1,10 @@
 """Tests that need another machine than this one, passed in an emulated one: cgroup v2, systemd, two NUMA nodes.
 
 `make interop-vm` says which container runtimes to build and run there.
+
+Attributes:
+    INTEROP_CLAIMS: an environment variable: how many random claims of memory are made there.
+    INTEROP_SEED: an environment variable: what they are drawn from.
 """
 
 from __future__ import annotations
@@ -105,4 +109,5 @@ def test_a_reboot_leaves_nothing_to_restore_and_a_claim_that_is_prepared_again_i
 @pytest.mark.parametrize("version", VERSIONS)
 def test_claims_give_memory_and_huge_pages_of_two_numa_nodes(machine: Machine, version: str) -> None:
     build(version)
-    machine.test("tests/interop/test_memory.py", INTEROP=version, INTEROP_CLAIMS="20")
+    asked = {name: os.environ[name] for name in ("INTEROP_CLAIMS", "INTEROP_SEED") if name in os.environ}
+    machine.test("tests/interop/test_memory.py", INTEROP=version, **{"INTEROP_CLAIMS": "20", **asked})
