@@ -33,7 +33,11 @@ def test_the_run_itself_shows_its_points() -> None:
     assert Point("fdatasync", 1) in points
 
 
-@pytest.mark.parametrize("point", [Point("fdatasync", 3), Point("rename", 1), Point("pwrite64", 6, "ENOSPC")], ids=str)
+@pytest.mark.parametrize(
+    "point",
+    [Point("fdatasync", 3), Point("rename", 1), Point("pwrite64", 6, "ENOSPC"), Point("rename", 3, "ENOSPC")],
+    ids=str,
+)
 def test_a_sample_is_survived(point: Point) -> None:
     assert survive(point), "the point was not reached"
 
