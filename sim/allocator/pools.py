@@ -171,7 +171,9 @@ class PoolIndex:
             # Here it is the order in which the slices are given; in a cluster, it is none.
             seen = (*mine, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node)), *self._counters)
             once = {self._position[id(slice_)]: slice_ for slice_ in seen}
-            return [once[position] for position in sorted(once)]
+            in_order = [once[position] for position in sorted(once)]
+            # The newer allocators of these releases look at slices with devices that bind to their node last.
+            return sorted(in_order, key=_has_binding_devices) if self._features.beyond_stable else in_order
         if not self._foreign:
             return [*mine, *(slice_ for slice_ in self._of_all if _targets(slice_.spec, node))]
         others = [slice_ for slice_ in self._of_all if slice_.spec.shared_counters or _targets(slice_.spec, node)]
@@ -276,6 +278,10 @@ class PoolIndex:
             content = self._contents.setdefault(key, Content(len(self._contents), driver, device))
             known = self._content_of[driver, id(device)] = (device, content)
         return known[1]
+
+
+def _has_binding_devices(slice_: ResourceSlice) -> bool:
+    return any(device.binding_conditions for device in slice_.spec.devices)
 
 
 def _uses_groups(spec: ResourceSliceSpec) -> bool:
