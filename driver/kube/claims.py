@@ -39,7 +39,8 @@ class KubeClaims:
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
         ends = self._client.timing.clock() + _PATIENCE
-        waits = {ref: self._client.begin(_request(ref)) for ref in refs} if len(refs) > 1 else dict.fromkeys(refs)
+        several = len(refs) > 1
+        waits = {ref: self._begun(ref) if several else None for ref in dict.fromkeys(refs)}
         # What a kept connection carries is on its way; of the others each has a thread, and the last has this one.
         unsent = [ref for ref, wait in waits.items() if wait is None]
         alone = {ref: self._pool.submit(self._get, ref) for ref in unsent[:-1]}
@@ -52,6 +53,13 @@ class KubeClaims:
                 else:
                     found[ref] = claim
         return {**found, **{ref: self._result(ref, future, ends) for ref, future in alone.items()}}
+
+    def _begun(self, ref: ClaimRef) -> Callable[[], Any] | None:
+        try:
+            return self._client.begin(_request(ref))
+        except Exception:  # it is asked for alone, which says what is wrong
+            log.debug("claim=%s uid=%s: not asked for with the others", ref, ref.uid, exc_info=True)
+            return None
 
     def _result(
         self, ref: ClaimRef, future: Future[ResourceClaim | DranodeError], ends: float
@@ -96,10 +104,9 @@ def _request(ref: ClaimRef) -> Callable[[str, str], APIRequest]:
 
 def _read(wait: Callable[[], Any]) -> ResourceClaim | None:
     """The claim that is waited for; None if it is to be asked for alone, with all patience and for its own reason."""
-    document = wait()
-    if document is None:
-        return None
     try:
-        return decode(ResourceClaim, document)
-    except DocumentError:
+        document = wait()
+        return None if document is None else decode(ResourceClaim, document)
+    except Exception:  # asked for alone it says what is wrong, of itself and of no other
+        log.debug("a claim is asked for again", exc_info=True)
         return None

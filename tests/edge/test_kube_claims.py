@@ -148,6 +148,28 @@ def test_a_claim_that_does_not_come_on_its_kept_connection_is_asked_for_alone(
     assert api.faults[-1].times == 0
 
 
+def test_a_claim_that_is_named_twice_is_asked_for_once(api: ApiServer, claims: KubeClaims) -> None:
+    refs = tuple(put(api, f"c{number}") for number in range(3))
+    connect(api, claims, refs)
+    asked = len(api.requests(path="/c0"))
+    assert all(isinstance(answer, ResourceClaim) for answer in claims.get((*refs, refs[0])).values())
+    assert len(api.requests(path="/c0")) == asked + 1
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["as it is sent", "as it is read"])
+def test_an_error_on_a_kept_connection_is_no_other_claims(
+    api: ApiServer, claims: KubeClaims, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    refs = tuple(put(api, f"c{number}") for number in range(3))
+    connect(api, claims, refs)
+
+    def failing() -> Any:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(claims._client, "begin", lambda _request: failing if late else failing())
+    assert [isinstance(claim, ResourceClaim) for claim in claims.get(refs).values()] == [True] * 3
+
+
 def test_more_claims_than_threads_are_all_answered(api: ApiServer, claims: KubeClaims) -> None:
     refs = tuple(put(api, f"c{number}") for number in range(20))
     assert all(isinstance(answer, ResourceClaim) for answer in claims.get((*refs, refs[0])).values())
