@@ -9,8 +9,8 @@
     gone            published once, vanished or left out now   when it is back
 
 Errors that were counted before the first reading do not matter. While counters cannot be read, a GPU without trouble is
-neither healthy nor not. The trouble of a physical function is also that of its
-parts. This module only works on values: `dranode.gpu.plugin` reads the counters and passes the events.
+neither healthy nor not. The trouble of a physical function is also that of its parts. This module only works on values:
+`dranode.gpu.plugin` reads the counters and passes the events.
 """
 
 from __future__ import annotations

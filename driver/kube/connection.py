@@ -123,7 +123,7 @@ class Connection:
     def begin(self, outgoing: Outgoing) -> Callable[[], APIResponse | None] | None:
         """Send a request that changes nothing on a kept connection, and leave the waiting to the caller.
 
-        One thread has the answers to several in the time of the slowest, for half of the CPU of a thread for each.
+        One thread has the answers to several in the time of the slowest, without a thread for each.
 
         Returns:
             What waits for the answer, read to its end, and gives None if something goes wrong on the way. None if it
