@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.attributes import names, number, read_attribute
+from dranode.driver.machine.numa import has_one_node
 from dranode.driver.machine.pci import PCI_DEVICES, PCIE_ROOT
 from dranode.driver.machine.root import Root
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
@@ -51,6 +52,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
         gpus = _partitions(root, gpus)
         warnings += _hidden(root)
     gpus.sort(key=sort_key)
+    warnings += _unplaced(root, gpus)
     doubtful = doubtful_uuids(gpus)
     warnings += [
         f"UUID {uuid} is borne by {' and '.join(bearers)}: none of them is published with it"
@@ -68,6 +70,17 @@ def _no_functions(root: Root, pci: PCI) -> Iterable[str]:
     roots = () if pci.addresses else tuple(filter(PCIE_ROOT.fullmatch, names(root, "sys/devices")))
     if roots:
         yield f"no PCI function is to be seen in /{PCI_DEVICES}, though the machine has the PCI root {roots[0]}"
+
+
+def _unplaced(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
+    """Return what is to be said if the machine has several NUMA nodes and does not say which of them GPUs are near."""
+    addresses = tuple(dict.fromkeys(gpu.address for gpu in gpus if gpu.numa_node is None))
+    if addresses and not has_one_node(root):
+        several = f"GPUs {', '.join(addresses)} are" if len(addresses) > 1 else f"GPU {addresses[0]} is"
+        yield (
+            f"the machine does not say which NUMA node {several} near, so no numaNode is published and claims "
+            "that match it get other devices"
+        )
 
 
 def _withheld(facts: NvidiaFacts | None) -> str:

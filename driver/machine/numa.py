@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.attributes import all_names, names, read_attribute
 from dranode.driver.machine.root import Root
 
@@ -77,6 +78,17 @@ def missing_nodes(root: Root) -> tuple[str, ...]:
     if linked:
         return (f"the NUMA nodes {CPUSet(linked)}, which CPUs name, are not known: they have no folder in /{NODES}",)
     return ()
+
+
+def has_one_node(root: Root) -> bool:
+    """Return whether the machine has one NUMA node only, so that nothing of it is far; False where that is not seen.
+
+    A kernel without NUMA has no folder of a node.
+    """
+    try:
+        return len(_nodes(root)) <= 1 and not missing_nodes(root)
+    except MachineError:
+        return False
 
 
 def _linked(root: Root) -> dict[int, CPUSet]:

@@ -46,10 +46,13 @@ class BundledDevice:
         return (self.pool.driver, self.pool.pool, self.device.name)
 
     def values(self, attribute: str) -> frozenset[object]:
-        """Return the values of an attribute; none if the device does not have it."""
+        """Return the values of an attribute; none if the device does not have it, or says that it is not known.
+
+        The kernel says -1 for a NUMA node or a socket that it does not know, and some drivers publish it as it stands.
+        """
         found = lookup(self.device, self.pool.driver, attribute)
         values = attribute_values(found) if found is not None else None
-        return frozenset(values[1]) if values is not None else frozenset()
+        return frozenset(filter(_says, values[1])) if values is not None else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +98,14 @@ def bundles(node: str, devices: Iterable[BundledDevice], attribute: str) -> Iter
     yield from sorted(found, key=lambda bundle: _order(bundle.value))
 
 
-def without(devices: Iterable[BundledDevice], attribute: str) -> dict[DeviceKind, int]:
-    """Return how many devices of each kind do not have the attribute."""
-    return dict(Counter(each.kind for each in devices if not each.values(attribute)))
-
-
 def shared_values(devices: Sequence[BundledDevice], attribute: str) -> frozenset[object]:
     """Return the values that all the devices have."""
     values = [each.values(attribute) for each in devices]
     return frozenset.intersection(*values) if values else frozenset()
+
+
+def _says(value: object) -> bool:
+    return value >= 0 if isinstance(value, int) else value != ""
 
 
 def _order(value: object) -> tuple[bool, int, str]:

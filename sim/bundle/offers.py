@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +13,12 @@ from dranode.sim.allocator.outcome import AllocationError
 from dranode.sim.allocator.pools import Content
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated
-from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle, BundledDevice, bundles, without
+from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle, BundledDevice, bundles
 from dranode.sim.bundle.kinds import DeviceKind, Kinds
 from dranode.sim.bundle.manifests import class_of
 from dranode.sim.bundle.proof import Grounds, Proof, prove
 from dranode.sim.bundle.shapes import Shape, half_socket_notes, half_socket_shapes, numa_shapes, share_shapes
+from dranode.sim.bundle.unplaced import unplaced_notes
 from dranode.sim.cluster.pods import ClusterDocuments
 from dranode.sim.cluster.views import NodeViews, View
 
@@ -50,8 +50,14 @@ class Offers:
     notes: tuple[str, ...]
 
 
-def offers_for(cluster: ClusterDocuments, features: Features) -> Offers:
-    """Return the bundles of the nodes, and templates with how many fit beside the claims that are allocated."""
+def offers_for(cluster: ClusterDocuments, features: Features, single: frozenset[str] = frozenset()) -> Offers:
+    """Return the bundles of the nodes, and templates with how many fit beside the claims that are allocated.
+
+    Args:
+        cluster: the slices, classes, nodes and claims.
+        features: the feature gates that are on.
+        single: the nodes of which it was seen that they have one NUMA node only; slices do not say it.
+    """
     views = _views(_allocator(cluster, cluster.classes, features), cluster.nodes)
     kinds = Kinds(candidate for view in views for candidate in view.candidates)
     classes = _existing_classes(kinds, views, cluster.classes, features)
@@ -82,7 +88,7 @@ def offers_for(cluster: ClusterDocuments, features: Features) -> Offers:
     for closer, shape in share_shapes(on_nodes):
         near, far = offered(closer), offered(shape)
         made.append(near if near.proof.count and near.proof.count == far.proof.count else far)
-    notes = (*_unusable(views), *_notes(devices.values()), *half_socket_notes(on_nodes))
+    notes = (*_unusable(views), *unplaced_notes(devices, single), *half_socket_notes(on_nodes))
     return Offers(found, tuple(made), classes, missing, notes)
 
 
@@ -125,11 +131,3 @@ def _unusable(views: Iterable[View]) -> Iterator[str]:
     for name, pool in sorted(pools.items()):
         why = pool.invalid or "not all of its slices were seen"
         yield f"the devices of pool {name} are in no bundle: {why}"
-
-
-def _notes(devices: Iterable[Sequence[BundledDevice]]) -> Iterator[str]:
-    lost: Counter[DeviceKind] = Counter()
-    for its in devices:
-        lost.update(without(its, NUMA_NODE))
-    for kind, count in sorted(lost.items()):
-        yield f"{count} devices of {kind.name} do not say their NUMA node, so they are in no bundle of one"

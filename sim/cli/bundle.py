@@ -52,6 +52,7 @@ def command(
       kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o yaml | dranode bundle -
       dranode bundle cluster.yaml --manifests > bundles.yaml
     """
+    from dranode.driver.machine.numa import has_one_node
     from dranode.driver.machine.yaml_files import load_documents
     from dranode.sim.bundle.offers import offers_for
     from dranode.sim.bundle.show import manifests as as_manifests
@@ -60,6 +61,7 @@ def command(
 
     features = asked_features(kubernetes, feature_gates)
     unseen: list[str] = []
+    single: frozenset[str] = frozenset()
     with reporting() as progress:
         progress("reading")
         if files:
@@ -71,9 +73,10 @@ def command(
                 unseen.append("no document is a ResourceClaim, so every device counts as free")
         else:
             cluster = _of_machine(root, drivers, node_name, options)
+            single = frozenset({node_name}) if has_one_node(root) else single
             unseen.append("the claims of this machine are not looked at, so every device counts as free")
         progress("looking for what belongs together")
-        offers = offers_for(cluster, features)
+        offers = offers_for(cluster, features, single)
         offers = replace(offers, notes=(*unseen, *offers.notes))
     if manifests:
         emit(as_manifests(offers), "json" if output == "json" else "yaml")

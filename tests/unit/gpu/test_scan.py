@@ -312,6 +312,43 @@ def test_an_unknown_vendor_without_a_render_node_is_left_out_with_a_sentence() -
     )
 
 
+def in_nodes(count: int, *gpus: tuple[str, int]) -> Machine:
+    """A machine of so many NUMA nodes, with GPUs at these addresses and `numa_node`s."""
+    machine = Machine()
+    for node in range(count):
+        machine.numa(node, f"{node * 4}-{node * 4 + 3}")
+    for address, node in gpus:
+        machine.pci(address, AMD, 0x74A1, DISPLAY, node=node)
+    return machine
+
+
+def test_gpus_whose_numa_node_is_not_to_be_seen_among_several_are_named_in_one_sentence() -> None:
+    machine = in_nodes(2, ("0000:01:00.0", -1), ("0000:02:00.0", 0), ("0000:03:00.0", 1), ("0000:04:00.0", 1))
+    for address in ("0000:03:00.0", "0000:04:00.0"):
+        machine.remove(f"{machine.root().resolve(f'{DEVICES}/{address}')}/numa_node")
+    inventory = found(machine)
+    assert [gpu.numa_node for gpu in inventory.gpus] == [None, 0, None, None]
+    (warning,) = inventory.warnings
+    assert warning == (
+        "the machine does not say which NUMA node GPUs 0000:01:00.0, 0000:03:00.0, 0000:04:00.0 are near, so no "
+        "numaNode is published and claims that match it get other devices"
+    )
+
+
+def test_where_there_is_one_numa_node_or_none_a_gpu_without_a_number_is_no_oddity() -> None:
+    assert found(in_nodes(1, ("0000:01:00.0", -1))).warnings == ()
+    assert found(in_nodes(0, ("0000:01:00.0", -1))).warnings == ()
+
+
+def test_numa_nodes_that_are_not_all_to_be_seen_are_not_taken_for_one() -> None:
+    machine = in_nodes(2, ("0000:01:00.0", -1))
+    machine.remove("sys/devices/system/node/node1")
+    (warning,) = found(machine).warnings
+    assert warning.startswith("the machine does not say which NUMA node GPU 0000:01:00.0 is near, so")
+    machine.fail("sys/devices/system/node", errno.EACCES)
+    assert found(machine).warnings == (warning,)
+
+
 def test_a_uuid_that_two_gpus_bear_is_published_by_neither() -> None:
     machine = hgx()
     machine.nvidia("0000:43:00.0", 1, "NVIDIA H100 80GB HBM3", "GPU-00000000-0000-4000-8000-0123456789ab")

@@ -25,6 +25,7 @@ from dranode.sim.bundle.show import manifests, offers_document
 from dranode.sim.cli.bundle import command
 from dranode.sim.cluster.pods import ClusterDocuments
 from dranode.sim.cluster.workload import PodWithClaims
+from tests.fakes.gpu import AMD, DISPLAY, Machine
 
 NUMA, ROOT = "resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"
 
@@ -173,8 +174,60 @@ def test_what_claims_have_already_does_not_fit_again() -> None:
 
 
 def test_devices_that_do_not_say_where_they_are_are_named() -> None:
-    found = offers(machine("a") + slices("a", odd=[whole("x"), whole("y")]))
-    assert "2 devices of odd.example do not say their NUMA node, so they are in no bundle of one" in found.notes
+    found = offers(machine("a") + slices("a", odd=[whole("x"), whole("y")]) + slices("b", odd=[whole("z")]))
+    assert (
+        "3 devices of odd.example (a/x, a/y, b/z) do not say their NUMA node, so nothing is known to be aligned with "
+        "them: they are in no bundle of one, no template gives them, and what is shown of each NUMA node may lack them"
+    ) in found.notes
+
+
+def test_many_devices_that_do_not_say_where_they_are_are_counted() -> None:
+    found = offers(slices("a", odd=[whole(f"x{n}") for n in range(6)]))
+    assert found.notes[0].startswith("6 devices of odd.example (a/x0, a/x1, a/x2, a/x3 and 2 more) do not say")
+
+
+@pytest.mark.parametrize("unknown", [{}, {"numa": -1}])
+def test_devices_whose_numa_node_is_not_known_are_aligned_with_nothing(unknown: dict[str, int]) -> None:
+    gpus = [whole(f"g{n}", type="gpu", pciBusID=f"0000:0{n}:00.0", **unknown) for n in (1, 2)]
+    found = offers(slices("a", cpu=[shared(f"c{n}", "cpu", "16", "1", numa=n) for n in (0, 1)], gpu=gpus))
+    assert {each.kind.driver for one in found.bundles for each in one.devices} == {"cpu.example"}
+    assert {want.kind.driver for one in found.offers for want in one.shape.wants} == {"cpu.example"}
+    assert any(note.startswith("2 devices of gpu.example (a/g1, a/g2) do not say their NUMA") for note in found.notes)
+
+
+def test_an_allocator_that_aligns_devices_of_no_known_numa_node_proves_nothing() -> None:
+    known = [whole("g0", numa=0, type="gpu"), whole("g1", numa=0, type="gpu")]
+    unknown = [whole("x0", numa=-1, type="gpu"), whole("x1", numa=-1, type="gpu")]
+    found = offers(slices("a", gpu=[*known, *unknown]))
+    assert [each.device.name for one in found.bundles for each in one.devices] == ["g0", "g1"]
+    whole_node = offer(found, "numa-node")
+    assert (whole_node.proof.count, whole_node.proof.problem) == (0, f"what it was given does not share {NUMA}")
+
+
+def test_devices_on_pci_that_do_not_say_their_root_are_named() -> None:
+    rooted = whole("g1", numa=0, pciBusID="0000:02:00.0", root="pci0000:00")
+    found = offers(slices("a", gpu=[whole("g0", numa=0, pciBusID="0000:01:00.0"), rooted]))
+    (note,) = found.notes
+    assert note == (
+        "1 device of gpu.example (a/g0) does not say its PCIe root, so nothing is known to be below one root with it: "
+        "it is in no bundle of one"
+    )
+
+
+@pytest.mark.parametrize(("numa_nodes", "single"), [(1, True), (2, False)])
+def test_with_one_numa_node_alone_it_is_known_what_a_gpu_is_near(
+    tmp_path: Path, numa_nodes: int, *, single: bool
+) -> None:
+    machine = Machine()
+    for node in range(numa_nodes):
+        machine.numa(node, f"{node * 8}-{node * 8 + 7}")
+    machine.pci("0000:01:00.0", AMD, 0x74A1, DISPLAY)
+    arguments = ["--machine", str(machine.write(tmp_path)), "--drivers", "cpu,gpu", "-o", "json"]
+    done = CliRunner().invoke(command, arguments, env={"NODE_NAME": "n"})
+    (note,) = [note for note in json.loads(done.stdout)["notes"] if "gpu-0000-01-00-0" in note]
+    assert ("there is one only, so it is near everything" in note) is single
+    assert ("nothing is known to be aligned with it" in note) is not single
+    assert ("the machine does not say which NUMA node GPU 0000:01:00.0 is near" in done.stderr) is not single
 
 
 def test_sizes_of_pages_are_things_of_their_own() -> None:
