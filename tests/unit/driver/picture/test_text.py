@@ -151,7 +151,7 @@ def test_devices_lie_in_their_numa_node_with_the_letters_of_their_holders() -> N
 │ ╰──────────────╯ │ !eth0        │ │
 │                  ╰──────────────╯ │
 ╰───────────────────────────────────╯
-without a NUMA node
+NUMA node not known
 eth1
 
 A ml/train  1; gpu-0, gpu-1
