@@ -124,7 +124,11 @@ def _process(root: Root, pid: str) -> Process | None:
     status = _status(root, f"proc/{pid}")
     if status is None or status.kernel:
         return None
-    return Process(int(pid), status.name, status.cpus, cgroup_of(root, pid), _env(root, pid))
+    cgroup, env = cgroup_of(root, pid), _env(root, pid)
+    # Of one that has ended since its status was read there is neither, and that is no sign of a hidden one.
+    if not (cgroup and env) and _status(root, f"proc/{pid}") is None:
+        return None
+    return Process(int(pid), status.name, status.cpus, cgroup, env)
 
 
 def cgroup_of(root: Root, pid: str) -> str:
@@ -208,6 +212,9 @@ def threads_seen_on(root: Root, cpus: CPUSet) -> Iterator[ThreadSeen]:
             if status is None or not status.cpus & cpus or (status.kernel and len(status.cpus) == 1):
                 continue
             cgroup = "" if status.kernel else cgroup_of(root, str(pid))
+            # One that has ended meanwhile has none either, and is nobody's thread.
+            if not (cgroup or status.kernel) and _status(root, f"proc/{pid}/task/{tid}") is None:
+                continue
             yield ThreadSeen(pid, status.name, status.cpus, last.seconds, status.kernel, cgroup)
 
 

@@ -77,6 +77,44 @@ def test_a_process_that_ends_meanwhile_and_a_machine_without_any_are_nothing_to_
     assert list(processes(root)) == []
 
 
+class Ending(Kernel):
+    """A machine whose only process ends, or becomes a zombie, when one of its files is read."""
+
+    def __init__(self, path: str, *, zombie: bool) -> None:
+        super().__init__(machine().files)
+        self.path, self.zombie = path, zombie
+
+    def read_bytes(self, path: str) -> bytes:
+        if path == self.path:
+            for each in [each for each in self.files if each.startswith("proc/7/")]:
+                if not self.zombie:
+                    del self.files[each]
+                elif each.endswith("/status"):
+                    self.files[each] = self.files[each].replace("S (sleeping)", "Z (zombie)")
+                elif each.endswith("/cgroup"):
+                    self.files[each] = "0::/"
+        # A zombie has no memory, so no variables either.
+        return b"" if self.zombie and path.endswith("/environ") else super().read_bytes(path)
+
+
+@pytest.mark.parametrize("zombie", [False, True])
+@pytest.mark.parametrize(
+    ("look", "path"), [(whole, "proc/7/cgroup"), (whole, "proc/7/environ"), (ran_last, "proc/7/cgroup")]
+)
+def test_a_process_that_ends_after_its_status_was_read_is_left_out_and_not_taken_for_a_hidden_one(
+    look: Callable[[Root], object], path: str, *, zombie: bool
+) -> None:
+    assert look(machine())
+    assert look(Ending(path, zombie=zombie)) == []
+
+
+def test_a_process_of_which_only_the_variables_are_hidden_is_listed_without_them() -> None:
+    root = machine()
+    root.unread["proc/7/environ"] = errno.EACCES
+    (process,) = processes(root)
+    assert (process.env, process.cgroup) == (None, "system.slice/job.service")
+
+
 def test_threads_are_counted_unless_they_have_ended_or_are_hidden() -> None:
     root = machine()
     assert threads_last_on(root, 7, CPUSet((2,))) == 1
