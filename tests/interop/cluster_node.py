@@ -22,6 +22,7 @@ from tests.interop.containerd import Containerd
 from tests.interop.control_plane import start
 from tests.interop.cri import wait_until
 from tests.interop.node import ONLINE
+from tests.interop.vanishing import paths_below, text_of
 
 MAIN = "main"
 """The container of a pod that has one."""
@@ -228,11 +229,10 @@ class LocalNode:
 
     def allowed(self, pod_uid: str, container: str) -> str:
         """The CPUs on which the shell of a pod's container may run; empty if there is none yet."""
-        for procs in _HIERARCHY.glob(f"**/pod{pod_uid}/*/cgroup.procs"):
-            for pid in procs.read_text().split():
-                with contextlib.suppress(OSError):
-                    if mark(container) in Path(f"/proc/{pid}/cmdline").read_text():
-                        return _allowed(pid)
+        for procs in paths_below(_HIERARCHY, f"**/pod{pod_uid}/*/cgroup.procs"):
+            for pid in text_of(procs).split():
+                if mark(container) in text_of(Path(f"/proc/{pid}/cmdline")) and (cpus := _allowed(pid)):
+                    return cpus
         return ""
 
     @staticmethod
@@ -251,8 +251,8 @@ class LocalNode:
 
 
 def _allowed(pid: str) -> str:
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return fields["Cpus_allowed_list"].strip()
+    fields = dict(line.split(":", 1) for line in text_of(Path(f"/proc/{pid}/status")).splitlines())
+    return fields.get("Cpus_allowed_list", "").strip()
 
 
 def ip(*words: str, check: bool = True) -> None:

@@ -21,6 +21,7 @@ from tests.fakes.waiting import eventually
 from tests.interop.balancer import Balancer, irqbalance, program
 from tests.interop.test_isolation import HELD, IRQ, ONLINE, driver, prepare, settings, unmoved, unprepare
 from tests.interop.test_isolation import _why_not as why_not_isolated
+from tests.interop.vanishing import text_of
 
 _REASON = why_not_isolated() or ("" if program() else "irqbalance is not installed (Debian's package irqbalance)")
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_REASON), reason=_REASON or "-")]
@@ -86,7 +87,7 @@ def of_it(node: NodeClaims) -> list[str]:
 def on_held(node: NodeClaims) -> dict[str, str]:
     """The interrupts that may fire on the held CPU, without those that the kernel keeps."""
     kept = {sentence.split()[1] for sentence in unmoved(node) if sentence.startswith("interrupt")}
-    texts = {path.parent.name: path.read_text().strip() for path in IRQ.glob("*/smp_affinity_list")}
+    texts = {path.parent.name: text_of(path) for path in IRQ.glob("*/smp_affinity_list")}
     return {name: text for name, text in texts.items() if HELD in CPUSet.parse(text) and name not in kept}
 
 

@@ -7,7 +7,6 @@ of what a claim changes, is up to the machine.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -29,6 +28,7 @@ from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import reference
 from tests.fakes.settings import quiet_claim
+from tests.interop.vanishing import text_of
 
 IRQ, CGROUP = Path("/proc/irq"), Path("/sys/fs/cgroup")
 ONLINE = CPUSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip())
@@ -113,7 +113,7 @@ def settings() -> dict[str, str]:
     """Every setting of this machine that a claim may change."""
     paths = [*IRQ.glob("*/smp_affinity_list"), IRQ / "default_smp_affinity"]
     paths += [Path("/sys/devices/virtual/workqueue/cpumask"), *CGROUP.glob("*.slice/cpuset.cpus")]
-    texts = {str(path): path.read_text().strip() for path in paths if path.exists()}
+    texts = {str(path): text_of(path) for path in paths}
     # systemd takes the controller away from slices that need it no more: no file is as good as an empty one.
     found = {path: text for path, text in texts.items() if text}
     return {path: text for path, text in found.items() if not path.endswith("_list")} if balanced() else found
@@ -121,14 +121,7 @@ def settings() -> dict[str, str]:
 
 def balanced() -> bool:
     """Whether an irqbalance of this machine's own places interrupts meanwhile, and so has a say in where they are."""
-    return "irqbalance\n" in map(_name, Path("/proc").glob("[0-9]*/comm"))
-
-
-def _name(comm: Path) -> str:
-    # The process may end meanwhile.
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return comm.read_text(errors="replace")
-    return ""
+    return "irqbalance" in map(text_of, Path("/proc").glob("[0-9]*/comm"))
 
 
 def interrupts_on(cpu: int) -> dict[str, int]:
@@ -167,7 +160,7 @@ def test_movable_interrupts_leave_the_cpu_and_come_back(tmp_path: Path, before: 
     kept = {sentence.split()[1] for sentence in unmoved(node) if sentence.startswith("interrupt")}
     for path in IRQ.glob("*/smp_affinity_list"):
         if path.parent.name not in kept:
-            assert HELD not in CPUSet.parse(path.read_text().strip()), path
+            assert HELD not in CPUSet.parse(text_of(path)), path
     assert HELD not in CPUSet.parse_mask((IRQ / "default_smp_affinity").read_text().strip())
     first = interrupts_on(HELD)
     work = tmp_path / "work"

@@ -17,6 +17,7 @@ import pytest
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
 from tests.interop.node import ONLINE, Node, short_folder, started
+from tests.interop.vanishing import paths_below
 
 VERSIONS = [version for version in os.environ.get("INTEROP", "").split() if version != "crio"]
 REASON = (
@@ -90,7 +91,7 @@ def test_a_container_that_was_being_made_when_a_claim_came_does_not_start_on_its
     thread = threading.Thread(target=start)
     thread.start()
     # From then on the runtime changes only what it would make the container of.
-    wait_until(lambda: any(Path("/sys/fs/cgroup").glob(f"**/{late}/cgroup.procs")), "the container is made")
+    wait_until(lambda: any(paths_below(Path("/sys/fs/cgroup"), f"**/{late}/cgroup.procs")), "the container is made")
     cpus, cdi = node.claim("mine", A)
     main = cri.run(A, "main", cdi=cdi)
     waits.unlink()
