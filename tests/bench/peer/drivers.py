@@ -1,7 +1,8 @@
 """The two drivers as their DaemonSets run them, and kubelet's calls to either.
 
 Each runs in a mount namespace of its own, in which `/run` is empty but for the folders of CDI and NRI and the service
-account, which are found at fixed places. CDI specs lie in memory, as on a host.
+account, and `/sys/devices/system` is the made-up machine's: all are found at fixed places, as in a pod. CDI specs lie
+in memory, as on a host.
 """
 
 from __future__ import annotations
@@ -26,25 +27,21 @@ from tests.bench.peer.surroundings import Api, uid
 from tests.bench.peer.usage import Usage, usage
 
 _SECONDS = 60
-# That of the image, as the Dockerfile sets it.
-_ENVIRONMENT = ("MALLOC_ARENA_MAX=1", "MALLOC_TRIM_THRESHOLD_=131072")
+# Those of the image, as the Dockerfile sets them, and of deploy/daemonset.yaml.
+_ENVIRONMENT = ("MALLOC_ARENA_MAX=1", "MALLOC_TRIM_THRESHOLD_=131072", "DRANODE_LOG_FORMAT=json")
 # Short, so that the sockets in the folders of this benchmark have names that a socket may have.
 _POD = "0f3c7f0c"
 _NAMESPACE = """
 pod=/run/secrets/kubernetes.io/serviceaccount
 mount -t tmpfs tmpfs /run && mkdir -p /run/cdi /run/nri $pod && mount --bind "$1/account" $pod &&
+mount --bind "$1/machine/sys/devices/system" /sys/devices/system &&
 mount --bind "$1/cdi" /run/cdi && mount --bind "$1/nri" /run/nri && shift && exec "$@"
 """
 
-# `serve` as in a pod: what guards a host while another machine is tried is off, as it is on a host.
-_IN_A_POD = """
-from dranode.driver.cli import main
-from dranode.driver.machine import guard
-guard.guard_host = lambda: None
-main()
-"""
+# As the program `dranode` calls it.
+_PROGRAM = "from dranode.driver.cli import main; main()"
 
-# The command of a driver on a machine's folder, by its group of devices; paths are below the working folder.
+# The command of a driver, by the folder in which it works and its group of devices.
 Command = Callable[[Path, str], Sequence[str]]
 
 
@@ -53,21 +50,21 @@ def dranode(python: Path) -> Command:
     # Another environment has bytecode of its own.
     own = [] if python == Path(sys.executable) else ["-u", "PYTHONPYCACHEPREFIX"]
 
-    def command(machine: Path, group_by: str) -> Sequence[str]:
-        program = ["env", *own, *_ENVIRONMENT, str(python), "-c", _IN_A_POD, "serve"]
-        where = ["--machine", str(machine), "--node-name", "node", "--kubelet-root", "kubelet"]
-        pod = ["--pod-uid", _POD, "--http-address", "127.0.0.1:0"]
+    def command(folder: Path, group_by: str) -> Sequence[str]:
+        program = ["env", *own, *_ENVIRONMENT, str(python), "-c", _PROGRAM, "serve"]
+        where = ["--drivers=cpu", "--node-name", "node", "--kubelet-root", str(folder / "kubelet")]
+        pod = ["--pod-uid", _POD, "--http-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0"]
         return [*program, *where, *pod, "--group-by", group_by, "--reserved-cpus", "0"]
 
     return command
 
 
 def peer(program: Path) -> Command:
-    """dra-driver-cpu, as a program of these options; `HOST_ROOT` names its machine."""
+    """dra-driver-cpu, as a program of these options."""
 
-    def command(machine: Path, group_by: str) -> Sequence[str]:
-        host = ["env", f"HOST_ROOT={machine}", str(program), "--kubeconfig", "kubeconfig"]
-        where = ["--hostname-override", "node", "--kubelet-root-dir", str(machine.parent / "kubelet")]
+    def command(folder: Path, group_by: str) -> Sequence[str]:
+        host = [str(program), "--kubeconfig", str(folder / "kubeconfig")]
+        where = ["--hostname-override", "node", "--kubelet-root-dir", str(folder / "kubelet")]
         return [*host, *where, "--bind-address", "127.0.0.1:0", "--group-by", group_by, "--reserved-cpus", "0"]
 
     return command
@@ -140,7 +137,7 @@ def serving(
     with (folder / "log").open("ab") as log:
         began = time.perf_counter()
         process = subprocess.Popen(
-            [*within, *command(folder / "machine", group_by)], cwd=folder, stderr=log, stdout=log, env=_environment(api)
+            [*within, *command(folder, group_by)], cwd=folder, stderr=log, stdout=log, env=_environment(api)
         )
         try:
             started, endpoint = _registered(process, folder, began)
