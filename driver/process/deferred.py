@@ -21,6 +21,8 @@ _UNTOUCHED: Final = frozenset(
         # for dates in protobuf's messages, and groups of exceptions
         "calendar",
         "textwrap",
+        # for the lines of a source file in a traceback
+        "tokenize",
         # the colours of tracebacks from Python 3.14 on, which bring dataclasses and inspect
         "_colorize",
         # gRPC's other interface, in commands

@@ -7,6 +7,7 @@ another thread runs that part in a copy of the context (`contextvars.copy_contex
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -20,8 +21,8 @@ from dranode.driver.core.api.sentence import printable
 
 _LEVELS: Final = (logging.INFO, logging.DEBUG)
 _OPERATION: Final[ContextVar[str]] = ContextVar("operation", default="")
-# A placeholder of a log message, with the key before it if there is one.
-_PLACEHOLDER: Final = re.compile(r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
+# A placeholder of a log message, with the key before it if there is one. As text: only lines in JSON need it.
+_PLACEHOLDER: Final = r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])"
 
 
 def _random_id() -> str:
@@ -83,6 +84,8 @@ class JSONFormatter(logging.Formatter):
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         text = json.dumps(_fields(record) | line, ensure_ascii=False)
+        if text.isprintable():
+            return text
         return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
@@ -90,15 +93,18 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the arguments of a message that have a key (`claim=%s`), by that key."""
     if not isinstance(record.args, tuple):
         return {}
-    arguments = iter(record.args)
     fields: dict[str, Any] = {}
-    for match in _PLACEHOLDER.finditer(str(record.msg)):
-        if match[0].endswith("%%"):
-            continue
-        value = next(arguments, None)
-        if match[1]:
-            fields[match[1]] = value if isinstance(value, (int, float, str, bool)) else str(value)
+    for key, value in zip(_keys(str(record.msg)), record.args, strict=False):
+        if key:
+            fields[key] = value if isinstance(value, (int, float, str, bool)) else str(value)
     return fields
+
+
+@functools.lru_cache(256)
+def _keys(message: str) -> tuple[str, ...]:
+    """Return the key of each argument that a message takes, empty for one without."""
+    found = (match for match in re.finditer(_PLACEHOLDER, message) if not match[0].endswith("%%"))
+    return tuple(match[1] or "" for match in found)
 
 
 def set_up(log_format: str, verbosity: int) -> None:

@@ -9,7 +9,8 @@ from typing import Final
 LONGEST: Final = 1000
 _START: Final = 600
 _END: Final = 300
-_BREAKS: Final = re.compile(r"\s*[\r\n]+\s*")
+# As text: compiled when it is needed, which at a start it seldom is.
+_BREAKS: Final = r"\s*[\r\n]+\s*"
 
 
 def printable(text: str) -> str:
@@ -21,7 +22,7 @@ def printable(text: str) -> str:
 
 def one_sentence(text: str) -> str:
     """Put a text on one line of printable characters; a long text keeps its beginning and its end."""
-    line = printable(_BREAKS.sub(" ", text))
+    line = printable(re.sub(_BREAKS, " ", text))
     if len(line) <= LONGEST:
         return line
     return f"{line[:_START]} ... ({len(line) - _START - _END} characters left out) ... {line[-_END:]}"
