@@ -44,6 +44,8 @@ def settle(steps: Steps) -> None:
             node.terminate(name)
         steps.start_if_none()
         settled(steps, lambda: _answered(steps), "the driver does not answer as before")
+        # Without claims nothing was asked of it, and its ledger is looked at after its socket is there.
+        settled(steps, lambda: [] if _readable(steps) else [str(node.ledger)], "the ledger stays damaged")
     if node.doubt():
         # Ledger and copy were damaged while there was no claim, so that no spec tells either.
         node.forget_lost()
