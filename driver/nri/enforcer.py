@@ -193,7 +193,11 @@ class Enforcer:
             return decision
 
         allowed = self._inquiry.decide(decide, containers)
-        return allowed.resources, self._enforced.carry_out(allowed)
+        updates = self._enforced.carry_out(allowed)
+        created = containers.get(container.id)
+        if created is not None and created.claims:
+            updates = self.unsolicited.overtaken(updates)
+        return allowed.resources, updates
 
     def starting(self, container: Container) -> None:
         """Let a container start that is made, so that its cgroup is there, however soon it ends.

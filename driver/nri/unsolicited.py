@@ -50,6 +50,8 @@ class Unsolicited(msgspec.Struct):
     # The drifts that the reconnection which was asked for is to mend.
     _reconnecting: tuple[Drift, ...] = ()
     _sent: tuple[ContainerUpdate, ...] = ()
+    # Whether an answer has said the same as the updates that are on their way.
+    _overtaken: bool = False
     _not_before: float = 0.0
     _asked_at: float = float("-inf")
 
@@ -77,8 +79,7 @@ class Unsolicited(msgspec.Struct):
     def synchronized(self) -> None:
         """Take note that a connection has begun: its drifts are mended, and kubelet has just been asked."""
         self._reconnecting = ()
-        self._sent, self.enforced.out_of_turn = (), False
-        self.enforced.called()
+        self._settle()
         self._asked_at = self.enforced.clock()
 
     def updates(self) -> tuple[ContainerUpdate, ...]:
@@ -114,8 +115,20 @@ class Unsolicited(msgspec.Struct):
             )
             self._not_before = self.enforced.clock() + _RETRY
             self.enforced.take_back(update.container_id for update in self._sent)
-        self._sent, self.enforced.out_of_turn = (), False
-        self.enforced.called()
+        self._settle()
+
+    def overtaken(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
+        """Return the updates that an answer has to bring so that no container starts before them: with those sent.
+
+        A runtime holds its lock from its question to the end of what the answer asks for. What it was sent out of turn
+        and has not answered by then it carries out afterwards, if at all: a container would have started.
+        """
+        if self._overtaken:
+            return updates
+        named, known = {each.container_id for each in updates}, self.enforced.containers
+        sent = [each for each in self._sent if each.container_id not in named and known.get(each.container_id)]
+        self._overtaken = bool(self._sent)
+        return (*updates, *(replace(each, ignore_failure=True) for each in sent))
 
     def reconnection_due(self) -> bool:
         """Return whether masks have waited so long that a reconnection has to mend them; a true answer is noted.
@@ -150,6 +163,11 @@ class Unsolicited(msgspec.Struct):
             for pinned, resources in changes(containers, self._snapshot())
         )
         return True
+
+    def _settle(self) -> None:
+        """Take note that no update is on its way any more."""
+        self._sent, self._overtaken, self.enforced.out_of_turn = (), False, False
+        self.enforced.called()
 
     def _count_reconnection(self) -> None:
         status = self.enforced.status

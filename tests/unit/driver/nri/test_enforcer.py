@@ -162,6 +162,36 @@ def test_what_a_reconnection_is_to_mend_is_not_forgotten_while_the_runtime_takes
     assert (update.container_id, update.resources.cpus) == ("c2", HELD.shared)
 
 
+def test_an_answer_for_a_claims_container_brings_the_masks_that_are_on_their_way() -> None:
+    node = Node(now=EMPTY)
+    enforcer = Enforcer(node, HostRoot())
+    enforcer.configured(RuntimePeer("containerd", "v2.4.0", "v0.12.1"))
+    enforcer.synchronize((replace(OTHER, cpus=EMPTY.shared),))
+    node.now = HELD
+    assert [each.container_id for each in enforcer.unsolicited.updates()] == ["c2"]
+    # A container without a claim starts on none that is in the way.
+    assert enforcer.create(replace(MINE, id="c4", pod=OTHER.pod, name="side", env=()))[1] == ()
+    (brought,) = enforcer.create(MINE)[1]
+    assert (brought.container_id, brought.resources.cpus, brought.ignore_failure) == ("c2", HELD.shared, True)
+    # Once is enough: the runtime is done with an answer before it asks again.
+    enforcer.removed(MINE)
+    assert enforcer.create(replace(MINE, id="c5"))[1] == ()
+    # What it could not apply it gets with the next answer all the same.
+    enforcer.unsolicited.answered("the runtime is busy")
+    assert [each.container_id for each in enforcer.stop(MINE)] == ["c2"]
+
+
+def test_updates_that_were_carried_out_are_not_brought_again() -> None:
+    node = Node(now=EMPTY)
+    enforcer = Enforcer(node, HostRoot())
+    enforcer.configured(RuntimePeer("containerd", "v2.4.0", "v0.12.1"))
+    enforcer.synchronize((replace(OTHER, cpus=EMPTY.shared),))
+    node.now = HELD
+    enforcer.unsolicited.updates()
+    enforcer.unsolicited.answered("")
+    assert enforcer.create(MINE)[1] == ()
+
+
 def test_the_claims_in_use_stay_known_while_the_runtime_lists_everything_again() -> None:
     enforcer = Enforcer(Node(), HostRoot())
     enforcer.synchronize((MINE, OTHER))
