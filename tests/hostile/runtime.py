@@ -70,6 +70,14 @@ class ConnectedPlugin(FakeRuntime):
         self.wire = OrderedWire()
 
 
+def _has_hung_up(plugin: ConnectedPlugin) -> bool:
+    poll = select.poll()
+    if plugin.sock.fileno() < 0:
+        return True
+    poll.register(plugin.sock, select.POLLHUP)
+    return bool(poll.poll(0))
+
+
 @dataclass
 class Runtime:
     """The runtime of one node.
@@ -143,6 +151,7 @@ class Runtime:
         """
         body = nri.CreateContainerRequest(pod=container.pod, container=container.message)
         adjusted: list[str] = []
+        answered: list[ConnectedPlugin] = []
         for plugin in tuple(self.plugins):
             try:
                 payload = self._call(plugin, "CreateContainer", body)
@@ -150,9 +159,14 @@ class Runtime:
                 return str(error)
             if payload is not None:
                 answer = nri.CreateContainerResponse.FromString(payload)
-                adjusted += filter(None, [answer.adjust.linux.resources.cpu.cpus])
+                if cpus := answer.adjust.linux.resources.cpu.cpus:
+                    adjusted.append(cpus)
+                    answered.append(plugin)
                 self._apply(answer)
         if len(adjusted) > 1:
+            if any(map(_has_hung_up, answered[:-1])):
+                # The other one could not know whether the answer had come: kubelet makes the container again.
+                return "two plug-ins set its CPUs, of which one is gone"
             raise Violation(f"two plug-ins set the CPUs of {container}: {adjusted}")
         if adjusted:
             container.message.linux.resources.cpu.cpus = adjusted[0]
