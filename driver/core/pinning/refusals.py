@@ -52,22 +52,37 @@ def why_occupied(
 ) -> str:
     """Return why the CPUs of the claims are not the container's yet; empty if they are.
 
-    While the ledger cannot be read no mask is changed, so a container that was not moved in time stays on them.
+    While the ledger cannot be read no mask is changed, so a container that was not moved in time stays on them; and so
+    does one that was added meanwhile, until the runtime reports it again.
     """
     held = CPUSet.union(claim.held for claim in claims) & snapshot.online
-    if snapshot.unread is None or not held:
+    if not held or (snapshot.unread is None and not containers.unsure):
         return ""
     keys = {claim.key for claim in claims}
     for other in containers:
+        if snapshot.unread is None and not other.unsure:
+            continue
         # A container without a CPU set runs on every CPU.
         runs_on = other.cpus or snapshot.online
         if other.container.id not in drop and keys.isdisjoint(other.claims) and not runs_on.isdisjoint(held):
             names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
             return (
-                f"{other.container} still runs on CPUs {runs_on}, of which {names} holds some, and no container is "
-                f"moved now: {snapshot.unread.reason}; {container} can start once the ledger can be read again"
+                f"{other.container} still runs on CPUs {runs_on}, of which {names} holds some, and "
+                f"{_why_unmoved(snapshot, container)}"
             )
     return ""
+
+
+def _why_unmoved(snapshot: HeldSnapshot, container: Container) -> str:
+    if snapshot.unread is not None:
+        return (
+            f"no container is moved now: {snapshot.unread.reason}; {container} can start once the ledger can be read "
+            "again"
+        )
+    return (
+        "it was reported while ledger or hardware could not be read, so that its claims are not known yet; "
+        f"{container} can start once the runtime has listed its containers again, in a moment"
+    )
 
 
 def why_without_cpus(container: Container, claims: Collection[HeldClaim], snapshot: HeldSnapshot, cpus: CPUSet) -> str:

@@ -207,3 +207,21 @@ def test_a_claims_container_waits_for_those_that_were_not_moved_off_its_cpus(
         RefusedError, match=f"still runs on CPUs {shared or world.node.now.online}.*default/mine.*{REASON}"
     ):
         world.enforcer.create(new)
+
+
+def test_a_claims_container_waits_for_those_that_came_meanwhile_until_the_runtime_lists_them(world: World) -> None:
+    world.enforcer.synchronize((SHARED,))
+    came = replace(SHARED, id="came", name="side")
+    world.enforcer.create(replace(came, cpus=CPUSet(), started=False))
+    world.enforcer.started(came)
+    # The claim is another one than those that were held then.
+    late = HeldClaim(ClaimRef("default", "late", "late"), CPUSet((3, 6)), CPUSet((3, 6)), frozenset(("pod-late",)))
+    world.node.now = replace(EMPTY, claims={"late": late})
+    new = replace(container("late", CPUSet(), ("DRA_CPUSET_late=3,6",)), started=False)
+    refusal = "still runs on CPUs 3,6, of which default/late holds some, and it was reported while.*in a moment"
+    with pytest.raises(RefusedError, match=refusal):
+        world.enforcer.create(new)
+    assert world.enforcer.unsolicited.reconnection_due()
+    moved = {each.container_id: each.resources.cpus for each in world.enforcer.synchronize((SHARED, came))}
+    assert world.enforcer.create(new)[0].cpus == late.cpus
+    assert moved["came"].isdisjoint(late.cpus)
