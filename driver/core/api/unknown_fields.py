@@ -8,10 +8,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-# Fields of alpha gates, which the values here do not have (KEP-5729).
-_KNOWN_ELSEWHERE: Final = frozenset({"derivedAttributes"})
-
-
 # The steps of a path as msgspec writes it: `.field`, `[0]`, and `[...]` for any value of a mapping.
 _STEP: Final = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<item>[^\]]*)\]")
 
@@ -76,5 +72,5 @@ def _in_struct(info: msgspec.inspect.StructType, document: Mapping[str, Any], pa
         where = f"{path}.{name}" if path else str(name)
         if name in fields:
             yield from _in_type(fields[name], value, where)
-        elif name not in _KNOWN_ELSEWHERE:
+        else:
             yield UnknownField(where, tuple(fields))
