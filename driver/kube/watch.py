@@ -78,7 +78,8 @@ def list_slices(client: Client, driver: str, node_name: str) -> Listed:
     try:
         version = str(document["metadata"]["resourceVersion"])
         kind = {"apiVersion": document["apiVersion"], "kind": "ResourceSlice"}
-        return Listed(tuple(_slice({**kind, **item}) for item in document.get("items") or ()), version)
+        # Go writes an empty list as null; an answer without the field is none, and is not taken for an empty list.
+        return Listed(tuple(_slice({**kind, **item}) for item in document["items"] or ()), version)
     except (KeyError, TypeError, AttributeError, DocumentError) as error:
         raise ApiError(
             f"the API server's list of {API_GROUP} resourceslices cannot be read: {in_words(error)}"
@@ -164,7 +165,7 @@ class SliceWatch:
                 one = _slice(document)
                 (self._listener.gone if kind == "DELETED" else self._listener.changed)(one)
             return str(document["metadata"]["resourceVersion"])
-        except (KeyError, TypeError, AttributeError, DocumentError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, DocumentError) as error:
             raise ApiError(f"an event of the API server's watch cannot be read: {in_words(error)}") from error
 
 

@@ -19,9 +19,9 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.cluster import KubeCluster
-from dranode.driver.kube.errors import BrokenStreamError
+from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.source import Credentials
-from dranode.driver.kube.watch import SliceWatch
+from dranode.driver.kube.watch import SliceWatch, list_slices
 from dranode.driver.kube.wire import Outgoing
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.waiting import PATIENCE, eventually
@@ -351,6 +351,8 @@ def test_a_publisher_that_rests_while_a_write_hangs_makes_no_other(
 class Breaking:
     """A wire on which every list answers and every watch breaks after a minute; who listens stops after ten breaks."""
 
+    listing = b'{"apiVersion":"resource.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}'
+
     def __init__(self) -> None:
         self.now = 0.0
         self.breaks = 0
@@ -362,7 +364,7 @@ class Breaking:
             raise BrokenStreamError("broken")
         data = b'{"versions":[{"version":"v1"}]}'
         if outgoing.path.partition("?")[0].endswith("resourceslices"):
-            data = b'{"apiVersion":"resource.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":[]}'
+            data = self.listing
         return SimpleNamespace(status=200, headers={}, data=data)
 
     def listed(self, *_: Any) -> None:
@@ -384,3 +386,27 @@ def test_a_watch_that_lived_before_it_broke_is_begun_again_soon(monkeypatch: pyt
     wire.watch.run()
     assert wire.breaks == 10
     assert max(delays) < 1
+
+
+@pytest.mark.parametrize(
+    ("listing", "read"),
+    [
+        (b'{"apiVersion":"resource.k8s.io/v1","metadata":{"resourceVersion":"1"},"items":null}', True),
+        (b'{"apiVersion":"resource.k8s.io/v1","metadata":{"resourceVersion":"1"}}', False),
+    ],
+    ids=["null", "missing"],
+)
+def test_a_list_without_items_is_an_error_and_not_an_empty_list(listing: bytes, *, read: bool) -> None:
+    wire = Breaking()
+    wire.listing = listing
+    client = Client(wire)
+    if read:
+        assert list_slices(client, "d", "n").slices == ()
+    else:
+        with pytest.raises(ApiError, match=r"list of resource\.k8s\.io resourceslices cannot be read"):
+            list_slices(client, "d", "n")
+
+
+def test_an_error_event_with_a_code_that_is_no_number_cannot_be_read() -> None:
+    with pytest.raises(ApiError, match="an event of the API server's watch cannot be read"):
+        Breaking().watch._passed_on({"type": "ERROR", "object": {"message": "m", "code": "many"}})
