@@ -14,7 +14,7 @@ from dranode.driver.core.api.errors import ClaimError, ClaimGoneError, DocumentE
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kube.client import TOTAL_SECONDS, APIRequest, Client
-from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.errors import NO_UID, ApiError
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class KubeClaims:
 
     def _get(self, ref: ClaimRef) -> ResourceClaim | DranodeError:
         try:
-            return decode(ResourceClaim, self._client.resource(_request(ref)))
+            return _claim(self._client.resource(_request(ref)))
         except ApiError as error:
             # Any other 404 says nothing of the claim, and is no reason to release one.
             if error.status == HTTPStatus.NOT_FOUND and error.of_object:
@@ -102,11 +102,19 @@ def _request(ref: ClaimRef) -> Callable[[str, str], APIRequest]:
     return request
 
 
+def _claim(document: Any) -> ResourceClaim:
+    claim = decode(ResourceClaim, document)
+    # Without a UID it would pass for a claim that was made again, and what the one before it holds be given back.
+    if not claim.metadata.uid:
+        raise DocumentError(NO_UID)
+    return claim
+
+
 def _read(wait: Callable[[], Any]) -> ResourceClaim | None:
     """The claim that is waited for; None if it is to be asked for alone, with all patience and for its own reason."""
     try:
         document = wait()
-        return None if document is None else decode(ResourceClaim, document)
+        return None if document is None else _claim(document)
     except Exception:  # asked for alone it says what is wrong, of itself and of no other
         log.debug("a claim is asked for again", exc_info=True)
         return None

@@ -12,6 +12,8 @@ import msgspec
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.retry import NO_ANSWER, PASSING
 
+NO_UID: Final = "metadata.uid is missing, which every object of an API server has; see that the address is one's"
+"""The error of a document that is to be an object: an empty answer decodes to one as well."""
 _LONGEST: Final = 600
 
 

@@ -12,7 +12,7 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import Node, OwnerReference, ResourceSlice
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client
-from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.errors import NO_UID, ApiError
 from dranode.driver.kube.versions import from_v1
 
 # The generator of names in k8s.io/apiserver cuts what a name begins with to 58 bytes and adds 5 letters or digits.
@@ -41,7 +41,7 @@ class SliceWriter:
         """
         try:
             request = APIRequest("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
-            node = decode(Node, self._client.send(request, seconds=ANSWER_SECONDS, patient=False))
+            uid = _uid_of(self._client.send(request, seconds=ANSWER_SECONDS, patient=False))
         except DocumentError as error:
             raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
         except ApiError as error:
@@ -50,9 +50,7 @@ class SliceWriter:
                     f"the cluster has no node {self._node_name}; name this one with --node-name", error.status
                 ) from error
             raise
-        return OwnerReference(
-            api_version="v1", kind="Node", name=self._node_name, uid=node.metadata.uid, controller=True
-        )
+        return OwnerReference(api_version="v1", kind="Node", name=self._node_name, uid=uid, controller=True)
 
     def delete(self, change: DeleteSlice) -> None:
         """Delete a slice; one that is gone is deleted.
@@ -107,6 +105,13 @@ class SliceWriter:
             return decode(ResourceSlice, self._client.resource(request))
         except DocumentError as error:
             raise ApiError(f"the API server's answer to {what} cannot be read: {error}") from error
+
+
+def _uid_of(node: Any) -> str:
+    uid = decode(Node, node).metadata.uid
+    if not uid:
+        raise DocumentError(NO_UID)
+    return uid
 
 
 def _of_every_try(error: ApiError, generate_name: str) -> ApiError:

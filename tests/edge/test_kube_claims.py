@@ -190,6 +190,20 @@ def test_a_claim_of_another_uid_is_left_to_who_decides(api: ApiServer, claims: K
     assert answer.metadata.uid != other.uid
 
 
+@pytest.mark.parametrize("body", ["", "{}", '{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim"}'])
+@pytest.mark.parametrize("kept", [0, 2])
+def test_an_answer_without_a_uid_is_no_claim(api: ApiServer, claims: KubeClaims, body: str, kept: int) -> None:
+    refs = (put(api, "bare"), put(api, "whole"))
+    if kept:
+        connect(api, claims, refs)
+    api.faults.append(Fault(path="/bare", times=2, status=200, body=body))
+    answers = claims.get(refs)
+    assert isinstance(answers[refs[1]], ResourceClaim)
+    refused = answers[refs[0]]
+    assert isinstance(refused, DranodeError)
+    assert "claim default/bare as the API server has it cannot be read: metadata.uid is missing" in str(refused)
+
+
 def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(api: ApiServer, tmp_path: Path) -> None:
     refs = (put(api, "a"), put(api, "b"))
     token = tmp_path / "token"

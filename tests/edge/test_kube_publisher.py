@@ -204,6 +204,15 @@ def test_a_node_that_the_cluster_does_not_have_is_named(it: Publishing) -> None:
     assert it.status.problem is None
 
 
+def test_a_node_without_a_uid_owns_no_slices(it: Publishing) -> None:
+    it.api.faults.append(Fault("GET", "nodes/node", status=200, body="{}"))
+    it.publish(inventory("a"))
+    problem = it.eventually(lambda: it.status.problem)
+    assert problem.startswith("node node as the API server has it cannot be read: metadata.uid is missing")
+    it.eventually(lambda: it.status.published)
+    assert len(it.api.requests("POST")) == 1
+
+
 def test_a_missing_right_is_named_and_outlasted(it: Publishing) -> None:
     body = '{"message":"User u cannot create resource resourceslices"}'
     it.api.faults.append(Fault("POST", "resourceslices", times=2, status=403, body=body))

@@ -54,9 +54,14 @@ class Attestation(msgspec.Struct, frozen=True):
         return claim if isinstance(claim, ResourceClaim) and claim.metadata.uid == uid else None
 
     def gone(self, uid: str) -> bool:
-        """Return whether the claim is known not to exist: there is none of its name, or one with another UID."""
+        """Return whether the claim is known not to exist: there is none of its name, or one with another UID.
+
+        An answer without a UID says of no claim that it is another one.
+        """
         claim = self.claims.get(uid)
-        return isinstance(claim, ClaimGoneError) or (isinstance(claim, ResourceClaim) and claim.metadata.uid != uid)
+        return isinstance(claim, ClaimGoneError) or (
+            isinstance(claim, ResourceClaim) and claim.metadata.uid not in ("", uid)
+        )
 
 
 def named(

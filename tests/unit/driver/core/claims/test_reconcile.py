@@ -156,13 +156,14 @@ def test_a_claim_is_unused_only_if_kubelet_and_the_runtime_both_say_so(
 
 
 def test_an_orphan_is_a_named_claim_that_is_gone_or_another_one() -> None:
-    records = [Record(uid=uid, namespace="default", name=uid, fingerprint="f") for uid in "abcd"]
+    records = [Record(uid=uid, namespace="default", name=uid, fingerprint="f") for uid in "abcde"]
     answers = Attestation(
         claims={
             "a": ClaimGoneError("gone"),
             "b": cpu_claim("b", "another", "cpudevnuma000"),
             "c": DranodeError("the API server does not answer"),
             "d": cpu_claim("d", "d", "cpudevnuma000"),
+            "e": cpu_claim("e", "", "cpudevnuma000"),
         }
     )
     assert [record.uid for record in orphans(records, answers)] == ["a", "b"]
