@@ -70,26 +70,25 @@ class NodeCounts(msgspec.Struct, frozen=True):
 def read_counts(root: Root, machine: MachineMemory) -> tuple[NodeCounts, ...]:
     """Return what each NUMA node of the machine has at the moment; what cannot be read is missing."""
     runs = _Runs(_text(root, "proc/buddyinfo"), _text(root, "proc/zoneinfo"))
-    return tuple(_node(root, node, runs.of(node)) for node in machine.nodes)
+    # A kernel without NUMA has one node and no folder for it. On any other the machine's counts are those of no node.
+    numa = any(root.exists(f"{_NODES}/node{node.id}") for node in machine.nodes)
+    return tuple(_node(root, node, runs.of(node), numa=numa) for node in machine.nodes)
 
 
-def _node(root: Root, node: MemoryNode, runs: Mapping[int, int]) -> NodeCounts:
+def _node(root: Root, node: MemoryNode, runs: Mapping[int, int], *, numa: bool) -> NodeCounts:
     folder = f"{_NODES}/node{node.id}"
-    # A kernel without NUMA has one node and no folder for it.
-    free = _FREE.search(_text(root, f"{folder}/meminfo") or _text(root, "proc/meminfo"))
+    free = _FREE.search(_text(root, f"{folder}/meminfo" if numa else "proc/meminfo"))
+    pages = f"{folder}/hugepages" if numa else "sys/kernel/mm/hugepages"
     return NodeCounts(
         node.id,
         node.total,
         int(free[1]) * KIB if free else None,
         runs,
-        {size: _pool(root, folder, node.id, size, runs) for size in sorted(node.pools)},
+        {size: _pool(root, f"{pages}/{folder_of(size)}", node.id, size, runs) for size in sorted(node.pools)},
     )
 
 
-def _pool(root: Root, folder: str, node: int, size: int, runs: Mapping[int, int]) -> PoolCounts:
-    pages = f"{folder}/hugepages/{folder_of(size)}"
-    if not root.exists(pages):
-        pages = f"sys/kernel/mm/hugepages/{folder_of(size)}"
+def _pool(root: Root, pages: str, node: int, size: int, runs: Mapping[int, int]) -> PoolCounts:
     total, free, surplus = (_number(root, f"{pages}/{name}_hugepages") for name in ("nr", "free", "surplus"))
     in_runs = runs.get(size)
     return PoolCounts(

@@ -5,6 +5,7 @@ import pytest
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.counts import NodeCounts, PoolCounts, read_counts
 from dranode.memory.options import MemoryOptions, parse_reserved
+from dranode.memory.page_size import KIB
 from dranode.memory.problems import memory_problems
 from dranode.memory.readings import count_remarks, count_rows
 from dranode.memory.sysfs import read_memory
@@ -12,6 +13,7 @@ from tests.fakes.machine import CPU, NODE, machine
 from tests.fakes.memory import GIB, MIB, node_files, pages
 
 HUGE = 2 * MIB
+MACHINE_PAGES = "sys/kernel/mm/hugepages/hugepages-2048kB"
 # Free runs of 1, 2, 4, ... pages by zone, as /proc/buddyinfo has them: of node 0, 3 of 2 MiB and 2 of 4 MiB.
 BUDDYINFO = (
     "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      1 \n"
@@ -76,6 +78,37 @@ def test_what_the_kernel_does_not_say_is_not_known(file: str) -> None:
     assert (first.runs, first.pools[HUGE].addable, first.part_in_runs(HUGE)) == ({}, None, None)
     assert "NUMA node 0: how fragmented its memory is was not seen" in "\n".join(count_remarks((first,)))
     assert "memory-fragmented" not in problems(files)
+
+
+def test_what_a_node_does_not_say_is_not_taken_from_the_whole_machine() -> None:
+    files = two_nodes(
+        **{
+            "proc/meminfo": f"MemTotal: {8 << 20} kB\nMemFree: {6 << 20} kB\n",
+            f"{MACHINE_PAGES}/nr_hugepages": "8",
+            f"{MACHINE_PAGES}/free_hugepages": "5",
+        }
+    )
+    root = machine(files)
+    found = read_memory(root)
+    gone = {path: text for path, text in files.items() if f"{NODE}/node1/" not in path}
+    cut = {path: text for path, text in files.items() if not path.startswith((f"{NODE}/node1/h", f"{NODE}/node1/m"))}
+    for later in (gone, cut):
+        first, second = read_counts(machine(later), found)
+        assert (first.free, first.pools[HUGE].free) == (KIB, 5)
+        assert (second.free, second.pools[HUGE]) == (None, PoolCounts(pods=0, addable=1))
+
+
+def test_without_numa_the_counts_are_those_of_the_machine() -> None:
+    root = machine(
+        {
+            f"{CPU}/online": "0-1",
+            "proc/meminfo": f"MemTotal: {8 << 20} kB\nMemFree: {6 << 20} kB\n",
+            f"{MACHINE_PAGES}/nr_hugepages": "8",
+            f"{MACHINE_PAGES}/free_hugepages": "5",
+        }
+    )
+    (only,) = read_counts(root, read_memory(root))
+    assert (only.free, only.pools) == (6 * GIB, {HUGE: PoolCounts(8, 5)})
 
 
 def test_fragmented_memory_is_a_problem_of_its_node_alone() -> None:
