@@ -100,7 +100,12 @@ class _Call:
             if time.monotonic() > self._ends:
                 raise TimeoutError
             self._send()
-        status = int(self._head.get(b"grpc-status", b"%d" % Status.UNKNOWN))
+        stated = self._head.get(b"grpc-status", b"%d" % Status.UNKNOWN)
+        if not stated.isdigit():
+            raise RPCError(
+                Status.INTERNAL, f"the answer's grpc-status is no number: {stated.decode(errors='replace')!r}"
+            )
+        status = int(stated)
         if status != Status.OK:
             reason = decoded_reason(self._head.get(b"grpc-message", b"")) or f"it ends with gRPC's status {status}"
             raise RPCError(status, reason)

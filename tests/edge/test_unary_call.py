@@ -14,10 +14,13 @@ import grpc
 import pytest
 
 from dranode.driver.kubelet.grpc_values import RPCError, Status
+from dranode.driver.kubelet.http2_frames import frame_bytes, literal
 from dranode.driver.kubelet.unary_call import call
 from tests.fakes.waiting import PATIENCE
 
 GOAWAY = b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\7\0\0\0\0\0" + b"\0" * 8
+# The settings, and headers that end the stream: `:status: 200`, and a status of gRPC's that is none.
+ODD_STATUS = frame_bytes(4, 0, 0, b"") + frame_bytes(1, 5, 1, b"\x88" + literal(b"grpc-status", b"many"))
 RESET = b"\0\0\0\4\0\0\0\0\0" + b"\0\0\4\3\0\0\0\0\1\0\0\0\7"
 
 
@@ -38,8 +41,9 @@ def asked(path: Path, message: bytes = b"", *, seconds: float = PATIENCE, limit:
         (b"\0\0\4\0\0\0\0\0\0abcd", Status.INTERNAL, "the answer is no HTTP/2"),
         (GOAWAY, Status.UNAVAILABLE, "cut off"),
         (RESET, Status.UNAVAILABLE, "cut off"),
+        (ODD_STATUS, Status.INTERNAL, "grpc-status is no number: 'many'"),
     ],
-    ids=["nothing", "noise", "goodbye", "reset"],
+    ids=["nothing", "noise", "goodbye", "reset", "odd status"],
 )
 def test_a_server_that_does_not_answer_is_reported(path: Path, says: bytes, status: Status, reason: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
