@@ -13,6 +13,7 @@ import click
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.source import Credentials
+from dranode.driver.machine.presence import is_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,9 +51,18 @@ def cluster_options(function: F) -> F:
 
 
 def named_kubeconfig() -> str | None:
-    """Return the kubeconfig that kubectl would take: KUBECONFIG, else ~/.kube/config; None if there is none."""
+    """Return the kubeconfig that kubectl would take: KUBECONFIG, else ~/.kube/config; None if there is none.
+
+    One that may not be looked for is not missing: whoever uses it says why it cannot be.
+    """
+    named = os.environ.get("KUBECONFIG")
+    if named:
+        return named
     default = Path.home() / ".kube" / "config"
-    return os.environ.get("KUBECONFIG") or (str(default) if default.is_file() else None)
+    try:
+        return str(default) if is_file(default) else None
+    except OSError:
+        return str(default)
 
 
 def named_cluster(kubeconfig: str, context: str, namespace: str, agent: str = "dranode") -> NamedCluster | None:

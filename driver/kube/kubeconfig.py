@@ -32,6 +32,7 @@ from dranode.driver.kube.server import (
     proxy_of_environment,
     tls_context,
 )
+from dranode.driver.machine.presence import is_file
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 
@@ -93,7 +94,7 @@ def _pem(data: str, file: str, name: str) -> bytes:
 
 
 def _existing(file: str, name: str) -> str:
-    if file and not Path(file).is_file():
+    if file and not is_file(Path(file)):
         raise DocumentError(f"{name} names {file}, and there is no such file")
     return file
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dranode.driver.core.api.errors import UsageError
+from dranode.driver.machine.presence import is_file
 
 # Where kubelet puts a pod's service account.
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -32,10 +33,20 @@ class Credentials(NamedTuple):
             UsageError: there cannot.
         """
         if self.kubeconfig:
-            if not any(Path(path).is_file() for path in self.kubeconfig.split(os.pathsep)):
+            if not any(map(_is_kubeconfig, self.kubeconfig.split(os.pathsep))):
                 raise UsageError(f"there is no kubeconfig {self.kubeconfig}; name one with --kubeconfig")
         elif not os.environ.get("KUBERNETES_SERVICE_HOST"):
             raise UsageError(
                 "this is no pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig, "
                 "or a folder of claims with --store"
             )
+
+
+def _is_kubeconfig(path: str) -> bool:
+    try:
+        return is_file(Path(path))
+    except OSError as error:
+        raise UsageError(
+            f"the kubeconfig {path} cannot be looked for: {error.strerror}; run as somebody who may read it, or name "
+            "another one with --kubeconfig"
+        ) from error

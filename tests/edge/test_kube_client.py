@@ -19,6 +19,7 @@ from dranode.driver.kube.http1 import BrokenError
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.wire import Outgoing
 from tests.fakes.apiserver import CERTIFICATES, ApiServer, Fault, api_server
+from tests.fakes.doctor import forbid
 
 NODES = "/api/v1/nodes/node"
 GET_NODE = APIRequest("GET", NODES, "get nodes")
@@ -232,6 +233,10 @@ def test_without_credentials_nothing_is_begun(tmp_path: Path, monkeypatch: pytes
         Credentials().check()
     with pytest.raises(UsageError, match="there is no kubeconfig"):
         Credentials(str(tmp_path / "missing")).check()
+    (tmp_path / "closed").mkdir()
+    forbid(monkeypatch, tmp_path / "closed")
+    with pytest.raises(UsageError, match=r"closed/kubeconfig cannot be looked for: Permission denied; run as"):
+        Credentials(str(tmp_path / "closed" / "kubeconfig")).check()
 
 
 @dataclass

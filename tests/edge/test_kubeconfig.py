@@ -21,6 +21,7 @@ from dranode.driver.kube.server import UnreachableError
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.wire import Outgoing
 from tests.fakes.apiserver import CERTIFICATES
+from tests.fakes.doctor import forbid
 from tests.fakes.kubeconfig import asked_server, in_base64, tunnel_proxy, write_kubeconfig
 from tests.fakes.waiting import PATIENCE
 
@@ -284,6 +285,18 @@ def test_an_authority_as_data_goes_before_its_file_and_alone_is_trusted(tmp_path
         assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"insecure-skip-tls-verify": True})) == "node"
     with pytest.raises(ApiError, match=r"certificate-authority names .* there is no such file"):
         get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"certificate-authority": "gone.crt"}))
+
+
+def test_a_certificate_that_may_not_be_looked_for_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    path = write_kubeconfig(tmp_path, 1, {}, cluster={"certificate-authority": str(closed / "ca.crt")})
+    forbid(monkeypatch, closed)
+    with pytest.raises(ApiError, match="Permission denied") as refused:
+        get(path)
+    assert "no such file" not in str(refused.value)
 
 
 def test_the_name_in_the_certificate_may_be_another_than_the_address(tmp_path: Path) -> None:

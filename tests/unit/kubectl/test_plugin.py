@@ -18,6 +18,7 @@ from dranode.kubectl.complete import candidates
 from dranode.kubectl.plugin import plugin
 from dranode.sanity.kinds import kind_of
 from tests.fakes.apiserver import ApiServer, Fault
+from tests.fakes.doctor import forbid
 from tests.fakes.pods import CPU, GPU, PodCluster, cpu_device, cpus, request, result, running
 
 
@@ -246,6 +247,18 @@ def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path) -> None:
     runner = CliRunner(env={"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""})
     ran = runner.invoke(plugin, ["claims"])
     assert "set KUBECONFIG" in str(ran.exception)
+
+
+def test_a_default_kubeconfig_that_may_not_be_looked_for_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = CliRunner(env={"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""})
+    (tmp_path / ".kube").mkdir()
+    forbid(monkeypatch, tmp_path / ".kube")
+    for command in (["claims"], ["explain", "pod/p"]):
+        ran = runner.invoke(plugin, command)
+        assert isinstance(ran.exception, UsageError), ran.output
+        assert f"{tmp_path}/.kube/config cannot be looked for: Permission denied; run as" in str(ran.exception)
 
 
 @pytest.mark.parametrize(
