@@ -184,7 +184,10 @@ def decoded(data: str, name: str) -> bytes:
 
 def _resolved(path: Path) -> _File:
     document = read_yaml(path)
-    file = decode(_File, without_nulls({} if document is None else document))
+    try:
+        file = decode(_File, without_nulls({} if document is None else document))
+    except DocumentError as error:
+        raise DocumentError(f"{path}: {error}") from error
     folder = path.parent.absolute()
 
     def absolute(name: str) -> str:

@@ -332,6 +332,15 @@ def test_a_cluster_behind_a_proxy_by_its_kubeconfig_or_the_environment(
 # --- files and contexts ---
 
 
+def test_of_several_files_the_one_that_does_not_decode_is_named(tmp_path: Path) -> None:
+    good, bad = write_kubeconfig(tmp_path, 1, {}), tmp_path / "bad"
+    bad.write_text("clusters: [{name: c, cluster: {server: 7}}]")
+    with pytest.raises(
+        ApiError, match=r"cannot be used: \S+/bad: clusters\[0\]\.cluster\.server: expected str, got int"
+    ):
+        get(f"{good}:{bad}")
+
+
 def test_of_several_files_the_first_that_names_something_wins(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
