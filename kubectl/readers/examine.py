@@ -17,6 +17,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
 from dranode.driver.core.diagnosis.runtime import nri_answers
 from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.slices.desired import publishable
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import declared, load_plugins
@@ -61,6 +62,7 @@ def judged_options(
     reserving = [each for each in own if each.option.reserves]
     sharing: set[str] = set()
     problems: list[HardwareProblem] = []
+    oddities: list[str] = []
     holding_pages: list[str] = []
     for name, plugin in zip(dict.fromkeys(drivers), loaded, strict=True):
         try:
@@ -70,6 +72,8 @@ def judged_options(
             continue
         plugins.append(plugin)
         problems += plugin.problems(inventory)
+        # The sentences that the serving driver logs, when it reads the hardware and when it publishes.
+        oddities += (f"{plugin.driver}: {sentence}" for sentence in publishable(inventory).warnings)
         if isinstance(plugin, Pins) and plugin.pool(inventory).page_sizes:
             holding_pages.append(plugin.driver)
         if any(device.allow_multiple_allocations for device in inventory.devices):
@@ -91,6 +95,7 @@ def judged_options(
         nri_socket="" if options["nri_socket"] == "none" else str(options["nri_socket"]),
         refusals=tuple(refusals),
         problems=tuple(problems),
+        oddities=tuple(oddities),
         holding_pages=tuple(holding_pages),
     ), tuple(plugins)
 

@@ -235,6 +235,11 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "feature-gate-off",
         "leave out --node-allocatable-mapping",
     ),
+    "NUMA nodes that contradict each other": (
+        lambda node: node.write("sys/devices/system/node/node1/cpulist", "0"),
+        "hardware-odd",
+        "mend it on the machine",
+    ),
     "no class": (lambda node: server_of(node).classes.clear(), "class-missing", "deploy/deviceclasses.yaml"),
     "nothing published": (lambda node: server_of(node).slices.clear(), "no-slices", "start the driver on this node"),
     "a kubelet file that is no YAML": (

@@ -29,5 +29,7 @@ def test_a_healthy_node_of_captured_hardware_has_no_findings(name: str) -> None:
         system = read_system(NodeHost(Path(folder), machine), options, unseen, statvfs=volume)
         assert options.refusals == ()
         found = diagnose(type(facts)(options, facts.kubelet, facts.runtime, facts.node, facts.cluster, system))
-    assert [finding.code for finding in found if finding.code != "cgroup-v1"] == []
+    # One capture has NUMA nodes that contradict each other, which the driver logs.
+    odd = ["hardware-odd"] if "buggynuma" in name else []
+    assert [finding.code for finding in found if finding.code != "cgroup-v1"] == odd
     assert unseen == []

@@ -53,6 +53,16 @@ def kubelet_gate_off(facts: Facts) -> Iterator[Fault]:
             )
 
 
+def hardware_odd(facts: Facts) -> Iterator[Fault]:
+    """A driver logs something of the machine: devices may be missing, or be published with less than they have."""
+    for sentence in facts.options.oddities:
+        yield Fault(
+            sentence,
+            "if that is not meant, mend it on the machine, or show the driver's pod what of /sys, /proc and /dev is "
+            "missing; its log says the same",
+        )
+
+
 def config_invalid(facts: Facts) -> Iterator[Fault]:
     """Kubelet does not start again with a configuration that it cannot parse."""
     if facts.invalid_kubelet:

@@ -27,6 +27,7 @@ _STOPS, _WARNS = Severity.STOPS, Severity.WARNS
 RULES: Final = (
     Rule("options-refused", _STOPS, node.options_refused),
     Rule("variable-unknown", _STOPS, system.unknown_variable),
+    Rule("hardware-odd", _WARNS, node.hardware_odd),
     Rule("kubelet-config-invalid", _STOPS, node.config_invalid),
     Rule("kubelet-cpu-manager-static", _STOPS, node.cpu_manager_static),
     Rule("kubelet-root-differs", _STOPS, node.kubelet_root_differs),

@@ -9,9 +9,13 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from dranode.driver.core.api.resource import Device
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.diagnosis.facts import Facts, ServeOptions, Severity
 from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.machine.forms import open_machine
+from dranode.gpu.plugin import GPUPlugin
+from dranode.gpu.scan import scan
 from dranode.kubectl.doctor import command
 from dranode.kubectl.readers.cluster import read_cluster
 from dranode.kubectl.readers.examine import judged_options
@@ -25,8 +29,10 @@ from tests.fakes.doctor import (
     VALIDATOR,
     FakeNode,
     diagnosed,
+    options,
     server_of,
 )
+from tests.fakes.gpu_machines import mi300x
 from tests.fakes.machine import write_machine
 
 
@@ -130,6 +136,26 @@ def test_rights_of_the_drivers_account_are_asked_where_somebody_else_asks(node: 
     reviews = [request.body for request in server_of(node).asked if request.method == "POST" and not request.query]
     assert {review["kind"] for review in reviews} == {"SubjectAccessReview"}
     assert {review["spec"]["user"] for review in reviews} == {"system:serviceaccount:dranode:dranode"}
+
+
+def test_what_a_driver_logs_of_its_hardware_is_shown_in_the_same_sentence() -> None:
+    machine = mi300x(gpus=1, parts=1)
+    machine.fail("sys/class/kfd/kfd/topology/nodes/1/properties")
+    root = machine.root()
+    (sentence,) = scan(root).warnings
+    judged, _ = judged_options(("gpu",), root, "worker", options())
+    assert judged.oddities == (f"dra.gpu: {sentence}",)
+    (finding,) = diagnose(Facts(judged))
+    assert (finding.code, finding.severity) == ("hardware-odd", Severity.WARNS)
+    assert finding.fault.what == f"dra.gpu: {sentence}"
+    assert "so whether AMD GPUs are in partitions is not known" in sentence
+
+
+def test_devices_that_are_not_published_are_said_as_the_driver_logs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = Inventory((Device(name="a"), Device(name="a")), warnings=("odd",))
+    monkeypatch.setattr(GPUPlugin, "discover", lambda _: twice)
+    judged, _ = judged_options(("gpu",), mi300x().root(), "worker", options())
+    assert judged.oddities == ("dra.gpu: odd", 'dra.gpu: device "a" is left out: there is one of that name already')
 
 
 def test_a_driver_that_pins_nothing_needs_no_nri() -> None:
