@@ -67,6 +67,23 @@ print(*(name for name in late if name in sys.modules))
     assert printed(code, **environment) == ""
 
 
+def test_an_api_server_by_an_ascii_name_is_reached_without_what_international_names_need() -> None:
+    code = """
+import socket
+from dranode.driver.kube.server import Server, tls_context
+listener = socket.create_server(("127.0.0.1", 0))
+server = Server(f"https://localhost:{listener.getsockname()[1]}", dict, tls_context(None, verify=False))
+listener.settimeout(5)
+import threading
+threading.Thread(target=lambda: listener.accept()[0].close()).start()
+try:
+    server.connect(5)
+except OSError:
+    print("encodings.idna" in sys.modules)
+"""
+    assert printed(code) == "False"
+
+
 def test_msgspec_does_without_what_brings_half_of_pythons_own_tools() -> None:
     code = """
 import msgspec, msgspec.inspect
