@@ -38,6 +38,8 @@ def settle(steps: Steps) -> None:
     settled(steps, lambda: _answered(steps), "the driver does not answer as before")
     if node.book.offline:
         settled(steps, lambda: ungranted(steps), "the driver has not seen that the CPUs are back")
+    if not node.book.claims:
+        _look(steps)
     if not _readable(steps):
         # A byte that the driver has read before it was flipped; one that starts reads it again.
         for name in tuple(node.instances):
@@ -55,6 +57,14 @@ def settle(steps: Steps) -> None:
     settled(steps, node.book.wrong_files, "the files are wrong")
     steps.fault = ""
     node.book.offline = CPUSet()
+
+
+def _look(steps: Steps) -> None:
+    """Have every instance look at its ledger, whatever comes of it: without a claim nothing else asks it to."""
+    for name in sorted(steps.node.instances):
+        claim = steps.node.allocate("free", 0, 1)
+        steps.node.prepare(name, [claim])
+        steps.node.unprepare(name, claim)
 
 
 def _readable(steps: Steps) -> bool:
