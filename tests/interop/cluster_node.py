@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.interop.cache import CACHE
+from tests.interop.cgroup_folders import cgroups_of, remove_cgroups
 from tests.interop.containerd import Containerd
 from tests.interop.control_plane import start
 from tests.interop.cri import wait_until
@@ -30,6 +31,7 @@ MAIN = "main"
 PLACES = {"kubelet": "/var/lib/kubelet", "cdi": "/run/cdi", "nri": "/run/nri", "log": "/var/log/pods"}
 _V1 = Path("/sys/fs/cgroup/cpuset")
 _HIERARCHY = _V1 if _V1.exists() else Path("/sys/fs/cgroup")
+_KUBEPODS = "kubepods"
 _PLUGINS = "github.com/containernetworking/plugins/plugins"
 _PLUGINS_VERSION = "v1.9.1"
 _PLUGIN_PACKAGES = ("main/bridge", "main/loopback", "ipam/host-local")
@@ -140,6 +142,7 @@ class LocalNode:
         self._namespace: subprocess.Popen[bytes] | None = None
         self._kubelet: subprocess.Popen[bytes] | None = None
         self._command: list[str] = []
+        self._cgroups = cgroups_of(_KUBEPODS)
 
     def up(self, folder: Path) -> None:
         """Make the network."""
@@ -247,6 +250,8 @@ class LocalNode:
         if self._namespace is not None and self._namespace.poll() is None:
             self._namespace.kill()
             self._namespace.wait()
+        # Kubelet makes them anew at its start, and leaves them.
+        remove_cgroups(_KUBEPODS, self._cgroups)
         self.network.down()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -10,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.interop.cgroup_folders import remove_cgroups
 from tests.interop.cri import CGROUP, CRI, wait_until
 from tests.interop.image import write_image
 
@@ -86,14 +86,5 @@ class Runtime:
             self.process.terminate()
             self.process.wait(180)
             self.process = None
-        _remove_cgroups()
-
-
-def _remove_cgroups() -> None:
-    """Remove the pods' cgroups, which kubelet would make and remove."""
-    for parent in {*Path("/sys/fs/cgroup").glob(CGROUP), *Path("/sys/fs/cgroup").glob(f"*/{CGROUP}")}:
-        below = sorted((path for path in parent.rglob("*") if path.is_dir()), reverse=True)
-        for folder in (*below, parent):
-            # One that is still in use stays.
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        # Which kubelet would make and remove.
+        remove_cgroups(CGROUP)
