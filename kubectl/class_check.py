@@ -94,7 +94,7 @@ def _configs(device_class: DeviceClass, plugins: Sequence[Plugin]) -> Iterator[C
                 plugin.parse_config(
                     Config("FromClass", entry.opaque.parameters, f"spec.config[{index}].opaque.parameters")
                 )
-            except (DranodeError, NotImplementedError) as error:
+            except DranodeError as error:
                 yield ClassProblem(device_class.metadata.name, ClassTrouble.CONFIG, str(error))
 
 

@@ -38,7 +38,7 @@ def _wrong_field(error: FieldError, path: str, parameters: Any) -> str | None:
 def _first_error(plugin: Plugin, origin: Any, parameters: Any, path: str) -> FieldError | None:
     try:
         plugin.parse_config(Config(origin, parameters, path or "parameters"))
-    except (ClaimError, NotImplementedError) as error:
+    except ClaimError as error:
         text = str(error)
         rest = text.removeprefix(path or "parameters")
         where, colon, message = rest.partition(": ")

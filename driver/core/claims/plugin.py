@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
+from dranode.driver.core.api.errors import ClaimError
+
 if TYPE_CHECKING:
     # A starting node waits for its driver, which is made before it listens: what only annotations name comes later.
     from dranode.driver.core.claims.configs import Config
@@ -79,7 +81,7 @@ class Plugin(ABC):
         Raises:
             ClaimError: the parameters are not valid; says where.
         """
-        raise NotImplementedError(f"{self.driver} takes no configuration, but {config.path} has one")
+        raise ClaimError(f"{config.path}: {self.driver} takes no configuration; remove this one")
 
     def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
         """Fill in edits that only the live machine knows (device numbers), just before the CDI spec is written.

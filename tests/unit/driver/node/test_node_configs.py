@@ -10,7 +10,9 @@ from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import Held
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import fingerprint
+from dranode.sim.cluster.config_errors import parameter_errors
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.node import LAMPS, given, opened, prepare, specs
 
@@ -48,6 +50,19 @@ def test_a_fingerprint_is_of_every_entry_so_that_a_claim_of_an_older_version_loo
     twice = allocated_claim("a", LAMPS, ["lamp-0"], config=[{"source": "FromClaim", "opaque": opaque}] * 2)
     asked = allocated(reference(twice), twice, Lamps())
     assert fingerprint(asked) == "fe0afd780a66f76f"
+
+
+def test_a_configuration_for_a_driver_that_takes_none_is_refused_with_its_place(tmp_path: Path) -> None:
+    class Plain(Lamps):
+        parse_config = Plugin.parse_config
+
+    entry = {"source": "FromClaim", "opaque": {"driver": LAMPS, "parameters": {"colour": "red"}}}
+    claim = allocated_claim("a", LAMPS, ["lamp-0"], config=[entry])
+    said = "lamps.example.com takes no configuration; remove this one"
+    answer = prepare(opened(tmp_path, Plain()), claim)["a"]
+    assert str(answer) == f"status.allocation.devices.config[0].opaque.parameters: {said}"
+    (error,) = parameter_errors(Plain(), "FromClaim", {"colour": "red"}, "spec.config[0]")
+    assert (error.path, error.message) == ("spec.config[0]", said)
 
 
 def test_other_drivers_results_and_configurations_are_never_looked_at(tmp_path: Path) -> None:
