@@ -7,6 +7,7 @@ which the claim demands it. A policy that only prefers something (packed, spread
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -21,6 +22,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.claims.held import ClaimRef
 
+_ANEW: Final = "delete the claim so that it is allocated anew"
+
 
 def individual_share(asked: Asked, node: NodeView) -> Share:
     """Return the CPUs that the result's device stands for: one, or those of a core.
@@ -32,17 +35,22 @@ def individual_share(asked: Asked, node: NodeView) -> Share:
     cpu, cpus = individual_cpu(asked.result.device), individual_cpus(asked.result.device, node.topology)
     what = f"{asked} was allocated {asked.result.device}"
     if cpu is None or cpus is None:
-        raise ClaimError(f"{what}, which is no CPU of this node in individual mode, nor a core; delete the claim")
+        raise ClaimError(f"{what}, which is no CPU of this node in individual mode, nor a core; {_ANEW}")
     present = node.topology.present
     for wrong, why in (
         (cpu not in present, f"which this machine does not have; it has {present}"),
         (cpu not in node.topology.online, f"which is not online; {node.topology.online} are"),
         (cpus & node.options.reserved, f"which is reserved by --reserved-cpus {node.options.reserved}"),
         (cpus & asked.mine, "which it was allocated twice"),
-        (any(cpus - chosen for chosen in asked.policy.cpusets), "which is not in the cpuset of its configuration"),
     ):
         if wrong:
-            raise ClaimError(f"{what}, {why}")
+            raise ClaimError(f"{what}, {why}; {_ANEW}")
+    for chosen in asked.policy.cpusets:
+        if cpus - chosen:
+            raise ClaimError(
+                f"{what}, which is not in the cpuset of its configuration, {chosen}; select its CPUs by dra.cpu/cpuID, "
+                "or leave the cpuset out"
+            )
     if cpus & node.held.cpus:
         raise conflict(f"{what}, which is not free", node.held, cpus)
     return Share(asked.policy, cpus, cpus)

@@ -34,7 +34,10 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
         raise ClaimError(f"claim {ref} cannot be prepared, for its UID {problem}; recreate the claim")
     allocation = claim.status.allocation
     if allocation is None:
-        raise ClaimError(f"claim {ref} has no allocation, so there is nothing to prepare")
+        raise ClaimError(
+            f"claim {ref} has no allocation, so there is nothing to prepare; recreate its pod, so that the scheduler "
+            "allocates it"
+        )
     try:
         ours = tuple(
             (result, configs_for(result, allocation.devices.config)) for result in results_of(allocation, plugin.driver)

@@ -178,7 +178,10 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
                 frozenset(holder.uid for holder in holders),
             )
         if result.device in mine:
-            raise ClaimError(f'claim {claim.ref} was allocated device "{result.device}" twice, which cannot be shared')
+            raise ClaimError(
+                f'claim {claim.ref} was allocated device "{result.device}" twice, which cannot be shared; delete the '
+                "claim so that it is allocated anew"
+            )
         mine.add(result.device)
 
 

@@ -13,6 +13,7 @@ kubelet gave it is nothing that it could not have asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import msgspec
 
@@ -20,6 +21,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+
+_REMOVE: Final = "remove the variable or the CDI device that names it"
 
 
 class KubeletPodClaims(msgspec.Struct, frozen=True):
@@ -137,7 +140,11 @@ def mentions(container: Container, snapshot: HeldSnapshot) -> dict[str, str | No
 
 def _unknown(container: Container, key: str, snapshot: HeldSnapshot) -> str:
     unread = snapshot.unread_of(key) if snapshot.names else None
-    why = "which is not prepared on this node" if unread is None else f"of which nothing is known: {unread.reason}"
+    why = (
+        f"which is not prepared on this node: {_REMOVE}, or recreate the pod if it has the claim"
+        if unread is None
+        else f"of which nothing is known: {unread.reason}"
+    )
     return f'{container} names claim "{key.rpartition("/")[2]}", {why}'
 
 
@@ -172,7 +179,7 @@ def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evi
         )
     if claim.key in snapshot.claims_of_devices(device for each in answer.devices.values() for device in each):
         return ""
-    return f"{container} names claim {claim.claim}, which kubelet has not given to pod {pod}"
+    return f"{container} names claim {claim.claim}, which kubelet has not given to pod {pod}: {_REMOVE}"
 
 
 def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool) -> Identity:

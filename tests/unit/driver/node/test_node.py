@@ -156,7 +156,10 @@ def test_admin_access_stands_beside_the_holder_and_holds_nothing(tmp_path: Path)
     ("claim", "sentence"),
     [
         (allocated_claim("a", LAMPS, ["lamp-9"]), 'device "lamp-9" of pool "node", which this node does not have'),
-        (allocated_claim("a", LAMPS, ["lamp-1", "lamp-1"]), 'device "lamp-1" twice'),
+        (
+            allocated_claim("a", LAMPS, ["lamp-1", "lamp-1"]),
+            'device "lamp-1" twice, which cannot be shared; delete the claim',
+        ),
         (
             allocated_claim(
                 "a",
@@ -225,7 +228,9 @@ def test_a_prepared_claim_keeps_its_answer_whatever_its_pool(tmp_path: Path) -> 
 
 def test_a_claim_without_an_allocation_is_refused(tmp_path: Path) -> None:
     claim = ResourceClaim(metadata=allocated_claim("a", LAMPS, []).metadata)
-    assert "claim default/a has no allocation" in str(prepare(opened(tmp_path), claim)["a"])
+    answer = str(prepare(opened(tmp_path), claim)["a"])
+    assert "claim default/a has no allocation" in answer
+    assert "recreate its pod" in answer
 
 
 @pytest.mark.parametrize(("used", "reason"), [("yes", "a container still uses it"), ("unknown", "neither NRI nor")])

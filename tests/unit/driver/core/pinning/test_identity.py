@@ -68,9 +68,9 @@ def test_a_claim_that_is_not_in_the_snapshot_makes_the_ledger_be_read_again() ->
     for stranger in (container(f"DRA_CPUSET_{OTHER}=2-3"), container(cdi=(f"dra.k8s.io/cpu=claim-{OTHER}",))):
         assert identify(stranger, SNAPSHOT, Evidence()).ask == AskLedger()
         sentence = refused(identify(stranger, SNAPSHOT, Evidence(reread=True)))
-        assert (
-            sentence
-            == f'container "main" of pod default/owner names claim "{OTHER}", which is not prepared on this node'
+        assert sentence == (
+            f'container "main" of pod default/owner names claim "{OTHER}", which is not prepared on this node: remove '
+            "the variable or the CDI device that names it, or recreate the pod if it has the claim"
         )
 
 
@@ -92,7 +92,7 @@ def test_a_forged_variable_is_refused_with_the_claim_and_the_pod(devices: tuple[
     sentence = refused(identify(container(TRUE, pod=STRANGER), SNAPSHOT, listed(*devices)))
     assert sentence == (
         'container "main" of pod default/stranger names claim default/mine, '
-        "which kubelet has not given to pod default/stranger"
+        "which kubelet has not given to pod default/stranger: remove the variable or the CDI device that names it"
     )
 
 
