@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dranode.driver.core.api.errors import ClaimConflictError, DranodeError, in_words
+from dranode.driver.core.api.errors import ClaimConflictError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Changed, ClaimOutcome, Conflict, Prepared, Refused
+from dranode.driver.core.claims.answers import Changed, ClaimOutcome, Conflict, Prepared, Refused, refused_by_error
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.prepare import Circumstances, decide_claim
 from dranode.driver.core.claims.record import Record
@@ -69,4 +69,4 @@ def _decided(
         return Refused(str(error))
     except Exception as error:
         log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, driver)
-        return Refused(f"claim {ref} met an error inside {driver}: {in_words(error)}")
+        return refused_by_error(ref, driver, error)

@@ -8,8 +8,8 @@ from typing import assert_never
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError, in_words
-from dranode.driver.core.claims.answers import Refused
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.answers import Refused, refused_by_error
 from dranode.driver.core.claims.effects import (
     Commit,
     Configure,
@@ -78,7 +78,7 @@ class Interpreter(msgspec.Struct):
             except Exception as error:
                 name = type(effect).__name__
                 log.exception("claim=%s uid=%s driver=%s: %s failed", claim, claim.uid, self.plugin.driver, name)
-                failures[claim.uid] = Refused(f"{name} failed inside {self.plugin.driver}: {in_words(error)}")
+                failures[claim.uid] = refused_by_error(claim, self.plugin.driver, error)
         return failures
 
     def commit(self, commit: Commit, failures: Container[str]) -> None:

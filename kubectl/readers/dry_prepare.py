@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dranode.driver.core.api.errors import ClaimError, DranodeError, in_words
+from dranode.driver.core.api.errors import ClaimError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import results_of
+from dranode.driver.core.claims.answers import refused_by_error
 from dranode.driver.core.claims.doubt import LOST_RECORD, missing_claims, unknown_claim
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
@@ -60,7 +61,7 @@ def dry_prepare(claim: ResourceClaim, contents: Contents, specs: Specs, plugin: 
     except ClaimError as error:
         return DryAnswer(refusal=str(error))
     except Exception as error:  # noqa: BLE001 - a driver that fails so refuses the claim with this sentence
-        return DryAnswer(refusal=f"claim {ref} met an error inside {plugin.driver}: {in_words(error)}")
+        return DryAnswer(refusal=str(refused_by_error(ref, plugin.driver, error)))
     return DryAnswer()
 
 

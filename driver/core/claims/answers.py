@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import force_setattr
 
+from dranode.driver.core.api.errors import in_words
 from dranode.driver.core.api.sentence import one_sentence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice
@@ -29,6 +30,11 @@ class Refused(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.reason
+
+
+def refused_by_error(claim: ClaimRef, driver: str, error: Exception) -> Refused:
+    """Return the refusal of a claim at which a driver met an error that it does not expect; the log has the rest."""
+    return Refused(f"claim {claim} met an error inside {driver}, which its log tells of: {in_words(error)}")
 
 
 class Conflict(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
@@ -80,7 +82,25 @@ def test_a_bug_in_a_driver_fails_its_claim_and_no_other(tmp_path: Path) -> None:
 
     node = opened(tmp_path, Buggy())
     answers = prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"]))
-    assert "met an error inside lamps.example.com: KeyError('oops')" in str(answers["a"])
+    said = "claim default/a met an error inside lamps.example.com, which its log tells of: KeyError('oops')"
+    assert str(answers["a"]) == said
+    assert len(answers["b"]) == 1
+
+
+def test_a_bug_in_what_a_driver_does_fails_its_claim_alone_and_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Buggy(WiredLamps):
+        def configure(self, claim: ClaimRef, grants: Any) -> None:
+            if claim.name == "a":
+                raise KeyError("oops")
+            super().configure(claim, grants)
+
+    node = opened(tmp_path, Buggy(Board()))
+    answers = prepare(node, *(allocated_claim(name, WiredLamps.driver, [f"lamp-{n}"]) for n, name in enumerate("ab")))
+    said = f"claim default/a met an error inside {WiredLamps.driver}, which its log tells of: KeyError('oops')"
+    assert str(answers["a"]) == said
+    assert "Configure failed" in caplog.text
     assert len(answers["b"]) == 1
 
 
