@@ -46,14 +46,14 @@ def _header(path: Path) -> bytes:
 
 
 def _emptied(path: Path) -> str | None:
-    """Return what is wrong with an empty file that has a journal: SQLite makes one only after the file's first page.
+    """Return what is wrong with an empty file that has a journal's index: SQLite makes one after the file's first page.
 
-    Another process may have the journal open still, and then the file can be used neither as it is nor as a new one.
+    Another process may have the index open still, and then the file can be used neither as it is nor as a new one.
     """
-    journal = path.with_name(f"{path.name}-shm")
+    index = path.with_name(f"{path.name}-shm")
     status = status_of(path)
-    emptied = status is not None and status.st_size == 0 and is_there(journal)
-    return f"it is empty, and {journal.name} lies beside it" if emptied else None
+    emptied = status is not None and status.st_size == 0 and is_there(index)
+    return f"it is empty, and {index.name} lies beside it" if emptied else None
 
 
 def refuse_damage(path: Path, damage: str | None) -> None:

@@ -27,7 +27,7 @@ _GRACE: Final = 2.0
 
 
 class LifecycleStatus(msgspec.Struct, frozen=True):
-    """The state that metrics, conditions and `doctor` show.
+    """The state that metrics show.
 
     Attributes:
         impaired: the claims that have less at the moment than they were given, by UID.

@@ -10,6 +10,8 @@
         ├── ClaimConflictError     another claim holds what the claim needs; its Unprepare may be on its way
         └── ClaimGoneError         the claim does not exist any more
 
+What only one layer knows is defined there, below one of these: `ApiError`, `SpecError`, `CorruptLedgerError` and so on.
+
 Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. A value
 that others wrote cannot break the sentence: it stays one line of limited length (`dranode.driver.core.api.sentence`).
 """

@@ -1,4 +1,4 @@
-"""Counts what has disturbed the CPUs of a claim since it began, by the kernel's counters."""
+"""The value of what has disturbed the CPUs of a claim since it began; whoever reads the kernel's counters makes it."""
 
 from __future__ import annotations
 

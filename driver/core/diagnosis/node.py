@@ -33,7 +33,7 @@ def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
 
 
 def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
-    """Return where kubelet looks for plug-ins is elsewhere."""
+    """Kubelet looks for plug-ins in another place than the driver puts its sockets."""
     kubelet, ours = facts.kubelet, facts.options.kubelet_root
     if kubelet is not None and kubelet.root.rstrip("/") != ours.rstrip("/"):
         yield Fault(

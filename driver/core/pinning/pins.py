@@ -1,4 +1,4 @@
-"""The part of the seam that only a driver which pins containers to CPUs implements, besides `Plugin`."""
+"""The part of the seam that only a driver which pins containers to CPUs or NUMA nodes implements, besides `Plugin`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ if TYPE_CHECKING:
 
 
 class Pins(ABC):
-    """A driver whose claims hold CPUs: NRI pins their containers to these, and all other containers to the rest."""
+    """A driver whose claims hold CPUs or NUMA nodes: NRI pins their containers to these.
+
+    All other containers are pinned to the CPUs that are left, if the driver hands out CPUs.
+    """
 
     @abstractmethod
     def pool(self, inventory: Inventory) -> HeldSnapshot:
-        """Return the CPUs that containers run on while there is no record.
+        """Return what containers have while there is no record: the CPUs or the NUMA nodes of the machine.
 
         The framework adds what `pinned` returns for each record, and enforces the result through NRI.
         """
 
     def unread_pool(self) -> HeldSnapshot:
-        """Return what is known of these CPUs while `discover` fails and has never succeeded.
+        """Return what is known of these while `discover` fails and has never succeeded.
 
         Without any online CPU, new containers get what they are known to have: the CPUs of their claims, or the
         reserved ones.
