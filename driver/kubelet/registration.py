@@ -46,7 +46,6 @@ class Registration:
         self._driver = driver
         self._info = plugin_info("DRAPlugin", driver, str(endpoint), versions)
         self._rejected = rejected
-        self._done = threading.Event()
         self.asked = threading.Event()
         self.status: RegistrationStatus | None = None
 
@@ -65,17 +64,12 @@ class Registration:
     def _notify(self, request: Any, awaited: Awaited = always) -> bytes:
         del awaited
         self.status = RegistrationStatus(request.plugin_registered, request.error)
-        self._done.set()
         if request.plugin_registered:
             log.info("registered driver=%s", self._driver)
         else:
             self._rejected(f"kubelet turned the driver {self._driver} down: {request.error or 'it gave no reason'}")
         # A RegistrationStatusResponse has no field.
         return b""
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for kubelet's answer, be it a rejection; False if there was none in time."""
-        return self._done.wait(seconds)
 
 
 def plugin_info(kind: str, name: str, endpoint: str, versions: Iterable[str]) -> bytes:
