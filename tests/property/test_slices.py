@@ -23,9 +23,9 @@ from dranode.driver.core.api.resource import (
 )
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices, publishable
-from dranode.driver.core.slices.limits import sanitize, slice_problems
+from dranode.driver.core.slices.limits import sanitize
 from dranode.driver.core.slices.plan import CreateSlice, published_specs
-from tests.fakes.slices import SliceShelf
+from tests.fakes.slices import SliceShelf, slice_problems
 
 ONE = Quantity(1)
 COUNTERS = {"c": Counter(value=ONE)}

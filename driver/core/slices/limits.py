@@ -86,25 +86,6 @@ def sanitize(device: Device) -> tuple[Device | None, tuple[str, ...]]:
     return (msgspec.structs.replace(device, attributes=kept) if problems else device), tuple(problems)
 
 
-def slice_problems(spec: ResourceSliceSpec) -> tuple[str, ...]:
-    """Return a sentence for each reason why the API server would refuse the slice; none if it would accept it."""
-    problems = [*frame_problems(spec)]
-    names = [device.name for device in spec.devices]
-    problems += [f'device "{name}" stands twice in the slice' for name in sorted(_twice(names))]
-    most = MAX_LARGE_DEVICES if any(map(is_large, spec.devices)) else MAX_DEVICES
-    if len(names) > most:
-        problems.append(f"{len(names)} devices in one slice are more than {most}")
-    if spec.shared_counters and spec.devices:
-        problems.append("devices and sharedCounters cannot share a slice")
-    if len(spec.shared_counters) > MAX_COUNTER_SETS:
-        problems.append(f"{len(spec.shared_counters)} counter sets in one slice are more than {MAX_COUNTER_SETS}")
-    for counters in spec.shared_counters:
-        problems += counter_set_problems(counters)
-    for device in spec.devices:
-        problems += sanitize(device)[1]
-    return tuple(problems)
-
-
 def counter_set_problems(counters: CounterSet) -> tuple[str, ...]:
     """Return a sentence for each reason why the API server would refuse the counter set."""
     found = _counters(counters.name, counters.counters)

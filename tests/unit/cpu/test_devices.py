@@ -20,13 +20,12 @@ from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices, publishable
-from dranode.driver.core.slices.limits import slice_problems
 from dranode.driver.core.slices.plan import published_specs
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.machine.tree import TreeFiles
 from tests.fakes.cpu import MACHINES, cpus, typed
-from tests.fakes.slices import SliceShelf
+from tests.fakes.slices import SliceShelf, slice_problems
 from tests.fakes.topology import regular, topology
 
 # Two sockets with one NUMA node each, four cores with two threads: the example of the reference sheet, 2.3.

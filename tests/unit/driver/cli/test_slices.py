@@ -17,9 +17,9 @@ from dranode.driver.cli.slices import command
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.slices.limits import slice_problems
 from dranode.driver.core.slices.plan import complete_slice
 from dranode.driver.machine.yaml_files import read_documents
+from tests.fakes.slices import slice_problems
 
 SERVER = ("--machine", "sockets=2,numa=1,l3=1,cores=4,threads=2", "--node-name", "worker1")
 

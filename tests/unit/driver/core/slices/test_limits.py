@@ -25,7 +25,8 @@ from dranode.driver.core.api.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.core.slices.limits import sanitize, slice_problems
+from dranode.driver.core.slices.limits import sanitize
+from tests.fakes.slices import slice_problems
 
 ONE = Quantity(1)
 STRING = DeviceAttribute(string="x")
