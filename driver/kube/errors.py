@@ -15,6 +15,8 @@ from dranode.driver.kube.retry import NO_ANSWER, PASSING
 NO_UID: Final = "metadata.uid is missing, which every object of an API server has; see that the address is one's"
 """The error of a document that is to be an object: an empty answer decodes to one as well."""
 _LONGEST: Final = 600
+# In seconds. No thread can wait for as long as a header may say.
+_LONGEST_WAIT: Final = 3600.0
 
 
 class ApiError(DranodeError):
@@ -82,8 +84,8 @@ def _status_object(body: bytes) -> dict[str, Any]:
 def _seconds(wait: Any) -> float:
     # The other form of the header, a date, is not used by API servers.
     try:
-        return max(0.0, float(wait))
-    except ValueError:
+        return min(max(0.0, float(wait)), _LONGEST_WAIT)
+    except (ValueError, TypeError, OverflowError):
         return 0.0
 
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranode.driver.kube.errors import error_of
 from dranode.driver.kube.retry import Backoff, Pace
 
 BACKOFF = Backoff(first=0.1, most=5.0)
@@ -42,3 +45,24 @@ def test_after_five_quiet_minutes_a_repair_is_quick_again() -> None:
     assert pace.delay(100) == 8
     assert pace.delay(306) == 1
     assert pace.repaired(306).delay(306) == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "seconds"),
+    [
+        ("30", b"", 30),
+        ("", b'{"details": {"retryAfterSeconds": 7}}', 7),
+        ("-1", b"", 0),
+        ("nan", b"", 0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", b"", 0),
+        ("", b'{"details": {"retryAfterSeconds": [7]}}', 0),
+        ("", b'{"details": {"retryAfterSeconds": 1%s}}' % (b"0" * 400), 0),
+        ("inf", b"", 3600),
+        ("99999999999", b"", 3600),
+    ],
+    ids=["header", "body", "negative", "nan", "date", "list", "no float", "for ever", "three thousand years"],
+)
+def test_what_a_server_wants_to_be_left_alone_for_can_be_waited_for(header: str, body: bytes, seconds: float) -> None:
+    error = error_of("get nodes", 429, {"retry-after": header}, body)
+    assert error.retry_after == seconds
+    assert BACKOFF.delay(0, 0.99, error.retry_after) < threading.TIMEOUT_MAX
