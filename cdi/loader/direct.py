@@ -2,7 +2,8 @@
 
 Older libraries make JSON of it first (`dranode.cdi.loader.document`). Without that step names of fields count letter by
 letter, a scalar that stands for text keeps its own spelling (`010`, not `8`), a null leaves its place in a list, own
-keys override merged ones, and the whole file must be text, also what follows the first document.
+keys override merged ones, and the whole file must be text, also what follows the first document, of which more has to
+be YAML: two tokens behind the one that ends it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dranode.cdi.spec import Spec
 
 # What Go's decoder says of a null where there is no pointer: the place keeps what it has.
 _KEPT: Final = object()
+# go.yaml.in/yaml v3 reads comments, and scans two tokens ahead for that (yaml_parser_fetch_more_tokens of v3.0.5).
+_AHEAD: Final = 2
 _TAG: Final = "tag:yaml.org,2002:"
 # Booleans of YAML 1.1 that are text by YAML 1.2, and true or false only where a boolean is expected.
 _BOOLEAN_WORDS: Final = frozenset(
@@ -36,7 +39,7 @@ def load_directly(data: bytes) -> Spec:
         CDIError: the library would not decode the file, or would crash over a null; the path says where.
     """
     _refuse_other_than_text(data)
-    node = first_document(data)
+    node = first_document(data, _AHEAD)
     if node is None:
         raise CDIError("there is no document")
     plain = _object(SPEC, node, "")

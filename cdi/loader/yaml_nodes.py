@@ -96,8 +96,12 @@ class _Composer:
         return node
 
 
-def first_document(data: bytes) -> YAMLNode | None:
+def first_document(data: bytes, ahead: int = 0) -> YAMLNode | None:
     """Compose the first document of a text; return None if there is none.
+
+    Args:
+        data: the text.
+        ahead: how many tokens the library scans behind the one at which it sees that the document has ended.
 
     Raises:
         CDIError: the Go library would refuse the text; the message has the line.
@@ -109,6 +113,7 @@ def first_document(data: bytes) -> YAMLNode | None:
             return None
         syntax.get_event()
         node = _Composer(syntax).node()
+        syntax.scan_ahead(ahead)
         syntax.get_event()
     except ReaderError as error:
         raise CDIError(f"byte {error.position}: {error.reason}") from error

@@ -62,6 +62,17 @@ class GoSyntax(Reader, Scanner, Parser):
             raise self._error(f"is nested more than {DEPTH_LIMIT} levels deep")
         super().fetch_flow_collection_start(TokenClass)
 
+    def fetch_flow_collection_end(self, TokenClass: Any) -> None:  # noqa: N803 - PyYAML's name
+        """Take a bracket that closes nothing, as behind a document, for no change of the level."""
+        level = self.flow_level
+        super().fetch_flow_collection_end(TokenClass)
+        self.flow_level = max(level - 1, 0)
+
+    def scan_ahead(self, tokens: int) -> None:
+        """Scan so many tokens behind the next one, as far as there are any; what is no token is an error."""
+        while not self.done and (self.need_more_tokens() or len(self.tokens) <= tokens):
+            self.fetch_more_tokens()
+
     def add_indent(self, column: int) -> bool:
         """Refuse what nests too deeply."""
         if len(self.indents) >= DEPTH_LIMIT:

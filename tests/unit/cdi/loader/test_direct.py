@@ -28,6 +28,41 @@ def test_what_only_the_way_by_json_takes_is_refused_with_its_place(text: str, pr
     assert str(refused.value) == problem
 
 
+JSON = (
+    '{"cdiVersion": "1.1.0", "kind": "example.com/cpu", "devices": [{"name": "d", "containerEdits": {"env": ["A=1"]}}]}'
+)
+
+
+# By yaml_parser_fetch_more_tokens of go.yaml.in/yaml v3.0.5, read, and parse_document_end, which asks for one token.
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        (f"{GOOD}...\n@", 2),
+        (f"{GOOD}...\n%FOO\n", 2),
+        (f"{GOOD}...\n] @", 3),
+        (f"{GOOD}...\n] ] @", 4),
+        # Two tokens in one: a list begins, and its first item.
+        (f"{GOOD}...\n- @", 4),
+        (f"{JSON}\n] @", 2),
+        (f"{JSON}\n] ] @", 3),
+        (f"{JSON}\n] ] ] @", 4),
+        (f"{GOOD}---\n@", 2),
+        # After a bracket that closes nothing it is as outside of brackets, where no list begins in a line's middle.
+        (f"{JSON}\n] - b", 2),
+    ],
+)
+def test_two_tokens_behind_the_end_of_the_document_have_to_be_tokens(text: str, reads: int) -> None:
+    """`reads`: which token, from that at which the end is seen, is none."""
+    released = "CDI library v1.1.1"
+    verdict = validate(text.encode())
+    assert verdict.ok
+    assert any(sentence.startswith(released) for sentence in verdict.warnings) is (reads <= 3)
+
+
+def test_what_is_no_token_where_the_document_ends_is_refused_by_all() -> None:
+    assert not validate(f"{JSON}\n@".encode()).ok
+
+
 def test_what_is_no_text_is_refused_also_after_the_document() -> None:
     with pytest.raises(CDIError, match=r"byte 94: is no text"):
         load_directly(f"{GOOD}...\n".encode() + b"\xff")
