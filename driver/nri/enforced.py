@@ -31,6 +31,7 @@ class Enforced(msgspec.Struct):
         status: the figures so far.
         drifts: what the verifier, another thread, found since it was last looked at.
         silent: whether another instance answers what is decided now, and counts it.
+        elsewhere: whether another instance may have moved containers since this one knew where they are.
         out_of_turn: whether updates are on their way that answer no request.
         resized: the container that the last request was to update, whose own update comes last.
     """
@@ -40,6 +41,7 @@ class Enforced(msgspec.Struct):
     status: EnforcementStatus = msgspec.field(default_factory=EnforcementStatus)
     drifts: tuple[Drift, ...] = ()
     silent: bool = False
+    elsewhere: bool = False
     out_of_turn: bool = False
     resized: str = ""
     # When containers were last sent a mask.

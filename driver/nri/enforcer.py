@@ -23,18 +23,20 @@ from dranode.driver.core.claims.events import Notify, Unpinned, notify_none
 from dranode.driver.core.pinning import enforcement
 from dranode.driver.core.pinning.container_index import Containers, claims_of
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.corrections import Drift, drifted
+from dranode.driver.core.pinning.corrections import Drift, drifted, overruled
 from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.core.pinning.overlaps import start_refusal
-from dranode.driver.core.pinning.pinned import Pinned
+from dranode.driver.core.pinning.pinned import Pinned, pooled
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.enforced import Enforced
 from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import ClaimSource, Inquiry
 from dranode.driver.nri.instance import ALONE, Instance
+from dranode.driver.nri.kernel_cpus import kernel_cpus
 from dranode.driver.nri.sightings import Sightings
 from dranode.driver.nri.start_gate import StartGate
 from dranode.driver.nri.unsolicited import Unsolicited
@@ -85,7 +87,7 @@ class Enforcer:
         self._inquiry = Inquiry(node, self._sightings)
         self._verifier = Verifier(root, notify)
         self._gate = StartGate(root, clock)
-        self.unsolicited = Unsolicited(self._enforced, self._inquiry, instance)
+        self.unsolicited = Unsolicited(self._enforced, self._inquiry, instance, self._catch_up)
 
     # --- what the runtime reports and requests ---
 
@@ -101,6 +103,8 @@ class Enforcer:
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         """Return what has to change of these containers: they exist, and no others."""
+        # The runtime says where all of them are.
+        self._enforced.elsewhere = False
         # The runtime synchronizes each instance apart, so that takes no turn.
         with self._speaking(allowed=self.instance.speaks):
             updates = self._said(self._synchronize(listed))
@@ -287,12 +291,27 @@ class Enforcer:
         self._enforced.called()
         self._enforced.silent = not allowed
         try:
-            if allowed and not self.instance.active:
+            if not allowed:
+                self._enforced.elsewhere = True
+            elif not self.instance.active:
                 # The active one may have prepared claims since this one last looked.
                 self._inquiry.look_again()
+            self._catch_up()
             yield
         finally:
             self._enforced.silent = False
+
+    def _catch_up(self) -> None:
+        """Find out where shared containers are that another instance may have moved, once this one speaks."""
+        snapshot = self.node.snapshot()
+        # While records cannot be read no container is moved.
+        if self._enforced.silent or not self._enforced.elsewhere or snapshot.unread is not None:
+            return
+        self._enforced.elsewhere = False
+        containers = self._enforced.containers
+        shared = tuple(each for each in containers if snapshot.pins_cpus and pooled(each, snapshot))
+        runs_on = kernel_cpus(Cgroups(self.root), (each.container for each in shared), self.clock)
+        containers.carry_out(overruled(shared, runs_on))
 
     def _said(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
         """Return what is answered of these updates: all of them, or none while this instance is silent."""

@@ -9,12 +9,11 @@ the container starts all the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.container_index import Containers
 from dranode.driver.core.pinning.corrections import Drift
 from dranode.driver.core.pinning.effective import Effective
@@ -23,6 +22,7 @@ from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
+from dranode.driver.nri.kernel_cpus import kernel_cpus
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,6 @@ PATIENCE: Final = 60.0
 
 # One that was refused itself is gone until kubelet makes it again, at the latest after five minutes.
 _FORGOTTEN_AFTER: Final = 600.0
-# How long cgroups may be read while the runtime waits, which does so for 2 s.
-_READING: Final = 0.5
 
 
 class StartGate(msgspec.Struct):
@@ -57,7 +55,8 @@ class StartGate(msgspec.Struct):
         """Return the overlaps for which a container may not start now; none if it may."""
         now = self.clock()
         cgroups = Cgroups(self.root)
-        runs_on = self._runs_on(cgroups, containers, snapshot, starting) if snapshot.pins_cpus else {}
+        asked = looked_at(containers, snapshot, starting) if snapshot.pins_cpus else ()
+        runs_on = kernel_cpus(cgroups, asked, self.clock)
         # The cgroup of a container that has ended may be there for a moment, and has no process.
         overlapping = tuple(
             each
@@ -80,18 +79,3 @@ class StartGate(msgspec.Struct):
                 "; ".join(map(str, lasting)),
             )
         return tuple(each for each in overlapping if each not in lasting)
-
-    def _runs_on(
-        self, cgroups: Cgroups, containers: Containers, snapshot: HeldSnapshot, starting: Pinned
-    ) -> Mapping[str, CPUSet]:
-        until = self.clock() + _READING
-        runs_on: dict[str, CPUSet] = {}
-        for container in looked_at(containers, snapshot, starting):
-            if self.clock() > until:
-                # The verifier looks at all of them in a moment.
-                log.warning("pod=%s container=%s: not every cgroup could be read", container.pod, container.name)
-                break
-            cpus = cgroups.effective_cpus(cgroup_folder(container.cgroup))
-            if cpus is not None:
-                runs_on[container.id] = cpus
-        return runs_on

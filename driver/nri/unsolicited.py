@@ -7,6 +7,7 @@ methods but `waiting` and `lag`, which other threads may read.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -41,11 +42,13 @@ class Unsolicited(msgspec.Struct):
         enforced: the containers.
         inquiry: finds out what a decision needs to know.
         instance: whether this instance acts, or another one.
+        catch_up: finds out where containers are that another instance may have moved.
     """
 
     enforced: Enforced
     inquiry: Inquiry
     instance: Instance
+    catch_up: Callable[[], None]
     _lag: Lag = msgspec.field(default_factory=Lag)
     # The drifts that the reconnection which was asked for is to mend.
     _reconnecting: tuple[Drift, ...] = ()
@@ -87,7 +90,9 @@ class Unsolicited(msgspec.Struct):
         now = self.enforced.clock()
         self._ask_again(now)
         if not self.instance.active:
+            self.enforced.elsewhere = True
             return ()
+        self.catch_up()
         containers = self.enforced.mended()
         snapshot = self._snapshot()
         due = tuple(changes(containers, snapshot))

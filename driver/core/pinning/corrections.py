@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.effective import Effective, difference
@@ -119,6 +120,19 @@ def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
     """
     put = ((containers.get(each.container.id), each.actual) for each in drifts)
     return ContainerChange(tuple(_with(pinned, actual) for pinned, actual in put if pinned is not None))
+
+
+def overruled(shared: Iterable[Pinned], runs_on: Mapping[str, CPUSet]) -> ContainerChange:
+    """Enter that another instance may have given containers of the shared pool another mask than this one knows of.
+
+    It may have decided by other records, or out of turn. Those that the kernel does not have where they should be, or
+    of which it says nothing, get their mask again.
+
+    Args:
+        shared: the containers.
+        runs_on: their CPUs by container id, as the kernel has them.
+    """
+    return ContainerChange(tuple(each.in_doubt() for each in shared if runs_on.get(each.container.id) != each.cpus))
 
 
 def _with(pinned: Pinned, actual: Effective) -> Pinned:

@@ -16,6 +16,7 @@ from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
@@ -136,6 +137,47 @@ def test_cpus_that_the_other_one_shared_out_before_it_knew_of_their_claim_are_ta
     assert said == {"c2": "0-1,4-7"}
     enforcer.unsolicited.answered("")
     assert enforcer.unsolicited.updates() == ()
+
+
+class Kernel(HostRoot):
+    """The kernel's word on the CPUs of every cgroup."""
+
+    cpus = "0-7"
+
+    def read_bytes(self, path: str) -> bytes:
+        if not path.endswith("/cpuset.cpus.effective"):
+            raise FileNotFoundError(path)
+        return f"{self.cpus}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "again"),
+    [("0-1,4-7", []), ("0-7", ["c2"]), (None, ["c2"])],
+    ids=["where it should be", "elsewhere", "unknown"],
+)
+@pytest.mark.parametrize("heard", ["silent", "out of turn"])
+def test_a_container_that_the_other_one_may_have_moved_is_put_where_it_should_be(
+    node: Node, word: Word, kernel: str | None, again: list[str], heard: str
+) -> None:
+    root = Kernel() if kernel else open_machine("sockets=1,cores=8")
+    enforcer = Enforcer(node, root, instance=word)
+    enforcer.configured(RuntimePeer("containerd", "v2.3.0", ""))
+    node.now = HELD
+    word.stands_in = True
+    # The first answer is this one's.
+    shared = replace(OTHER, cpus=HELD.shared, started=True, cgroup="/c2")
+    Kernel.cpus = "0-1,4-7"
+    assert enforcer.synchronize((shared,)) == ()
+    word.stands_in = False
+    # The active one knows of another claim, or none: what it answers this one is not shown.
+    if heard == "silent":
+        assert enforcer.stop(MINE) == ()
+    else:
+        assert enforcer.unsolicited.updates() == ()
+    Kernel.cpus = kernel or ""
+    word.active = True
+    assert [each.container_id for each in enforcer.stop(replace(MINE, id="c8"))] == again
+    assert enforcer.stop(replace(MINE, id="c9")) == ()
 
 
 def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
