@@ -64,7 +64,7 @@ crash hostile: export PYTHONDONTWRITEBYTECODE :=
 crash: setup
 	@$(BIN)/python -m tests.crash.points $(CRASH_OPTIONS)
 	@$(BIN)/python -m tests.crash.points --driver memory $(CRASH_OPTIONS)
-	@$(BIN)/python -m tests.crash.node_points
+	@$(BIN)/python -m tests.crash.node_points $(CRASH_OPTIONS)
 	@$(BIN)/python -m tests.crash.setting_points
 	@$(BIN)/python -m tests.crash.unsynced
 

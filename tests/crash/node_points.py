@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.crash.points import CALLS, missing, traced_calls
-from tests.crash.runs import Point, Violation, every_nth, report
+from tests.crash.points import CALLS, failures, missing, traced_calls
+from tests.crash.runs import Point, Violation, asked_for, report
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.book import BookedClaim
 from tests.hostile.node import Node
@@ -116,6 +116,7 @@ def survive(point: Point) -> bool:
         Violation: it does not.
     """
     with node() as where:
+        where.book.answers_grow = bool(point.error)
         try:
             work(where, ("-e", f"trace={point.call}", "-e", f"inject={point.injection}"))
             where.kill(TRACED)
@@ -128,11 +129,12 @@ def survive(point: Point) -> bool:
 
 def main() -> int:
     """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
-    every = every_nth("node_points", missing)
-    if every is None:
+    options = asked_for("node_points", missing, errors=True)
+    if options is None:
         return 1
     points = find_points()
-    return report("beside another instance and a runtime", points, points[::every], survive)
+    points += failures(points) if options.errors else []
+    return report("beside another instance and a runtime", points, points[:: options.every], survive)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,7 @@ CALLS: Final = (
 )  # fmt: skip
 # A call with one of these errors, in place of the kill.
 ERRORS: Final = ("ENOSPC", "EIO", "EROFS", "EMFILE")
+_FAILING: Final = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir")
 _LINE: Final = re.compile(r"^(\d+)\s+(\w+)\(")
 
 
@@ -257,12 +258,12 @@ def find_points(subject: Subject = CPU, *, life: str = "plain", errors: bool = F
             raise Violation(f"the undisturbed run told {told}: {(folder / 'log').read_text()[-500:]}")
         most = traced_calls((folder / "trace").read_text(errors="replace"))
     kills = [Point(call, number) for call in CALLS for number in range(1, most[call] + 1)]
-    failing = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir")
-    return kills + [
-        Point(point.call, point.number, error)
-        for point in kills
-        for error in (ERRORS if errors and point.call in failing else ())
-    ]
+    return kills + (failures(kills) if errors else [])
+
+
+def failures(kills: Sequence[Point]) -> list[Point]:
+    """The points at which a call fails, in place of a kill."""
+    return [Point(point.call, point.number, error) for point in kills if point.call in _FAILING for error in ERRORS]
 
 
 def traced_calls(trace: str) -> Counter[str]:

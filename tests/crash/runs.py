@@ -36,15 +36,23 @@ class Violation(Exception):  # noqa: N818 - what an invariant says
     """What must not be after a crash."""
 
 
-def every_nth(module: str, why_not: Callable[[], str]) -> int | None:
-    """Return the n of --every on the command line; None, with the reason printed, where no point can be run."""
+def asked_for(module: str, why_not: Callable[[], str], *, errors: bool = False) -> argparse.Namespace | None:
+    """Return what the command line says of the points; None, with the reason printed, where none can be run.
+
+    Args:
+        module: of `tests.crash`.
+        why_not: why no point can be run here, or empty.
+        errors: whether calls can be made to fail there.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m tests.crash.{module}")
     parser.add_argument("--every", type=int, default=1, help="run each n-th point alone")
+    if errors:
+        parser.add_argument("--errors", action="store_true", help="errors too: ENOSPC, EIO, EROFS, EMFILE")
     options = parser.parse_args()
     if reason := why_not():
         print(f"not run: {reason}")  # noqa: T201
         return None
-    return int(options.every)
+    return options
 
 
 def report(what: str, points: Sequence[Point], chosen: Sequence[T], survive_one: Callable[[T], bool]) -> int:

@@ -23,7 +23,7 @@ from dranode.driver.local.store import Store
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.ledger_rows import decoded_notes
 from tests.crash.points import CALLS, DRIVER, Run, end, missing, serving, traced_calls
-from tests.crash.runs import Point, Violation, every_nth, report
+from tests.crash.runs import Point, Violation, asked_for, report
 from tests.fakes.drivers import reference
 from tests.fakes.settings import BOOT, DEFAULT, RPS, WORKQUEUE, interrupt, quiet_claim
 from tests.fakes.waiting import eventually
@@ -191,11 +191,11 @@ def _prepare(run: Run, point: Point) -> None:
 
 def main() -> int:
     """Run every point, or every n-th; the exit status is 1 if one of them is not survived."""
-    every = every_nth("setting_points", why_not)
-    if every is None:
+    options = asked_for("setting_points", why_not)
+    if options is None:
         return 1
     points = find_points()
-    chosen = [(point, again) for point in points for again in (True, False)][::every]
+    chosen = [(point, again) for point in points for again in (True, False)][:: options.every]
     what = "with settings, each before a Prepare and an Unprepare"
     return report(what, points, chosen, lambda each: survive(each[0], again=each[1]))
 
