@@ -23,11 +23,11 @@ from dranode.driver.core.claims.events import Notify, Unpinned, notify_none
 from dranode.driver.core.pinning import enforcement
 from dranode.driver.core.pinning.container_index import Containers, claims_of
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.corrections import Drift, drifted, overruled
+from dranode.driver.core.pinning.corrections import Drift, by_configuration, drifted, overruled, to_compare
 from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.core.pinning.overlaps import start_refusal
-from dranode.driver.core.pinning.pinned import Pinned, pooled
+from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
@@ -36,7 +36,7 @@ from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import ClaimSource, Inquiry
 from dranode.driver.nri.instance import ALONE, Instance
-from dranode.driver.nri.kernel_cpus import kernel_cpus
+from dranode.driver.nri.kernel_limits import limits_in_time
 from dranode.driver.nri.sightings import Sightings
 from dranode.driver.nri.start_gate import StartGate
 from dranode.driver.nri.unsolicited import Unsolicited
@@ -45,8 +45,6 @@ from dranode.driver.nri.verifier import Verifier
 log = logging.getLogger(__name__)
 
 Starts = Callable[[Collection[str]], None]
-# How long cgroups may be read before Synchronize is answered, for which a runtime waits 2 s.
-_READING: Final = 0.5
 # How many containers one line of the log names.
 _NAMED: Final = 20
 
@@ -155,7 +153,8 @@ class Enforcer:
     def _synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         found = self._enforced.drifts
         drifts = (*self.unsolicited.reconnecting, *found)
-        effective = self._verifier.read(listed, _READING)
+        running = ((each, by_configuration(each)) for each in listed if each.started)
+        effective = limits_in_time(Cgroups(self.root), running, self.clock)
 
         def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
             return enforcement.synchronize(snapshot, listed, evidence, drifts, effective)
@@ -302,16 +301,15 @@ class Enforcer:
             self._enforced.silent = False
 
     def _catch_up(self) -> None:
-        """Find out where shared containers are that another instance may have moved, once this one speaks."""
+        """Find out where containers are that another instance may have moved, once this one speaks."""
         snapshot = self.node.snapshot()
         # While records cannot be read no container is moved.
         if self._enforced.silent or not self._enforced.elsewhere or snapshot.unread is not None:
             return
         self._enforced.elsewhere = False
         containers = self._enforced.containers
-        shared = tuple(each for each in containers if snapshot.pins_cpus and pooled(each, snapshot))
-        runs_on = kernel_cpus(Cgroups(self.root), (each.container for each in shared), self.clock)
-        containers.carry_out(overruled(shared, runs_on))
+        limits = limits_in_time(Cgroups(self.root), to_compare(containers, snapshot), self.clock)
+        containers.carry_out(overruled(containers, snapshot, limits))
 
     def _said(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
         """Return what is answered of these updates: all of them, or none while this instance is silent."""

@@ -22,7 +22,7 @@ from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
-from dranode.driver.nri.kernel_cpus import kernel_cpus
+from dranode.driver.nri.kernel_limits import kernel_cpus
 
 log = logging.getLogger(__name__)
 

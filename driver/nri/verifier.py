@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from collections.abc import Container as Collection
 
 import msgspec
-from msgspec.structs import replace
 
 from dranode.driver.core.api.page_sizes import page_size_name
 from dranode.driver.core.api.quantity import Quantity
@@ -17,13 +15,13 @@ from dranode.driver.core.claims.events import DriftRepaired, HugePagesStillCappe
 from dranode.driver.core.pinning.container_index import Containers, claims_of
 from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.corrections import Drift, drift, effective_of, has_what_it_should
-from dranode.driver.core.pinning.effective import Effective
 from dranode.driver.core.pinning.hugepages import limit_sums
 from dranode.driver.core.pinning.mending import REPAIRS, Repairs
 from dranode.driver.core.pinning.pinned import expected, having
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
+from dranode.driver.nri.kernel_limits import kernel_limits
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +69,7 @@ class Verifier(msgspec.Struct):
         )
         cgroups = Cgroups(self.root)
         read = {
-            each.container.id: _read(cgroups, each.container, effective_of(expected(each, snapshot)))
+            each.container.id: kernel_limits(cgroups, each.container, effective_of(expected(each, snapshot)))
             for each in settled
         }
         seen = drift(settled, snapshot, {key: effective for key, effective in read.items() if effective})
@@ -93,20 +91,6 @@ class Verifier(msgspec.Struct):
         self._look_at_quotas(cgroups, containers(), snapshot)
         self._look_at_pages(cgroups, containers(), snapshot)
         return drifts
-
-    def read(self, listed: Iterable[Container], seconds: float) -> dict[str, Effective]:
-        """Return what running containers may use, by the kernel: of as many of them as can be read in that time."""
-        cgroups = Cgroups(self.root)
-        until = time.monotonic() + seconds
-        found: dict[str, Effective] = {}
-        for container in listed:
-            if time.monotonic() > until:
-                break
-            if container.started:
-                effective = _read(cgroups, container, configured(container))
-                if effective:
-                    found[container.id] = effective
-        return found
 
     def met(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: HeldSnapshot) -> None:
         """Take note of drifts that were found when a runtime connected, which its answer repairs."""
@@ -160,18 +144,6 @@ class Verifier(msgspec.Struct):
             pod, claims = each.container.pod, claims_of(each.container, containers, snapshot)
             log.warning("pod=%s claim=%s: %s", pod, ",".join(map(str, claims)) or "-", sentence)
             self.notify(HugePagesStillCapped(pod, claims, sentence))
-
-
-def configured(container: Container) -> Effective:
-    """Return what the kernel should say of a container, by its configuration."""
-    return Effective(container.cpus or None, container.mems or None, container.hugepages)
-
-
-def _read(cgroups: Cgroups, container: Container, expected: Effective) -> Effective:
-    """Return what the kernel says of a container, as far as there is something to compare it with."""
-    folder = cgroup_folder(container.cgroup)
-    cpus = None if expected.cpus is None else cgroups.effective_cpus(folder)
-    return replace(cgroups.memory(folder, expected), cpus=cpus)
 
 
 def _pod_folder(container: Container) -> str:

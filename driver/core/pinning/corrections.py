@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.effective import Effective, difference
 from dranode.driver.core.pinning.hugepages import limits_over
-from dranode.driver.core.pinning.pinned import Pinned, expected, resources_for
+from dranode.driver.core.pinning.pinned import Pinned, expected, keeps_memory, pooled, resources_for
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 
 
@@ -85,6 +84,11 @@ def settled(
     return ContainerChange(tuple(put), drop, snapshot), tuple(updates)
 
 
+def by_configuration(container: Container) -> Effective:
+    """Return what the kernel should say of a container, by its configuration."""
+    return Effective(container.cpus or None, container.mems or None, container.hugepages)
+
+
 def effective_of(resources: Resources) -> Effective:
     """Return what the kernel should say of a container that has been given these resources."""
     return Effective(resources.cpus or None, resources.mems or None, resources.hugepages)
@@ -122,17 +126,55 @@ def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
     return ContainerChange(tuple(_with(pinned, actual) for pinned, actual in put if pinned is not None))
 
 
-def overruled(shared: Iterable[Pinned], runs_on: Mapping[str, CPUSet]) -> ContainerChange:
-    """Enter that another instance may have given containers of the shared pool another mask than this one knows of.
+def to_compare(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Container, Effective]]:
+    """Yield the containers that another instance may have moved, with what this one knows them to have been given.
 
-    It may have decided by other records, or out of turn. Those that the kernel does not have where they should be, or
-    of which it says nothing, get their mask again.
+    Those with claims come first: one that is left out keeps what it has, and one of the shared pool gets it again.
+    """
+    for pinned in sorted(containers, key=lambda each: not each.claims):
+        last = _last_given(pinned, snapshot)
+        if last:
+            yield pinned.container, last
+
+
+def overruled(containers: Containers, snapshot: HeldSnapshot, limits: Mapping[str, Effective]) -> ContainerChange:
+    """Enter that another instance may have given containers something else than this one knows of.
+
+    It may have decided by other records or settings, or out of turn. Those of which the kernel says another thing get
+    what they should have again. So do those of the shared pool of whose CPUs it says nothing, because every claim that
+    comes or goes moves them; what else a container has follows from its own claims, so silence shows nothing amiss.
 
     Args:
-        shared: the containers.
-        runs_on: their CPUs by container id, as the kernel has them.
+        containers: those that are known.
+        snapshot: what is on record.
+        limits: the kernel's limits by container id, as far as they were asked for by `to_compare`.
     """
-    return ContainerChange(tuple(each.in_doubt() for each in shared if runs_on.get(each.container.id) != each.cpus))
+    after = ((each, _overruled(each, snapshot, limits.get(each.container.id, Effective()))) for each in containers)
+    return ContainerChange(tuple(new for pinned, new in after if new is not pinned))
+
+
+def _overruled(pinned: Pinned, snapshot: HeldSnapshot, actual: Effective) -> Pinned:
+    if pinned.mems and actual.nodes is not None and actual.nodes != pinned.mems and keeps_memory(pinned, snapshot):
+        # The other one may have read the records that this one lacks.
+        pinned = replace(pinned, mems=actual.nodes)
+    silent = actual.cpus is None and snapshot.pins_cpus and pooled(pinned, snapshot)
+    differing = _last_given(pinned, snapshot).beside(_counting(actual, pinned, snapshot))[1]
+    if not (silent or differing):
+        return pinned
+    if pinned.unheard:
+        # The other one may have had kubelet's word, so that it stays on a claim's CPUs where it is on such.
+        return replace(pinned, cpus=pinned.cpus if actual.cpus is None else actual.cpus, doubtful=True)
+    return pinned.in_doubt()
+
+
+def _last_given(pinned: Pinned, snapshot: HeldSnapshot) -> Effective:
+    """Return what the kernel should say of a container, by what it was given and as far as that is decided here."""
+    sizes = {size for size, _ in expected(pinned, snapshot).hugepages}
+    return Effective(
+        pinned.cpus if snapshot.pins_cpus else None,
+        pinned.mems or None,
+        tuple(pair for pair in pinned.hugepages if pair[0] in sizes),
+    )
 
 
 def _with(pinned: Pinned, actual: Effective) -> Pinned:

@@ -147,9 +147,14 @@ def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
     if pinned.unsure or snapshot.unread is not None or (pinned.unheard and _on_held(pinned, snapshot)):
         return Resources(pinned.cpus, pinned.mems, lift_quota=any(claim.lift_quota for claim in claims))
     right = resources_for(claims, snapshot, pinned.hugepages)
-    if pinned.memory_unsure or snapshot.memory_unread is not None:
+    if keeps_memory(pinned, snapshot):
         return replace(right, mems=pinned.mems, hugepages=NO_LIMITS)
     return right
+
+
+def keeps_memory(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
+    """Return whether a container keeps its memory, because what its claims hold of that is not known."""
+    return pinned.unsure or pinned.memory_unsure or snapshot.lacks_claims
 
 
 def _on_held(pinned: Pinned, snapshot: HeldSnapshot) -> bool:

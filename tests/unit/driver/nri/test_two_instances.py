@@ -15,7 +15,8 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinning.joined import JoinedSnapshots
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcement_status import EnforcementStatus
@@ -140,14 +141,16 @@ def test_cpus_that_the_other_one_shared_out_before_it_knew_of_their_claim_are_ta
 
 
 class Kernel(HostRoot):
-    """The kernel's word on the CPUs of every cgroup."""
+    """The kernel's word on every cgroup: its files, of which those are missing that are empty here."""
 
-    cpus = "0-7"
+    cpus, mems, pages = "0-7", "", ""
 
     def read_bytes(self, path: str) -> bytes:
-        if not path.endswith("/cpuset.cpus.effective"):
+        files = {"cpuset.cpus.effective": self.cpus, "cpuset.mems.effective": self.mems, "hugetlb.2MB.max": self.pages}
+        text = files.get(path.rpartition("/")[2])
+        if not text:
             raise FileNotFoundError(path)
-        return f"{self.cpus}\n".encode()
+        return f"{text}\n".encode()
 
 
 @pytest.mark.parametrize(
@@ -178,6 +181,103 @@ def test_a_container_that_the_other_one_may_have_moved_is_put_where_it_should_be
     word.active = True
     assert [each.container_id for each in enforcer.stop(replace(MINE, id="c8"))] == again
     assert enforcer.stop(replace(MINE, id="c9")) == ()
+
+
+HUGE = 2 << 20
+OF_MEMORY = HeldClaim(ClaimRef("default", "mine", "m"), pods=frozenset(("p1",))).with_parts(
+    (Part(0, nodes=CPUSet((1,)), binds=True, hugepages=((HUGE, 4 * HUGE),)),)
+)
+MEMORY = HeldSnapshot(
+    {"m": OF_MEMORY},
+    mems=CPUSet((0, 1)),
+    variable="DRANODE_MEMS_",
+    cdi_kind="dra.memory/claim",
+    pins_cpus=False,
+    page_sizes=(HUGE,),
+)
+WITH_MEMORY = replace(MINE, env=("DRANODE_MEMS_m=1",), started=True, cgroup="/c1", mems=CPUSet((1,)))
+UNREAD = Unread("the ledger is damaged")
+
+
+def joined(memory: HeldSnapshot) -> HeldSnapshot:
+    """Return what is on record where the CPU driver speaks for the memory driver too."""
+    both = JoinedSnapshots()
+    both.put("dra.cpu", EMPTY)
+    return both.put("dra.memory", memory)
+
+
+class Bench:
+    """An instance that spoke, was silent meanwhile, and speaks again."""
+
+    def __init__(self, before: HeldSnapshot, container: Container, cpus: str = "0-7") -> None:
+        self.kernel, self.node, self.word = Kernel(), Node(before), Word(stands_in=True)
+        self.kernel.cpus, self.kernel.mems, self.kernel.pages = cpus, "1", str(4 * HUGE)
+        self.enforcer = Enforcer(self.node, self.kernel, instance=self.word)
+        self.enforcer.configured(RuntimePeer("containerd", "v2.3.0", ""))
+        assert self.enforcer.synchronize((container,)) == ()
+
+    def again(self) -> list[tuple[str, Resources]]:
+        """Return what containers get when it speaks again."""
+        self.word.stands_in = False
+        assert self.enforcer.stop(OTHER) == ()
+        self.word.active = True
+        return [(each.container_id, each.resources) for each in self.enforcer.stop(OTHER)]
+
+
+@pytest.mark.parametrize("before", [MEMORY, joined(MEMORY)], ids=["alone", "beside CPUs"])
+@pytest.mark.parametrize(
+    ("mems", "pages", "back"),
+    [
+        ("1", 4 * HUGE, False),
+        ("0-1", 4 * HUGE, True),
+        ("1", 0, True),
+        # Kubelet counts the claims too, and may have given more.
+        ("1", 9 * HUGE, False),
+        ("", 4 * HUGE, False),
+    ],
+    ids=["as given", "other nodes", "fewer pages", "more pages", "unknown"],
+)
+def test_memory_that_the_other_one_may_have_taken_out_of_turn_is_given_back(
+    before: HeldSnapshot, mems: str, pages: int, *, back: bool
+) -> None:
+    mine = replace(WITH_MEMORY, cpus=before.shared, hugepages=((HUGE, 4 * HUGE),))
+    bench = Bench(before, mine)
+    bench.kernel.mems, bench.kernel.pages = mems, str(pages)
+    given = Resources(before.shared, CPUSet((1,)), hugepages=((HUGE, 4 * HUGE),))
+    assert bench.again() == ([("c1", given)] if back else [])
+    assert bench.enforcer.stop(replace(OTHER, id="c9")) == ()
+
+
+def test_pages_that_the_other_one_gave_by_its_settings_are_taken_back() -> None:
+    bench = Bench(MEMORY, replace(OTHER, id="c3", started=True, cgroup="/c3", hugepages=((HUGE, 4 * HUGE),)))
+    bench.node.now = replace(MEMORY, exclusive_pages=True)
+    assert [(key, each.hugepages) for key, each in bench.again()] == [("c3", ((HUGE, 0),))]
+    bench.word.active = False
+    # The other one may share pages out that belong to claims alone here.
+    assert bench.again() == [("c3", Resources(hugepages=((HUGE, 0),)))]
+    bench.kernel.pages = "0"
+    assert bench.again() == []
+
+
+def test_nodes_that_only_the_other_one_can_know_are_left_as_the_kernel_has_them() -> None:
+    before = joined(MEMORY)
+    bench = Bench(before, replace(WITH_MEMORY, cpus=before.shared, hugepages=((HUGE, 4 * HUGE),)))
+    bench.node.now = joined(replace(MEMORY, unread=UNREAD))
+    bench.kernel.mems = "0"
+    assert bench.again() == []
+    # What moves its CPUs names the nodes too.
+    bench.node.now = replace(bench.node.now, reserved=CPUSet((0,)))
+    assert [each.resources for each in bench.enforcer.stop(OTHER)] == [Resources(CPUSet(range(1, 8)), CPUSet((0,)))]
+
+
+@pytest.mark.parametrize(("kernel", "again"), [("2-3", CLAIM.cpus), ("4-5", HELD.shared), ("", HELD.shared)])
+def test_one_that_kubelet_is_silent_about_stays_on_a_claims_cpus_where_the_other_one_has_put_it(
+    kernel: str, again: CPUSet
+) -> None:
+    others = replace(HELD, claims={"a": replace(CLAIM, pods=frozenset())})
+    bench = Bench(others, replace(MINE, started=True, cgroup="/c1", cpus=others.shared), cpus=str(others.shared))
+    bench.kernel.cpus = kernel
+    assert [each.cpus for _, each in bench.again()] == [again]
 
 
 def test_it_knows_what_the_other_one_gave_and_keeps_a_claim_for_its_container(
