@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tests.bench.peer.usage import Usage, usage
 
 _SECONDS = 60
 # Those of the image, as the Dockerfile sets them, and of deploy/daemonset.yaml.
-_ENVIRONMENT = ("MALLOC_ARENA_MAX=1", "MALLOC_TRIM_THRESHOLD_=131072", "DRANODE_LOG_FORMAT=json")
+_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "DRANODE_LOG_FORMAT": "json"}
 # Short, so that the sockets in the folders of this benchmark have names that a socket may have.
 _POD = "0f3c7f0c"
 _NAMESPACE = """
@@ -41,33 +41,43 @@ mount --bind "$1/cdi" /run/cdi && mount --bind "$1/nri" /run/nri && shift && exe
 # As the program `dranode` calls it.
 _PROGRAM = "from dranode.driver.cli import main; main()"
 
-# The command of a driver, by the folder in which it works and its group of devices.
-Command = Callable[[Path, str], Sequence[str]]
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a driver is called.
+
+    Attributes:
+        arguments: its command line, of the folder in which it works and its group of devices.
+        environment: its variables.
+    """
+
+    arguments: Callable[[Path, str], Sequence[str]]
+    environment: Mapping[str, str]
 
 
 def dranode(python: Path) -> Command:
     """This project's driver, as the environment of this interpreter has it."""
-    # Another environment has bytecode of its own.
-    own = [] if python == Path(sys.executable) else ["-u", "PYTHONPYCACHEPREFIX"]
+    # Another environment has bytecode of its own, and an empty prefix is none.
+    own = {} if python == Path(sys.executable) else {"PYTHONPYCACHEPREFIX": ""}
 
-    def command(folder: Path, group_by: str) -> Sequence[str]:
-        program = ["env", *own, *_ENVIRONMENT, str(python), "-c", _PROGRAM, "serve"]
+    def arguments(folder: Path, group_by: str) -> Sequence[str]:
+        program = [str(python), "-c", _PROGRAM, "serve"]
         where = ["--drivers=cpu", "--node-name", "node", "--kubelet-root", str(folder / "kubelet")]
         pod = ["--pod-uid", _POD, "--http-address", "127.0.0.1:0", "--metrics-address", "127.0.0.1:0"]
         return [*program, *where, *pod, "--group-by", group_by, "--reserved-cpus", "0"]
 
-    return command
+    return Command(arguments, {**_ENVIRONMENT, **own})
 
 
 def peer(program: Path) -> Command:
     """dra-driver-cpu, as a program of these options."""
 
-    def command(folder: Path, group_by: str) -> Sequence[str]:
+    def arguments(folder: Path, group_by: str) -> Sequence[str]:
         host = [str(program), "--kubeconfig", str(folder / "kubeconfig")]
         where = ["--hostname-override", "node", "--kubelet-root-dir", str(folder / "kubelet")]
         return [*host, *where, "--bind-address", "127.0.0.1:0", "--group-by", group_by, "--reserved-cpus", "0"]
 
-    return command
+    return Command(arguments, {})
 
 
 @dataclass(slots=True)
@@ -137,7 +147,11 @@ def serving(
     with (folder / "log").open("ab") as log:
         began = time.perf_counter()
         process = subprocess.Popen(
-            [*within, *command(folder, group_by)], cwd=folder, stderr=log, stdout=log, env=_environment(api)
+            [*within, *command.arguments(folder, group_by)],
+            cwd=folder,
+            stderr=log,
+            stdout=log,
+            env=_environment(api, command.environment),
         )
         try:
             started, endpoint = _registered(process, folder, began)
@@ -158,8 +172,8 @@ def serving(
             process.wait(20)
 
 
-def _environment(api: Api) -> dict[str, str]:
-    return environment(KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT=str(api.port))
+def _environment(api: Api, own: Mapping[str, str]) -> dict[str, str]:
+    return {**environment(KUBERNETES_SERVICE_HOST="127.0.0.1", KUBERNETES_SERVICE_PORT=str(api.port)), **own}
 
 
 def _registered(process: subprocess.Popen[bytes], folder: Path, began: float) -> tuple[Started, str]:
