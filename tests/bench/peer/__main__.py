@@ -269,6 +269,7 @@ class Bench:
         self.note(what, name, value)
 
     def _rounds(self, drivers: Mapping[str, tuple[Driver, Runtime]], case: str, numbers: Sequence[int]) -> None:
+        every: dict[tuple[str, str], list[float]] = {}
         for number in range(self.rounds + 2):
             time.sleep(_REFILL)
             for name, (driver, _) in drivers.items():
@@ -280,9 +281,13 @@ class Bench:
                     used = driver.usage().since(before)
                     if number < 2:
                         continue  # the first ones warm up
+                    every.setdefault((call, name), []).extend(took)
                     self.note(f"{call}, {case}: p50, ms", name, statistics.median(took))
                     self.note(f"{call}, {case}: CPU a call, us", name, used.cpu / len(numbers))
                     self.note(f"{call}, {case}: switches a call", name, used.switches / len(numbers))
+        # Of all rounds together, since those of one are too few.
+        for (call, name), took in every.items():
+            self.note(f"{call}, {case}: p99, ms", name, statistics.quantiles(took, n=100, method="inclusive")[-1])
 
     def _all(
         self,
