@@ -22,7 +22,7 @@ def test_one_input(data: bytes) -> None:
             read_ledger(path)
         with contextlib.suppress(DranodeError):
             LedgerCopy(path).read()
-        list(rows_in([path]))
+        list(rows_in(path))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import UsedClaim, used_claims
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.ledger_reading import had_ledger, read_ledger
 from dranode.driver.node.ledger_rows import Contents, Damaged
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def _picture(root: Root, kubelet_root: Path) -> FleetPicture:
 
 
 def _recorded(plugins: Path, drivers: tuple[str, ...]) -> list[str]:
-    """Return the drivers that have a ledger, among those asked for, or among all."""
+    """Return the drivers that have or had a ledger, among those asked for, or among all."""
     try:
         # Path.glob ignores folders without permission, but the claims of their ledgers count too.
         names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
-        return [name for name in names if name in (drivers or names) and is_there(plugins / name / "ledger.db")]
+        return [name for name in names if name in (drivers or names) and had_ledger(plugins / name / "ledger.db")]
     except (FileNotFoundError, NotADirectoryError):
         fail(f"{plugins} is not there; name kubelet's root with --kubelet-root")
     except OSError as error:

@@ -10,8 +10,8 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import UsageError
-from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger_reading import had_ledger
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.plugin import Plugin
@@ -44,7 +44,7 @@ def command(
     for plugin in _plugins(drivers, root):
         folder = Path(kubelet_root).absolute() / "plugins" / plugin.driver
         try:
-            there = is_there(folder / "ledger.db")
+            there = had_ledger(folder / "ledger.db")
         except OSError as error:
             fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
         if not there:

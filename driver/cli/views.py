@@ -17,9 +17,8 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.ledger_reading import had_ledger, read_ledger
 from dranode.driver.picture.fleet import FleetPicture
 from dranode.driver.picture.node import DriverView
 
@@ -106,14 +105,14 @@ def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple
 
 
 def _others(kubelet_root: Path | None, known: set[str], unseen: list[str]) -> list[str]:
-    """The drivers that have a ledger and are not among those that are known."""
+    """The drivers that have or had a ledger and are not among those that are known."""
     if kubelet_root is None:
         return []
     plugins = kubelet_root / "plugins"
     try:
         # Path.glob passes over folders that may not be looked into.
         names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
-        return [name for name in names if name not in known and is_there(plugins / name / "ledger.db")]
+        return [name for name in names if name not in known and had_ledger(plugins / name / "ledger.db")]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

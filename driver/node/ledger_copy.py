@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -86,7 +86,10 @@ class LedgerCopy:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LedgerError(f"the copy of the ledger {self.path} cannot be read: {error.strerror}") from error
+            raise LedgerError(
+                f"the copy of the ledger {self.path} cannot be read: {error.strerror}; it may have claims that the "
+                "ledger lacks: see to the disk, or remove the copy so that the ledger counts as it is"
+            ) from error
         head = _decoded(_Head, lines[0])
         if head is not None and head.copy > _VERSION:
             raise LedgerError(
@@ -223,14 +226,16 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
     return Copied(at, records, doubt, boot, whole, closed, notes, lost)
 
 
-def rows_in(paths: Iterable[Path]) -> Iterator[Record]:
-    """The records whose rows stand whole anywhere in these files, forgotten ones among them.
+def rows_in(path: Path) -> Iterator[Record]:
+    """The records whose rows stand whole anywhere in a file, forgotten ones among them; none if there is no file.
 
     A row ends with its body and its checksum; the columns before it follow from the body.
+
+    Raises:
+        OSError: the file cannot be read.
     """
-    for path in paths:
-        with contextlib.suppress(OSError):
-            yield from _rows(read_regular(path))
+    with contextlib.suppress(FileNotFoundError):
+        yield from _rows(read_regular(path))
 
 
 def _rows(data: bytes) -> Iterator[Record]:

@@ -10,13 +10,13 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.machine.presence import is_there, status_of
+from dranode.driver.machine.presence import is_there
 from dranode.driver.node.ledger_rows import HEADER_BYTES, header_damage
 
 BUSY_SECONDS: Final = 5.0
@@ -25,17 +25,25 @@ BUSY_SECONDS: Final = 5.0
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 
 
+def copy_path(path: Path) -> Path:
+    """Return where the copy of a ledger lies."""
+    return path.with_name(f"{path.name}-copy")
+
+
 class CorruptLedgerError(LedgerError):
     """SQLite says that the file is no database or damaged; it may be moved aside and rebuilt."""
 
 
 def damage_of(path: Path) -> str | None:
-    """Return what is wrong with the file before SQLite reads it; None if nothing is or if there is none.
+    """Return what is wrong with the file before SQLite reads it; None if nothing is or if there never was one.
 
     Raises:
         OSError: it cannot be read.
     """
-    return header_damage(_header(path)) or _emptied(path)
+    # Looked for before the file, which another process may be making.
+    beside = [each for each in (f"{path.name}-wal", f"{path.name}-shm") if is_there(path.with_name(each))]
+    header = _header(path)
+    return header_damage(header) if header or not beside else _bereft(path, beside)
 
 
 def _header(path: Path) -> bytes:
@@ -45,15 +53,14 @@ def _header(path: Path) -> bytes:
         return b""
 
 
-def _emptied(path: Path) -> str | None:
-    """Return what is wrong with an empty file that has a journal's index: SQLite makes one after the file's first page.
+def _bereft(path: Path, beside: Sequence[str]) -> str:
+    """Return what is wrong with a journal or its index without a file: SQLite makes them after the file's first page.
 
-    Another process may have the index open still, and then the file can be used neither as it is nor as a new one.
+    It would remove the journal, with rows that may stand there alone. Another process may have the index open still,
+    and then the file can be used neither as it is nor as a new one.
     """
-    index = path.with_name(f"{path.name}-shm")
-    status = status_of(path)
-    emptied = status is not None and status.st_size == 0 and is_there(index)
-    return f"it is empty, and {index.name} lies beside it" if emptied else None
+    lie = "lie" if len(beside) > 1 else "lies"
+    return f"it is {'empty' if is_there(path) else 'gone'}, and {' and '.join(beside)} {lie} beside it"
 
 
 def refuse_damage(path: Path, damage: str | None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dranode.driver.machine.presence import is_there
-from dranode.driver.node.ledger_file import BUSY_SECONDS, damage_of, errors_in, refuse_damage
+from dranode.driver.node.ledger_file import BUSY_SECONDS, copy_path, damage_of, errors_in, refuse_damage
 from dranode.driver.node.ledger_rows import (
     Contents,
     contents_of,
@@ -22,27 +22,47 @@ from dranode.driver.node.ledger_rows import (
 )
 
 
+def had_ledger(path: Path) -> bool:
+    """Return whether a driver has a ledger at a path, or has left its copy there.
+
+    Raises:
+        OSError: it cannot be looked for.
+    """
+    return is_there(path) or is_there(copy_path(path))
+
+
 def read_ledger(path: Path) -> Contents:
     """The rows of a ledger that a driver may have open, without disturbing it.
 
     Raises:
-        LedgerError: it cannot be read. A ledger that is not there has no rows.
+        LedgerError: it cannot be read, or it is gone and left its copy. One that never was there has no rows.
     """
     with errors_in(path):
-        if not is_there(path):
-            return Contents((), ())
-        try:
-            return _read_only(path)
-        except sqlite3.OperationalError as error:
-            # The journal of a driver that was killed wants to be recovered, which takes writing beside it.
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-                raise
-        with tempfile.TemporaryDirectory(prefix="dranode-") as folder:
-            return _read_only(_duplicate(path, Path(folder)))
+        # Looked for before the ledger, which a driver may be making: it makes the copy last.
+        copied = is_there(copy_path(path))
+        contents = _read(path)
+        if contents is None:
+            beside = f"{copy_path(path).name} lies beside it, from which a driver that starts makes it anew"
+            refuse_damage(path, f"it has no tables, and {beside}" if copied else None)
+        return contents or Contents((), ())
 
 
-def _read_only(path: Path) -> Contents:
+def _read(path: Path) -> Contents | None:
     refuse_damage(path, damage_of(path))
+    if not is_there(path):
+        return None
+    try:
+        return _read_only(path)
+    except sqlite3.OperationalError as error:
+        # The journal of a driver that was killed wants to be recovered, which takes writing beside it.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+    with tempfile.TemporaryDirectory(prefix="dranode-") as folder:
+        return _read_only(_duplicate(path, Path(folder)))
+
+
+def _read_only(path: Path) -> Contents | None:
+    """Return the rows of a ledger; None if it has no tables."""
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
     db.text_factory = text
     with contextlib.closing(db):
@@ -51,7 +71,7 @@ def _read_only(path: Path) -> Contents:
         refuse_damage(path, schema_damage(db))
         # A driver that was killed while it made the file leaves one without tables.
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            return Contents((), ())
+            return None
         rows, bodies = read_rows(db)
         refuse_damage(path, index_damage(db, rows))
         meta = read_meta(db)

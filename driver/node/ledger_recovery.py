@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import Copied, prepared_under, salvaged
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy, rows_in
-from dranode.driver.node.ledger_file import CorruptLedgerError, move_aside
+from dranode.driver.node.ledger_file import CorruptLedgerError, copy_path, move_aside
 from dranode.driver.node.ledger_rows import Contents
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class LedgerRecovery:
         self.notes = ""
         self.notes_lost = ""
         self.path = path
-        self._copy = LedgerCopy(path.with_name(f"{path.name}-copy"))
+        self._copy = LedgerCopy(copy_path(path))
         # The commits of the transaction at hand, with their numbers.
         self._commits: list[tuple[int, Commit]] = []
 
@@ -46,7 +46,7 @@ class LedgerRecovery:
         """The ledger's contents, mended by the copy; the copy says the same then.
 
         Raises:
-            CorruptLedgerError: the copy has commits that the ledger lacks.
+            CorruptLedgerError: the copy has commits that the ledger lacks, or may have.
             LedgerError: the copy cannot be used, or the ledger not be written.
         """
         copied = self._copy.read(contents.bodies)
@@ -55,6 +55,8 @@ class LedgerRecovery:
                 f"the ledger {self.path} is not the one that was written last: it ends with commit {contents.commits} "
                 f"and its copy with {copied.commits}"
             )
+        if copied is not None and not copied.whole and not (contents.commits or contents.records or contents.damaged):
+            raise CorruptLedgerError(f"the ledger {self.path} is new, and the damaged copy of another lies beside it")
         if copied is not None and contents.damaged and copied.whole and copied.commits == contents.commits:
             contents = self._mended(ledger, contents, copied)
         if contents.notes_damage:
@@ -162,7 +164,8 @@ class LedgerRecovery:
         """
         files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
         copied = self._copy.read()
-        found = salvaged(copied, specs, rows_in(files), self.boot_id)
+        rows, unread = _rows_of(files)
+        found = salvaged(copied, specs, rows, self.boot_id, unread)
         # First what is known: a process that dies from here on leaves it in the copy.
         self._copy.write(found)
         aside = move_aside(self.path)
@@ -180,3 +183,15 @@ class LedgerRecovery:
                 ledger.set_meta("boot_id", prepared_under(copied, specs, self.boot_id))
         finally:
             ledger.close()
+
+
+def _rows_of(files: Iterable[Path]) -> tuple[tuple[Record, ...], str]:
+    """Return the records that stand in these files, and why there may be others; the latter is empty if none can."""
+    rows: list[Record] = []
+    unread: list[str] = []
+    for path in files:
+        try:
+            rows.extend(rows_in(path))
+        except OSError as error:
+            unread.append(f"{path} cannot be read ({error.strerror})")
+    return tuple(rows), ", and ".join(unread)

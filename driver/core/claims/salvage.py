@@ -3,6 +3,7 @@
     what is left                                             is on record again           new claims
     a copy that is whole and up to date                      what it says                 as ever
     CDI specs of ours (they lie in memory: since the boot)   they, the copy and the rows  as ever
+    the same, and rows that cannot be read                   they and the copy            none, until somebody says so
     neither                                                  the copy and the rows        none, until somebody says so
 
 The copy is not flushed with each commit, so after a power cut it is up to date only if it was closed. A copy or
@@ -49,7 +50,9 @@ class Copied(msgspec.Struct, frozen=True):
         return self.whole and (self.closed or self.boot == boot)
 
 
-def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[Record], boot: str) -> Copied:
+def salvaged(
+    copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[Record], boot: str, unread: str = ""
+) -> Copied:
     """Return what is to be on record again.
 
     Args:
@@ -57,6 +60,7 @@ def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[
         specs: what the CDI specs on the node say, by UID.
         rows: what was found in the damaged file.
         boot: the boot now.
+        unread: why that file may have other rows; empty if it was read.
     """
     copy = copied or Copied(whole=False)
     records = dict(copy.records)
@@ -66,7 +70,8 @@ def salvaged(copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[
         for row in rows:
             before = records.get(row.uid)
             records[row.uid] = row if before is None else _both(before, row)
-        doubt = doubt or ("" if specs else LOST)
+        # Specs are written again one after another after a boot: of the others only rows would tell.
+        doubt = doubt or (f"{LOST}: {unread}" if unread else "" if specs else LOST)
         specs = {uid: found for uid, found in specs.items() if not _covers(records.get(uid), found)}
         records |= {uid: found for uid, found in specs.items() if not found.lost}
     records |= {uid: found for uid, found in specs.items() if uid not in records}

@@ -350,8 +350,16 @@ def test_what_is_not_there_to_be_seen_stops_nothing(way: Way, path: str, unseen:
         shutil.rmtree(gone)
     else:
         gone.unlink()
+        gone.with_name("ledger.db-copy").unlink(missing_ok=True)
     status, stations, _ = way.explain()
     assert (status, next(name for name, passed, _ in stations if passed == "unseen")) == (0, unseen)
+
+
+def test_a_ledger_that_left_its_copy_is_not_taken_for_one_without_the_claim(way: Way) -> None:
+    (way.folder / f"{KUBELET}/plugins/{DRIVER}/ledger.db").unlink()
+    ((name, passed, sentence),) = way.explain()[1]
+    assert (name, passed) == ("node", "unseen")
+    assert "ledger.db-copy lies beside it" in sentence
 
 
 def test_a_cdi_spec_that_may_not_be_read_stops_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,8 @@ from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.ledger import DOUBTFUL, Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.ledger_file import CorruptLedgerError
+from dranode.driver.node.ledger_reading import had_ledger, read_ledger
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import lose_copy, reference
@@ -316,6 +318,131 @@ def test_a_copy_that_lacks_a_commit_is_not_written_from_what_a_damaged_ledger_st
     header(tmp_path)
     reboot(tmp_path)
     assert "run `dranode forget-lost" in str(prepare(opened(tmp_path), claim(5)))
+
+
+def beside_its_journal(folder: Path) -> None:
+    ledger(folder).unlink()
+
+
+def emptied_beside_its_journal(folder: Path) -> None:
+    ledger(folder).write_bytes(b"")
+
+
+def unreadable(path: Path) -> None:
+    """Put a file in its place whose first byte the kernel answers with an I/O error."""
+    path.unlink(missing_ok=True)
+    path.symlink_to("/proc/self/mem")
+
+
+def unreadable_file(folder: Path) -> None:
+    unreadable(ledger(folder))
+
+
+def header_and_unreadable_journal(folder: Path) -> None:
+    header(folder)
+    unreadable(ledger(folder).with_name("ledger.db-wal"))
+
+
+def a_folder_in_its_place(folder: Path) -> None:
+    ledger(folder).unlink()
+    ledger(folder).mkdir()
+
+
+def untouched(folder: Path) -> None:
+    assert folder.is_dir()
+
+
+def copy_at(folder: Path) -> Path:
+    return folder / "data" / "ledger.db-copy"
+
+
+def empty_copy(folder: Path) -> None:
+    copy_at(folder).write_bytes(b"")
+
+
+def junk_as_copy(folder: Path) -> None:
+    copy_at(folder).write_bytes(b"junk\n" * 9)
+
+
+def unreadable_copy(folder: Path) -> None:
+    unreadable(copy_at(folder))
+
+
+def folder_as_copy(folder: Path) -> None:
+    copy_at(folder).unlink()
+    copy_at(folder).mkdir()
+
+
+UNREAD = [unreadable_file, a_folder_in_its_place]
+UNREAD_COPIES = [unreadable_copy, folder_as_copy]
+MORE_HARM = [beside_its_journal, emptied_beside_its_journal, header_and_unreadable_journal, *UNREAD]
+COPIES = [untouched, lose_copy, empty_copy, junk_as_copy, *UNREAD_COPIES]
+
+
+@pytest.mark.parametrize("rebooted", [False, True], ids=["", "rebooted"])
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("harm", [untouched, *HARM, *MORE_HARM])
+def test_whatever_befalls_ledger_and_copy_no_claim_is_lost_in_silence(
+    tmp_path: Path, harm: Callable[[Path], None], copy: Callable[[Path], None], *, rebooted: bool
+) -> None:
+    if (rebooted, copy) == (True, lose_copy) and harm in (gone, emptied, journal_gone):
+        pytest.skip("nothing is left that tells the node from a new one, or the ledger from an older one")
+    before = with_claims(tmp_path)
+    harm(tmp_path)
+    copy(tmp_path)
+    if rebooted:
+        reboot(tmp_path)
+    node = opened(tmp_path, "boot-2" if rebooted else BOOT)
+    answer = prepare(node, claim(4))
+    if harm in UNREAD or copy in UNREAD_COPIES:
+        assert re.search("the (copy of the )?ledger .* cannot be (read|used): I", str(answer))
+    elif isinstance(answer, Prepared):
+        held = {uid: holding.cpus for uid, holding in node.store.book.held.holdings.items()}
+        assert all(before[uid].held <= held[uid] for uid in before)
+        assert held["uid-4"].isdisjoint(CPUSet.union(record.held for record in before.values()))
+    else:
+        assert "nothing new is handed out" in str(answer)
+        assert node.unfinished.missing()
+
+
+def test_rows_of_a_journal_whose_file_is_gone_are_on_record_again(tmp_path: Path) -> None:
+    before = with_claims(tmp_path)
+    beside_its_journal(tmp_path)
+    lose_copy(tmp_path)
+    reboot(tmp_path)
+    with pytest.raises(CorruptLedgerError, match=r"it is gone, and ledger\.db-wal and ledger\.db-shm lie beside it"):
+        read_ledger(ledger(tmp_path))
+    node = opened(tmp_path)
+    assert before.keys() <= {record.uid for record in node.records()}
+    assert node.unfinished.missing() == (LOST,)
+
+
+def test_rows_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
+    with_claims(tmp_path)
+    header_and_unreadable_journal(tmp_path)
+    lose_copy(tmp_path)
+    # As long as specs are written again after a boot, some claims have none.
+    for path in sorted((tmp_path / "cdi").iterdir())[:1]:
+        path.unlink()
+    node = opened(tmp_path)
+    wal = ledger(tmp_path).with_name("ledger.db-wal")
+    assert node.unfinished.missing() == (f"{LOST}: {wal} cannot be read (Input/output error)",)
+    assert "run `dranode forget-lost" in str(prepare(node, claim(4)))
+
+
+@pytest.mark.parametrize("harm", [gone, emptied])
+@pytest.mark.parametrize("copy", [untouched, junk_as_copy])
+def test_commands_take_no_ledger_that_left_a_copy_for_one_without_rows(
+    tmp_path: Path, harm: Callable[[Path], None], copy: Callable[[Path], None]
+) -> None:
+    with_claims(tmp_path)
+    harm(tmp_path)
+    copy(tmp_path)
+    assert had_ledger(ledger(tmp_path))
+    with pytest.raises(CorruptLedgerError, match=r"it has no tables, and ledger\.db-copy lies beside it"):
+        read_ledger(ledger(tmp_path))
+    lose_copy(tmp_path)
+    assert read_ledger(ledger(tmp_path)).records == ()
 
 
 def attack(folder: Path, dice: random.Random) -> None:
