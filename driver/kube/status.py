@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 # The claim is gone, or is another one of its name, or was taken back meanwhile: there is nothing to say any more.
 _PAST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 
+# How many claims it is remembered of that their entries were removed: far more than in the time that a read may take.
+_CAPACITY: Final = 1000
+
 
 class _Said(msgspec.Struct, frozen=True):
     """The status to write of a claim.
@@ -73,6 +76,9 @@ class ClaimStatus:
         self._outbox: Outbox[_Said] = Outbox(f"{driver}-status", self._send, timing, fatal, pending)
         # The UIDs of claims whose status may have entries of this process.
         self._written: set[str] = set()
+        # Those from whose status this process has removed its entries last, the oldest first: a read that has entries
+        # was made before, and handed over by another driver or overtaken by the removal.
+        self._removed: dict[str, None] = {}
 
     def say(
         self,
@@ -93,7 +99,7 @@ class ClaimStatus:
             still: asked before it is written: whether the claim is as it is said to be.
         """
         none = is_said(self._driver, (), before)
-        overtakes = self._outbox.sends(claim.uid)
+        overtakes = self._outbox.sends(claim.uid) or claim.uid in self._removed
         said = _Said(claim, states, before, self._now(), first=new and none, anyway=overtakes, still=still)
         if not none and said.entries(self._driver) is None:
             self._outbox.take_back(claim.uid)
@@ -110,6 +116,11 @@ class ClaimStatus:
     def close(self, seconds: float) -> None:
         """Write what waits, for no longer than `seconds`."""
         self._outbox.close(seconds)
+
+    def _remember(self, uid: str) -> None:
+        self._removed[uid] = None
+        if len(self._removed) > _CAPACITY:
+            del self._removed[next(iter(self._removed))]
 
     def _send(self, said: _Said) -> None:
         claim = said.claim
@@ -128,6 +139,9 @@ class ClaimStatus:
         # Before the request, because one that fails may have been carried out all the same.
         if entries:
             self._written.add(claim.uid)
+            self._removed.pop(claim.uid, None)
+        else:
+            self._remember(claim.uid)
 
         def request(root: str, version: str) -> APIRequest:
             return APIRequest(

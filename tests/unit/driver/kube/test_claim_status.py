@@ -12,6 +12,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import DeviceState, device_statuses
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.status import ClaimStatus
+from tests.fakes.waiting import eventually
 
 CLAIM = ClaimRef("default", "a", "uid-a")
 READY = (DeviceState("node", "lamp-0", None, ready=True, reason="Prepared", message="ok"),)
@@ -148,6 +149,33 @@ def test_a_status_that_the_claim_has_already_is_not_written(world: World) -> Non
     world.later(1.0)
     world.status.close(10)
     assert world.written == [["lamp-0"]]
+
+
+def test_a_status_that_was_removed_after_the_claim_was_read_is_written_again(world: World) -> None:
+    world.status.say(CLAIM, READY, (), new=True)
+    world.later(1.0)
+    world.server.wait(1)
+    world.status.withdraw(CLAIM)
+    world.later(1.0)
+    world.server.wait(2)
+    eventually(lambda: not world.status._outbox.sends(CLAIM.uid))
+    world.status.say(CLAIM, READY, world.server.written[0])
+    world.later(1.0)
+    world.server.wait(3)
+    assert world.written == [["lamp-0"], [], ["lamp-0"]]
+    eventually(lambda: not world.status._outbox.sends(CLAIM.uid))
+    world.status.say(CLAIM, READY, world.server.written[2])
+    world.status.close(10)
+    assert len(world.written) == 3
+
+
+def test_removals_are_remembered_of_a_thousand_claims_at_most(world: World) -> None:
+    for written in (600, 1200):
+        for number in range(written - 600, written):
+            world.status.withdraw(ClaimRef("default", f"c{number}", f"uid-{number}"))
+        world.later(1.0)
+        world.server.wait(written)
+    assert list(world.status._removed) == [f"uid-{number}" for number in range(200, 1200)]
 
 
 def test_a_status_that_overtakes_another_on_its_way_is_written(world: World) -> None:
