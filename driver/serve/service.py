@@ -131,7 +131,8 @@ class DriverService:
             if self.listener.rolling:
                 self._share()
             # kubelet waits for this. A container that is made before the runtime is connected is met when it is.
-            self.listener.calls.answer_with(self._cluster, self._cluster.reporting(self.node))
+            claims = self._cluster.claims_for(self.plugin.driver)
+            self.listener.calls.answer_with(claims, self._cluster.reporting(self.node))
             self.listener.calls.give_way(_GIVEN_WAY_SECONDS)
             self.node.follow()
             if self._make_counts is not None:

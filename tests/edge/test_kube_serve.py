@@ -123,6 +123,39 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
         assert "Traceback" not in it.log()
 
 
+def test_a_claim_over_several_drivers_is_read_once_for_all_of_them(api: ApiServer) -> None:
+    results = [
+        {"request": "cpus", "driver": CPU, "device": "cpudevnuma001", "consumedCapacity": {"dra.cpu/cpu": "2"}},
+        {"request": "mem", "driver": "dra.memory", "device": "memory-numa1", "consumedCapacity": {"size": "64Mi"}},
+    ]
+    api.put(
+        "resourceclaims",
+        {
+            "metadata": {"namespace": "default", "name": "a", "uid": "uid-a"},
+            "spec": {},
+            "status": {
+                "allocation": {"devices": {"results": [{**one, "pool": "node", "shareID": SHARE} for one in results]}},
+                "reservedFor": [{"resource": "pods", "name": "pod-a", "uid": "pod-uid-a"}],
+            },
+        },
+    )
+    drivers = {ClaimRef("default", "a", "uid-a"): frozenset({CPU, "dra.memory"})}
+    with serving(api, "--drivers", "cpu,memory") as it:
+        it.kubelet.register([CPU, "dra.memory"], PATIENCE)
+
+        def reads() -> int:
+            """Prepare the claim; how often it was read."""
+            before = len(api.requests("GET", "/resourceclaims/a"))
+            (answer,) = it.kubelet.prepare(drivers).values()
+            assert isinstance(answer, Prepared)
+            assert len(answer.devices) == 2
+            it.kubelet.unprepare(drivers)
+            return len(api.requests("GET", "/resourceclaims/a")) - before
+
+        # More often only where more than a second passes between the calls.
+        it.eventually(lambda: reads() == 1)
+
+
 def test_what_others_do_to_the_slices_is_undone(api: ApiServer) -> None:
     with serving(api) as it:
         (published,) = it.eventually(it.slices)

@@ -14,7 +14,7 @@ from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from tests.fakes.drivers import reference
 
 if TYPE_CHECKING:
-    from dranode.driver.core.claims.calls import Preparer
+    from dranode.driver.core.claims.calls import Claims, Preparer
     from dranode.driver.node.node import NodeClaims
 
 
@@ -38,6 +38,10 @@ class MemoryCluster:
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         return {ref: self.claims.get(ref, ClaimError(f"claim {ref} does not exist")) for ref in refs}
+
+    def claims_for(self, driver: str) -> Claims:
+        del driver
+        return self
 
     def publish(self, driver: str, inventory: Inventory) -> None:
         self.published.append(inventory)
