@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.kubelet.methods import Method, Unary
@@ -27,18 +27,15 @@ _BITS: Final = 7
 log = logging.getLogger(__name__)
 
 
-class RegistrationStatus(NamedTuple):
-    """kubelet's last word; `reason` is empty when it took the driver."""
-
-    ok: bool
-    reason: str = ""
-
-
 class Registration:
     """The registration of one driver.
 
     kubelet does not try again after it has turned a driver down, so a rejection goes to `rejected`, which ends the
     process with kubelet's reason.
+
+    Attributes:
+        asked: whether kubelet has asked for the driver.
+        registered: whether it has registered the driver, by its last word.
     """
 
     def __init__(self, driver: str, endpoint: Path, versions: tuple[str, ...], rejected: Callable[[str], None]) -> None:
@@ -47,7 +44,7 @@ class Registration:
         self._info = plugin_info("DRAPlugin", driver, str(endpoint), versions)
         self._rejected = rejected
         self.asked = threading.Event()
-        self.status: RegistrationStatus | None = None
+        self.registered = False
 
     def methods(self) -> dict[str, Method]:
         """The gRPC methods `GetInfo` and `NotifyRegistrationStatus`, by path (`/<service>/<method>`)."""
@@ -63,8 +60,8 @@ class Registration:
 
     def _notify(self, request: Any, awaited: Awaited = always) -> bytes:
         del awaited
-        self.status = RegistrationStatus(request.plugin_registered, request.error)
-        if request.plugin_registered:
+        self.registered = request.plugin_registered
+        if self.registered:
             log.info("registered driver=%s", self._driver)
         else:
             self._rejected(f"kubelet turned the driver {self._driver} down: {request.error or 'it gave no reason'}")

@@ -29,7 +29,7 @@ def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | N
     registration = listener.registration
     if not registration.asked.is_set():
         yield f"kubelet has not asked for the driver at {listener.sockets.registration}"
-    elif registration.status is None or not registration.status.ok:
+    elif not registration.registered:
         yield "kubelet has asked for the driver and not registered it"
     if pinning is not None and not pinning.synchronized:
         yield f"the container runtime has not told of its containers over NRI at {pinning.socket}"
