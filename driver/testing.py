@@ -89,7 +89,7 @@ def check_plugin(
     for device, claim in tried:
         _check_life(node, device, claim)
         _must(machine is None or machine.contents() == before, f"Unprepare of {device.name} {_UNDONE}")
-    claims = [allocated(_ref(claim), claim, plugin) for _, claim in tried]
+    claims = [allocated(ClaimRef.of(claim), claim, plugin) for _, claim in tried]
     check_decisions(plugin, node.inventory, claims)
     if isinstance(plugin, Configures):
         for asked in claims:
@@ -126,7 +126,7 @@ def _check_discovery(plugin: Plugin) -> tuple[Device, ...]:
 
 
 def _check_life(node: NodeClaims, device: Device, claim: ResourceClaim) -> None:
-    ref = _ref(claim)
+    ref = ClaimRef.of(claim)
     prepared = _prepared(node, claim)
     _must([one.device for one in prepared] == [device.name], f"grant() must answer for {device.name}, once")
     _must(_prepared(node, claim) == prepared, f"a repeated Prepare of {device.name} must answer the same")
@@ -264,13 +264,13 @@ def _check_restart(node: NodeClaims, claim: ResourceClaim, folder: Path) -> None
     again = NodeClaims(node.plugin, folder / "data", folder / "cdi")
     again.open()
     _must(_prepared(again, claim) == prepared, "after a restart a repeated Prepare must answer the same")
-    _must(_unprepared(again, _ref(claim)) is None, "after a restart Unprepare must succeed")
+    _must(_unprepared(again, ClaimRef.of(claim)) is None, "after a restart Unprepare must succeed")
     again.close()
 
 
 def _check_stranger(node: NodeClaims, plugin: Plugin) -> None:
     stranger = _claim(plugin, "stranger", (Device(name="no-such-device"),))
-    answer = node.prepare({_ref(stranger): stranger})[stranger.metadata.uid]
+    answer = node.prepare({ClaimRef.of(stranger): stranger})[stranger.metadata.uid]
     _must(not isinstance(answer, Prepared), "a claim for a device that does not exist must be refused")
     nothing = ClaimRef("default", "never-prepared", "uid-never-prepared")
     _must(_unprepared(node, nothing) is None, "Unprepare of a claim that was never prepared must succeed")
@@ -305,12 +305,8 @@ def _least(device: Device, key: str) -> str:
     return (policy.default if policy and policy.default else capacity.value).text
 
 
-def _ref(claim: ResourceClaim) -> ClaimRef:
-    return ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
-
-
 def _prepared(node: NodeClaims, claim: ResourceClaim) -> tuple[PreparedDevice, ...]:
-    answer = node.prepare({_ref(claim): claim})[claim.metadata.uid]
+    answer = node.prepare({ClaimRef.of(claim): claim})[claim.metadata.uid]
     match answer:
         case Prepared(devices):
             return devices

@@ -194,12 +194,13 @@ def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
 
 def verdict_line(findings: tuple[Finding, ...]) -> str:
     """Return how many findings stop the driver, and how many warn: `2 faults stop it, 1 warning`."""
+    from dranode.driver.core.api.sentence import number_of
     from dranode.driver.core.diagnosis.facts import Severity
 
     stops = sum(finding.severity is Severity.STOPS for finding in findings)
     warnings = len(findings) - stops
     faults = "nothing stops it" if not stops else f"{stops} fault{' stops' if stops == 1 else 's stop'} it"
-    return f"{faults}, {warnings} warning{'' if warnings == 1 else 's'}"
+    return f"{faults}, {number_of(warnings, 'warning')}"
 
 
 def _all_nodes(

@@ -201,7 +201,7 @@ class Explainer:
         if plugin is None or self.cluster is None:
             return ""
         devices = self.cluster.published(driver, place)
-        ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
+        ref = ClaimRef.of(claim)
         return refused_beforehand(ref, claim, plugin, place, None if devices is None else Inventory(devices))
 
     def _rest(self, place: str, driver: str, claim: str) -> Iterator[Station]:

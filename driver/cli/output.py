@@ -41,15 +41,10 @@ def emit(document: Any, output: str) -> bool:
     elif output == "yaml":
         import yaml
 
-        click.echo(yaml.safe_dump(_plain(document), sort_keys=False, allow_unicode=True), nl=False)
+        from dranode.driver.core.api.documents import without_tuples
+
+        click.echo(yaml.safe_dump(without_tuples(document), sort_keys=False, allow_unicode=True), nl=False)
     return output in ("json", "yaml")
-
-
-def _plain(value: Any) -> Any:
-    # YAML's safe dumper knows lists, not tuples.
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceSlice
+from dranode.driver.core.api.sentence import number_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +20,7 @@ def show_slices(screen: Console, slices: Iterable[ResourceSlice], *, most: int |
 
     slices = tuple(slices)
     devices = [(published.spec.driver, device) for published in slices for device in published.spec.devices]
-    screen.print(f"{_count(len(devices), 'device')} in {_count(len(slices), 'ResourceSlice')}", style="bold")
+    screen.print(f"{number_of(len(devices), 'device')} in {number_of(len(slices), 'ResourceSlice')}", style="bold")
     table = columns("driver", "device", "capacity", "attributes")
     for driver, device in devices[:most]:
         # Names of hardware may have brackets, which rich would read as markup.
@@ -34,10 +35,6 @@ def show_slices(screen: Console, slices: Iterable[ResourceSlice], *, most: int |
     rest = Counter(driver for driver, _ in devices[len(devices) if most is None else most :])
     for driver, count in sorted(rest.items()):
         screen.print(f"... and {count} more of {driver}; `dranode slices` shows them all")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _capacities(device: Device) -> str:

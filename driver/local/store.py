@@ -12,12 +12,12 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from dranode.cdi.regular_file import read_regular
-from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1
+from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1, without_tuples
 from dranode.driver.core.api.errors import ClaimGoneError, DocumentError, DranodeError
 from dranode.driver.core.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dranode.driver.core.claims.held import ClaimRef
@@ -51,7 +51,7 @@ class Store(msgspec.Struct, frozen=True):
         path = self._path(type(value), value.metadata.namespace, value.metadata.name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, yaml.dump(_plain(document), Dumper=yaml.CSafeDumper, sort_keys=False))
+            _replace(path, yaml.dump(without_tuples(document), Dumper=yaml.CSafeDumper, sort_keys=False))
         except OSError as error:
             raise DranodeError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -142,9 +142,3 @@ def _replace(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -23,6 +23,14 @@ def status_of(path: Path) -> os.stat_result | None:
         return None
 
 
+def file_number(path: str | Path) -> int:
+    """Return the inode of the file at a path, which another file in its place has not; 0 if none is to be seen."""
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116 - three times a call; a Path costs more than that
+    except OSError:
+        return 0
+
+
 def is_there(path: Path) -> bool:
     """Return whether there is a file or folder at a path, with links followed.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import restarted
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import NOTES_LOST
+from dranode.driver.machine.presence import file_number
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.ledger_file import CorruptLedgerError
 from dranode.driver.node.ledger_recovery import LedgerRecovery
@@ -322,11 +322,4 @@ def _with_owner(record: Record, before: Record | None) -> Record:
 
 def _inodes(path: Path) -> tuple[int, ...]:
     """Return which files the ledger, its journal and the journal's index are; 0 for one that is not there."""
-    return tuple(map(_inode, (str(path), f"{path}-wal", f"{path}-shm")))
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino  # noqa: PTH116 - three times a call; a Path costs more than that
-    except OSError:
-        return 0
+    return tuple(map(file_number, (str(path), f"{path}-wal", f"{path}-shm")))

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.machine.presence import file_number
 from dranode.driver.process.locks import FileLock
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Turns:
     def _replace(self, cause: Exception) -> None:
         """Remove a damaged file, unless the other instance has done so."""
         with self._replacing.held():
-            if _inode(self._path) != self._inode:
+            if file_number(self._path) != self._inode:
                 return
             for suffix in ("-wal", "-shm", ""):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
@@ -138,16 +139,16 @@ class Turns:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        if self._db is not None and _inode(self._path) != self._inode:
+        if self._db is not None and file_number(self._path) != self._inode:
             self.close()
         if self._db is None:
             # Noted for a failure as well: it is this file that was found damaged, and none that replaces it.
-            self._inode = _inode(self._path)
+            self._inode = file_number(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute(_CREATE)
-            self._inode = _inode(self._path)
+            self._inode = file_number(self._path)
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield self._db
@@ -161,10 +162,3 @@ class Turns:
 def _is_damage(error: Exception) -> bool:
     # SQLite quotes damaged bytes in its message, which Python cannot read.
     return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
-
-
-def _inode(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0

@@ -182,7 +182,7 @@ def _damage(contents: Contents, claim: ResourceClaim | None) -> str:
 def _same(claim: ResourceClaim | None, record: Record | None, plugin: Plugin) -> bool | None:
     if claim is None or record is None or claim.status.allocation is None:
         return None
-    ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
+    ref = ClaimRef.of(claim)
     try:
         return known(allocated(ref, claim, plugin), record) is not Known.CHANGED
     except DranodeError:

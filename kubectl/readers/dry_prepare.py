@@ -53,7 +53,7 @@ def dry_prepare(claim: ResourceClaim, contents: Contents, specs: Specs, plugin: 
     other = _other_options(claim, plugin, inventory)
     if other:
         return DryAnswer(unseen=other)
-    ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
+    ref = ClaimRef.of(claim)
     records, blocked = _known(contents, lying, specs, plugin)
     held = Held.of(holdings(record for record in records if record.uid != ref.uid))
     try:

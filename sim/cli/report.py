@@ -10,6 +10,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import reporting, write_pictures
 from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.sentence import number_of
 from dranode.driver.machine.root import Root
 from dranode.sim.cli.release import asked_features, release_options
 
@@ -75,8 +76,8 @@ def command(
     devices = sum(len(node.devices) for node in picture.nodes)
     size = Path(html).stat().st_size
     click.echo(
-        f"{html} ({size / 1000:.0f} kB): {_count(len(picture.nodes), 'node')}, {_count(devices, 'device')}, "
-        f"{_count(len(picture.moments[-1].claims), 'claim')}, {len(picture.waiting)} waiting"
+        f"{html} ({size / 1000:.0f} kB): {number_of(len(picture.nodes), 'node')}, {number_of(devices, 'device')}, "
+        f"{number_of(len(picture.moments[-1].claims), 'claim')}, {len(picture.waiting)} waiting"
     )
     for note in picture.notes:
         click.echo(f"not seen: {note}", err=True)
@@ -120,7 +121,3 @@ def _node(root: Root, kubelet_root: str | None) -> FleetPicture:
     from dranode.driver.plugins import load_installed
 
     return machine_picture("Node", root, driver_views(load_installed(root), records_root(root, kubelet_root)))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.sentence import number_of
 from dranode.sim.fit.additions import Addition, NodeModel, additions_for
 from dranode.sim.fit.evictions import EvictionPlan, evictions_for
 from dranode.sim.fit.fragments import Fragment, fragments_of
@@ -95,11 +96,6 @@ def show_changes(screen: Console, changes: Changes) -> None:
         show_moves(screen, pod, moves)
     if changes.additions:
         show_additions(screen, changes.additions)
-
-
-def number_of(number: int, what: str) -> str:
-    """`1 move`, `2 moves`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def room_document(room: Room) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class LocalRun:
         """Allocate and prepare pod by pod, in the order given; a claim that fails has its `error` in the result."""
         # Nothing else writes this store meanwhile, and reading it all again for every pod takes the longest by far.
         self._published = self.slices()
-        self._claims = {_ref(claim): claim for claim in self.store.list(ResourceClaim)}
+        self._claims = {ClaimRef.of(claim): claim for claim in self.store.list(ResourceClaim)}
         results: list[ClaimResult] = []
         for number, pod in enumerate(workload.pods, start=1):
             progress(f"pod {number} of {len(workload.pods)}: {pod.name}")
@@ -166,8 +166,8 @@ class LocalRun:
         pod: dict[ClaimRef, frozenset[str]] = {}
         for claim in claims:
             self.store.put(claim)
-            self._claims[_ref(claim)] = claim
-            pod[_ref(claim)] = self._drivers(claim)
+            self._claims[ClaimRef.of(claim)] = claim
+            pod[ClaimRef.of(claim)] = self._drivers(claim)
         answers = self.kubelet.prepare(pod)
         self._pods.append(pod)
         cpus = {record.uid: str(record.cpus) for record in self.records() if record.cpus}
@@ -175,7 +175,7 @@ class LocalRun:
         for record in self.records():
             amounts.setdefault(record.uid, {}).update(record.amounts)
         for claim in claims:
-            answer = answers[_ref(claim)]
+            answer = answers[ClaimRef.of(claim)]
             prepared = isinstance(answer, Prepared)
             yield ClaimResult(
                 namespace=claim.metadata.namespace,
@@ -223,10 +223,6 @@ class LocalRun:
         if failures:
             raise failures[0]
         return not any(ref.uid in remaining for ref in refs)
-
-
-def _ref(claim: ResourceClaim) -> ClaimRef:
-    return ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
 
 
 def _failed(claim: ResourceClaim, error: str, notes: tuple[str, ...] = ()) -> ClaimResult:

@@ -116,7 +116,7 @@ def allocated_claim(
 
 def reference(claim: ResourceClaim) -> ClaimRef:
     """The claim's identity as kubelet sends it."""
-    return ClaimRef(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
+    return ClaimRef.of(claim)
 
 
 def plain(claim: ResourceClaim) -> Any:

@@ -44,6 +44,13 @@ _UNKNOWN: Final = "contains unknown field "
 _AT: Final = re.compile(r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$")
 
 
+def without_tuples(document: Any) -> Any:
+    """Return a plain document with lists for its tuples, which PyYAML's safe dumpers refuse."""
+    if isinstance(document, dict):
+        return {key: without_tuples(inner) for key, inner in document.items()}
+    return [without_tuples(inner) for inner in document] if isinstance(document, (list, tuple)) else document
+
+
 def _decode_hook(kind: type, raw: Any) -> Any:
     if kind is Quantity:
         if isinstance(raw, (str, int)) and not isinstance(raw, bool):

@@ -1,4 +1,7 @@
-"""Makes values that others wrote safe to print: one line of limited length, without terminal control characters."""
+"""Puts values into sentences: numbers with their nouns, and what others wrote so that it is safe to print.
+
+That is one line of limited length, without terminal control characters.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +29,8 @@ def one_sentence(text: str) -> str:
     if len(line) <= LONGEST:
         return line
     return f"{line[:_START]} ... ({len(line) - _START - _END} characters left out) ... {line[-_END:]}"
+
+
+def number_of(number: int, noun: str) -> str:
+    """Return how many there are: `1 move`, `2 moves`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -6,10 +6,14 @@ A claim holds devices (by name) and, where the driver hands out CPUs, CPUs. Admi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
+
+if TYPE_CHECKING:
+    from dranode.driver.core.api.resource import ResourceClaim
 
 
 class ClaimRef(msgspec.Struct, frozen=True):
@@ -18,6 +22,11 @@ class ClaimRef(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     uid: str
+
+    @classmethod
+    def of(cls, claim: ResourceClaim) -> ClaimRef:
+        """Return the identity of a claim that was read."""
+        return cls(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.name else f"with UID {self.uid}"

@@ -43,7 +43,7 @@ def claim(name: str, *devices: str, admin: bool = False, share: str | None = Non
 
 
 def ref(asked: ResourceClaim) -> ClaimRef:
-    return ClaimRef(asked.metadata.namespace, asked.metadata.name, asked.metadata.uid)
+    return ClaimRef.of(asked)
 
 
 @pytest.fixture
