@@ -15,7 +15,7 @@ _MOST_SKEW: Final = 10
 
 
 def dra_api_missing(facts: Facts) -> Iterator[Fault]:
-    """The server does not serve DRA in a version that we know."""
+    """The server does not serve DRA in a version that dranode knows."""
     versions = facts.cluster.versions if facts.cluster is not None else None
     if versions is not None and not set(versions) & set(_VERSIONS):
         offered = f"only {', '.join(versions)}" if versions else "nothing"
@@ -37,7 +37,7 @@ def kubelet_too_old(facts: Facts) -> Iterator[Fault]:
 
 
 def node_missing(facts: Facts) -> Iterator[Fault]:
-    """There is no such Node."""
+    """The API server has no Node of this name."""
     if facts.cluster is not None and facts.cluster.node is False:
         yield Fault(
             f'there is no Node "{facts.options.node}", so no slice can be published for it',

@@ -15,7 +15,7 @@ _GATES: Final = {
 
 
 def options_refused(facts: Facts) -> Iterator[Fault]:
-    """The driver would not start."""
+    """The driver would not start with its options on this machine."""
     for sentence in facts.options.refusals:
         yield Fault(sentence, "change the option, or see what `dranode machine show` says of this machine")
 
@@ -176,7 +176,7 @@ def socket_path_too_long(facts: Facts) -> Iterator[Fault]:
 
 
 def no_cpuset_controller(facts: Facts) -> Iterator[Fault]:
-    """The kernel cannot pin containers."""
+    """The kernel cannot pin containers: no cgroup hierarchy has the cpuset controller."""
     if facts.node is not None and facts.node.cpuset is False and facts.options.pinning:
         yield Fault(
             "the kernel's cgroups have no cpuset controller here, so no container can be pinned",
@@ -262,7 +262,7 @@ def records_missing(facts: Facts) -> Iterator[Fault]:
 
 
 def record_quarantined(facts: Facts) -> Iterator[Fault]:
-    """A row is damaged."""
+    """A row of the ledger is damaged; what its claim holds stays held."""
     for ledger in _records(facts):
         for damaged in ledger.damaged:
             yield Fault(
@@ -283,7 +283,7 @@ def cdi_spec_missing(facts: Facts) -> Iterator[Fault]:
 
 
 def cdi_spec_left_over(facts: Facts) -> Iterator[Fault]:
-    """A CDI spec without a record."""
+    """A CDI spec of the driver has no record."""
     for ledger in _records(facts):
         for path in ledger.orphans:
             yield Fault(

@@ -1,4 +1,4 @@
-"""The manual's page on pods that do not start has a row for each cause, and tests seed what it says."""
+"""The manual has a row for each cause of a pod that does not start, and for each finding of `doctor`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.rules import RULES
 from tests.unit.kubectl.test_causes import SEEDS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "pod-does-not-start.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "pod-does-not-start.md").read_text()
+FINDINGS = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## What `doctor` names")[2]
 # Seeded on a node, where there are records, specs, a runtime's configuration and cgroups.
 ON_NODE = {
     StopCause.NOT_PREPARED,
@@ -33,3 +36,23 @@ def test_every_row_says_what_to_do() -> None:
 
 def test_every_cause_is_seeded() -> None:
     assert {seed.cause for seed in SEEDS} | ON_NODE | ELSEWHERE == set(StopCause)
+
+
+def test_the_page_on_trouble_says_of_every_rule_of_doctor_what_it_means() -> None:
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (stops|warns) \| (.+) \|$", FINDINGS, re.MULTILINE)
+    means = {rule.code: " ".join((rule.look.__doc__ or "").split()) for rule in RULES}
+    assert rows == [(rule.code, rule.severity.value, means[rule.code]) for rule in RULES]
+
+
+def test_the_page_on_trouble_names_what_our_drivers_add_to_doctor() -> None:
+    sources = (path.read_text() for folder in ("cpu", "gpu", "memory") for path in (ROOT / folder).rglob("*.py"))
+    added = [code for source in sources for code in re.findall(r'HardwareProblem\(\s*"([a-z0-9-]+)"', source)]
+    named = re.findall(r"^\| `([a-z0-9-]+)` \| [^|]+ \|$", FINDINGS, re.MULTILINE)
+    assert added
+    assert sorted(added) == sorted(named)
+
+
+def test_the_change_log_counts_causes_and_rules() -> None:
+    text = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    assert f"`explain` names one of {len(StopCause)} causes" in text
+    assert f"`doctor` says by {len(RULES)} rules" in text
