@@ -19,9 +19,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dranode.driver.core.api.errors import in_words
+from dranode.driver.kubelet.grpc_connection import ONCE, GrpcConnection
 from dranode.driver.kubelet.grpc_values import RPCError, Status
 from dranode.driver.kubelet.http2 import Ended, HungUpError, Request, ServerConnection
 from dranode.driver.kubelet.methods import Method, Unary
@@ -34,133 +35,9 @@ _ANSWERING: Final = 4
 # For threads whose calls outlast a stop's grace.
 _JOIN_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 0.01
-_READ: Final = 1 << 16
 _BACKLOG: Final = 128
-# A peer that takes nothing of what it is sent is none.
-_MAX_UNSENT: Final = 8 << 20
 # Where the process has no descriptor left, none comes back sooner for being asked for all the time.
 _NO_DESCRIPTOR_SECONDS: Final = 0.1
-
-
-_ONCE: Final = select.EPOLLIN | select.EPOLLONESHOT
-
-
-class _Stream:
-    """An answer that may have many messages, as `methods.Stream` says. Any thread may use it."""
-
-    def __init__(self, connection: _Connection, number: int, encode: Callable[[Any], bytes]) -> None:
-        self._connection = connection
-        self._number = number
-        self._encode = encode
-        self.gone: Callable[[], None] = lambda: None
-
-    def send(self, message: Any) -> None:
-        self._connection.say(lambda http2: http2.send(self._number, self._encode(message)))
-
-    def finish(self) -> None:
-        self._connection.streams.pop(self._number, None)
-        self._connection.say(lambda http2: http2.finish(self._number))
-
-    @property
-    def behind(self) -> bool:
-        return self._connection.waits(self._number)
-
-
-class _Connection:
-    """One peer. Any thread may read and say something; the kernel names it to one thread at a time (EPOLLONESHOT)."""
-
-    def __init__(self, sock: socket.socket, poll: select.epoll) -> None:
-        self.sock = sock
-        self.streams: dict[int, _Stream] = {}
-        self._poll = poll
-        self._http2 = ServerConnection()
-        self._lock = threading.Lock()
-        # What is read first is taken in first.
-        self._reading = threading.Lock()
-        self._unsent = bytearray()
-        self._closed = False
-
-    def begin(self) -> None:
-        """Have the first bytes sent, and what comes read."""
-        self._poll.register(self.sock, _ONCE)
-        self.say(lambda _: None)
-
-    def read(self) -> list[Request | Ended]:
-        """Take in what has come.
-
-        Raises:
-            HungUpError: the connection is over.
-            OSError: the same, or nothing has come.
-        """
-        with self._reading:
-            data = self.sock.recv(_READ)
-            if not data:
-                raise HungUpError("its peer has hung up")
-            with self._lock:
-                try:
-                    return self._http2.receive(data)
-                finally:
-                    self._send()
-
-    def wait_again(self) -> None:
-        """Let the next thread be given what comes."""
-        with self._lock:
-            if not self._closed:
-                self._poll.modify(self.sock, _ONCE | select.EPOLLOUT if self._unsent else _ONCE)
-
-    def say(self, what: Callable[[ServerConnection], None]) -> None:
-        """Have something said, and send it as far as the peer takes it."""
-        with self._lock:
-            if not self._closed:
-                what(self._http2)
-                self._send()
-
-    def waits(self, stream: int) -> bool:
-        """Return whether something of an answer is still to be taken by the peer."""
-        with self._lock:
-            return bool(self._unsent) or self._http2.waits(stream)
-
-    def open(self, stream: int) -> bool:
-        """Return whether somebody still waits for an answer."""
-        with self._lock:
-            return not self._closed and self._http2.open(stream)
-
-    @property
-    def busy(self) -> bool:
-        """Return whether anything is still to be answered or sent."""
-        with self._lock:
-            return bool(self._http2.calls or self._unsent)
-
-    def go_on(self) -> None:
-        """Send more of what waits."""
-        with self._lock:
-            self._send()
-
-    def _send(self) -> None:
-        self._unsent += self._http2.outgoing()
-        with contextlib.suppress(BlockingIOError):
-            while self._unsent:
-                try:
-                    del self._unsent[: self.sock.send(self._unsent)]
-                except (BrokenPipeError, ConnectionResetError):
-                    # The reading thread sees the broken connection too.
-                    self._unsent.clear()
-        if len(self._unsent) > _MAX_UNSENT:
-            self._unsent.clear()
-            self.sock.shutdown(socket.SHUT_RDWR)
-        if self._unsent:
-            self._poll.modify(self.sock, _ONCE | select.EPOLLOUT)
-
-    def close(self) -> bool:
-        """Hang up; what is said from now on goes nowhere. False if it was hung up already."""
-        with self._lock:
-            if self._closed:
-                return False
-            self._closed = True
-            self._unsent.clear()
-            self._poll.unregister(self.sock)
-            self.sock.close()
-            return True
 
 
 class GrpcServer:
@@ -176,12 +53,12 @@ class GrpcServer:
         """
         self._method = method
         self._listeners: dict[int, socket.socket] = {}
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, GrpcConnection] = {}
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
         # Calls that wait for a thread, of which `_busy` are answering; as many as are written here come to take them.
-        self._requests: deque[tuple[_Connection, Request, float]] = deque()
+        self._requests: deque[tuple[GrpcConnection, Request, float]] = deque()
         self._more = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
         self._poll.register(self._more, select.EPOLLIN)
         self._turns = threading.Lock()
@@ -205,7 +82,7 @@ class GrpcServer:
                 os.umask(mask)
             listener.listen(_BACKLOG)
             listener.setblocking(False)  # noqa: FBT003 - socket's signature
-            self._poll.register(listener, _ONCE)
+            self._poll.register(listener, ONCE)
         except OSError:
             listener.close()
             raise
@@ -272,12 +149,12 @@ class GrpcServer:
             time.sleep(_NO_DESCRIPTOR_SECONDS)
         else:
             sock.setblocking(False)  # noqa: FBT003 - socket's signature
-            self._connections[sock.fileno()] = connection = _Connection(sock, self._poll)
+            self._connections[sock.fileno()] = connection = GrpcConnection(sock, self._poll)
             connection.begin()
         with contextlib.suppress(OSError):
-            self._poll.modify(listener, _ONCE)  # unless no more are accepted
+            self._poll.modify(listener, ONCE)  # unless no more are accepted
 
-    def _go_on(self, connection: _Connection, happened: int) -> None:
+    def _go_on(self, connection: GrpcConnection, happened: int) -> None:
         try:
             if happened & select.EPOLLOUT:
                 connection.go_on()
@@ -295,13 +172,13 @@ class GrpcServer:
             self._hang_up(connection)
         connection.wait_again()
 
-    def _take(self, connection: _Connection, event: Request | Ended) -> None:
+    def _take(self, connection: GrpcConnection, event: Request | Ended) -> None:
         if isinstance(event, Request):
             self._requests.append((connection, event, time.monotonic()))
         elif stream := connection.streams.pop(event.stream, None):
             stream.gone()
 
-    def _hang_up(self, connection: _Connection) -> None:
+    def _hang_up(self, connection: GrpcConnection) -> None:
         number = connection.sock.fileno()
         # Its number is another one's as soon as it is closed.
         if self._connections.get(number) is connection:
@@ -322,7 +199,7 @@ class GrpcServer:
                 with self._turns:
                     self._busy -= 1
 
-    def _next(self) -> tuple[_Connection, Request, float] | None:
+    def _next(self) -> tuple[GrpcConnection, Request, float] | None:
         with self._turns:
             if not self._requests or self._busy == _ANSWERING:
                 return None
@@ -332,7 +209,7 @@ class GrpcServer:
                 os.eventfd_write(self._more, 1)
             return asked
 
-    def _answer(self, connection: _Connection, request: Request, came: float) -> None:
+    def _answer(self, connection: GrpcConnection, request: Request, came: float) -> None:
         try:
             answer = self._answered(connection, request, came)
         except RPCError as error:
@@ -346,7 +223,7 @@ class GrpcServer:
             if answer is not None:
                 connection.say(lambda http2: http2.answer(request.stream, answer))
 
-    def _answered(self, connection: _Connection, request: Request, came: float) -> bytes | None:
+    def _answered(self, connection: GrpcConnection, request: Request, came: float) -> bytes | None:
         """Return the answer of a unary method; None if a stream was begun instead.
 
         Raises:
@@ -366,8 +243,7 @@ class GrpcServer:
             raise RPCError(Status.INTERNAL, f"the message cannot be read: {error}") from error
         if isinstance(method, Unary):
             return method.encode(method.handle(message, lambda: connection.open(request.stream)))
-        stream = _Stream(connection, request.stream, method.encode)
-        connection.streams[request.stream] = stream
+        stream = connection.stream(request.stream, method.encode)
         method.handle(message, stream)
         # The caller may have gone before the stream was registered to be notified of it.
         if not connection.open(request.stream):
