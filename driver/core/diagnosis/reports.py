@@ -1,7 +1,6 @@
 """Reads the cause out of what kubelet, the runtime and the controllers report of a pod.
 
-The texts are those of Kubernetes 1.37 (pkg/kubelet/cm/dra, pkg/kubelet/kuberuntime, pkg/controller/resourceclaim), the
-runtimes' CDI errors, NRI's default validator, and this project's own. A text that no row knows is passed on as it is.
+A text that is not known (`known_texts`) is passed on as it is.
 """
 
 from __future__ import annotations
@@ -13,6 +12,13 @@ from typing import Final
 import msgspec
 
 from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.known_texts import (
+    CREATION_TEXTS,
+    IMAGE_REASONS,
+    PREPARE_TEXTS,
+    RUNTIME_TEXTS,
+    KnownText,
+)
 from dranode.driver.core.diagnosis.live_objects import (
     ContainerStateTerminated,
     ContainerStateWaiting,
@@ -41,171 +47,18 @@ def reported(station: str, report: Report) -> Station:
     return stopped(station, report.cause, report.what, report.fix)
 
 
-_Row = tuple[re.Pattern[str], StopCause, str, str]
-
-
-def _row(pattern: str, cause: StopCause, what: str, fix: str) -> _Row:
-    return re.compile(pattern, re.DOTALL), cause, what, fix
-
-
-_START = (
-    "start the driver there: its DaemonSet's pod on that node is missing or not Ready, and kubectl get pods -A "
-    "--field-selector spec.nodeName={node} shows it"
-)
-_AS_IT_SAYS = "do what the driver says; kubelet asks again by itself every minute or so"
-
-# What `FailedPrepareDynamicResources` says after its prefix; the first row that fits counts.
-_PREPARE: Final[tuple[_Row, ...]] = (
-    _row(
-        r"DRA driver (\S+) is not registered",
-        StopCause.DRIVER_NOT_REGISTERED,
-        "kubelet on {node} has no driver {1} registered",
-        _START,
-    ),
-    _row(
-        r"NodePrepareResources failed for (?:ResourceClaim|claim) (\S+): (.*)",
-        StopCause.PREPARE_REFUSED,
-        "{2}",
-        _AS_IT_SAYS,
-    ),
-    _row(
-        r"NodePrepareResources(?: failed)?: rpc error: code = (?:DeadlineExceeded|Canceled) desc = (.*)",
-        StopCause.DRIVER_NOT_ANSWERING,
-        "a driver on {node} did not answer kubelet's NodePrepareResources within 45 s ({1})",
-        "read the log of the driver's pod on {node}: what it waits for is there",
-    ),
-    _row(
-        r"NodePrepareResources(?: failed)?: rpc error: code = Unavailable desc = (.*)",
-        StopCause.DRIVER_NOT_ANSWERING,
-        "nobody answers on the socket of a driver that is registered on {node} ({1})",
-        _START,
-    ),
-    _row(
-        r"NodePrepareResources(?: failed)?: rpc error: code = (\w+) desc = (.*)",
-        StopCause.PREPARE_REFUSED,
-        "{2}",
-        _AS_IT_SAYS,
-    ),
-    _row(
-        r"old ResourceClaim with same name (\S+) and different UID (\S+) still exists",
-        StopCause.CLAIM_REPLACED,
-        "kubelet on {node} still has an older claim of the name {1} (UID {2}) prepared, whose pod was deleted by force",
-        "wait for it to be unprepared, within a minute or so once its containers have ended; see with crictl ps on "
-        "{node} whether one still runs",
-    ),
-    _row(
-        r"pod \S+ \(\S+\) is not allowed to use (?:ResourceClaim|resource claim) (\S+)",
-        StopCause.CLAIM_NOT_RESERVED,
-        "the claim {1} is not reserved for the pod",
-        "leave spec.nodeName out, so that kube-scheduler allocates and reserves the pod's claims",
-    ),
-    _row(
-        r"ResourceClaim (\S+): not allocated",
-        StopCause.CLAIM_NOT_ALLOCATED,
-        "the claim {1} is not allocated, and kubelet on {node} has the pod already",
-        "leave spec.nodeName out, so that kube-scheduler allocates the pod's claims",
-    ),
-    _row(
-        r"fetch ResourceClaim (\S+): .*not found",
-        StopCause.CLAIM_MISSING,
-        "kubelet does not find the claim {1}, which the pod names",
-        "recreate the pod; one that was deleted under a pod does not come back by itself",
-    ),
-    _row(
-        r"(ResourceClaim \S+ was not created for [Pp]od .*)",
-        StopCause.CLAIM_OF_ANOTHER_POD,
-        "{1}",
-        "delete the claim of that name, or call the pod otherwise, and recreate the pod",
-    ),
-    _row(
-        r"(.*)",
-        StopCause.KUBELET_ERROR,
-        "kubelet on {node} says: {1}",
-        "read kubelet's log there: journalctl -u kubelet",
-    ),
-)
-
-# What the resource claim controller says of an entry of `spec.resourceClaims`.
-_CREATION: Final[tuple[_Row, ...]] = (
-    _row(
-        r"PodResourceClaim (\S+): resource claim template \"([^\"]+)\": .*not found",
-        StopCause.TEMPLATE_MISSING,
-        'there is no ResourceClaimTemplate "{2}" in namespace {namespace}, from which the claim "{1}" would be made',
-        "create the template in that namespace, or correct resourceClaimTemplateName; the pod goes on by itself then",
-    ),
-    _row(
-        r"PodResourceClaim (\S+): .*exceeded quota: (.*)",
-        StopCause.QUOTA_EXCEEDED,
-        'a ResourceQuota keeps the claim "{1}" from being made: exceeded quota: {2}',
-        "delete claims of the namespace that nobody needs, or have the quota raised: kubectl describe quota -n "
-        "{namespace}",
-    ),
-    _row(
-        r"PodResourceClaim (\S+): (?:create ResourceClaim ?\S*: )?(.*)",
-        StopCause.CLAIM_REFUSED,
-        'the claim "{1}" cannot be made: {2}',
-        "mend the template accordingly, or ask who set that rule up",
-    ),
-)
-
-# What the runtime says where a container or its sandbox is not created.
-_RUNTIME: Final[tuple[_Row, ...]] = (
-    _row(
-        r"unresolvable CDI devices (.*)",
-        StopCause.CDI_UNRESOLVABLE,
-        "the runtime on {node} finds no CDI spec for {1}",
-        "see there whether the runtime reads the driver's CDI directory: dranode doctor; a spec that was lost is "
-        "written again within a second",
-    ),
-    _row(
-        r"(did not inject its CDI device.*)",
-        StopCause.CDI_OFF,
-        "CDI is off in the runtime on {node}: it {1}",
-        "switch CDI on: enable_cdi = true for containerd 1.7, then restart it; dranode doctor there says which file",
-    ),
-    _row(
-        r"required plugins? (\S+) not present",
-        StopCause.NRI_PLUGIN_MISSING,
-        "the runtime on {node} creates no container without the NRI plug-in {1}, which is not connected",
-        _START,
-    ),
-    _row(
-        r"(claim \S+ is in use by .*)",
-        StopCause.CLAIM_IN_USE,
-        "{1}",
-        "give each container a request or a claim of its own, or let the claim be shared: sharing: pod",
-    ),
-    _row(
-        r"(claims hold every CPU .*)",
-        StopCause.NO_SHARED_CPUS,
-        "{1}",
-        "end a claim of that node, or let the driver reserve CPUs for the rest",
-    ),
-)
-
-_IMAGE: Final = frozenset(
-    (
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "InvalidImageName",
-        "ErrImageNeverPull",
-        "ImageInspectError",
-        "RegistryUnavailable",
-        "SignatureValidationFailed",
-    )
-)
 _PREFIX: Final = re.compile(r"^(?:Failed to prepare dynamic resources: )?(?:prepare dynamic resources: )?")
 PREPARE_FAILED: Final = "FailedPrepareDynamicResources"
 # Events that only come after a pod's claims were prepared.
 _AFTER_PREPARE: Final = frozenset(("Pulling", "Pulled", "Created", "Started", "FailedCreatePodSandBox", "BackOff"))
 
 
-def _read(rows: Sequence[_Row], text: str, **places: str) -> Report | None:
-    for pattern, cause, what, fix in rows:
-        match = pattern.search(text)
+def _read(known: Sequence[KnownText], text: str, **places: str) -> Report | None:
+    for row in known:
+        match = row.pattern.search(text)
         if match is not None:
             groups = [one.strip().rstrip(".") if one else "" for one in (match[0], *match.groups())]
-            return Report(cause, what.format(*groups, **places), fix.format(*groups, **places))
+            return Report(row.cause, row.what.format(*groups, **places), row.fix.format(*groups, **places))
     return None
 
 
@@ -221,7 +74,7 @@ def creation_report(events: Iterable[LiveEvent], namespace: str, entry: str) -> 
             one.reason == "FailedResourceClaimCreation" and one.message.startswith(f"PodResourceClaim {entry}:")
         ),
     )
-    return _read(_CREATION, event.message, namespace=namespace) if event is not None else None
+    return _read(CREATION_TEXTS, event.message, namespace=namespace) if event is not None else None
 
 
 def prepare_report(events: Sequence[LiveEvent], node: str) -> Report | None:
@@ -230,7 +83,7 @@ def prepare_report(events: Sequence[LiveEvent], node: str) -> Report | None:
     later = _latest(events, lambda one: one.reason in _AFTER_PREPARE)
     if failed is None or (later is not None and later.last_seen > failed.last_seen):
         return None
-    return _read(_PREPARE, _PREFIX.sub("", failed.message), node=node)
+    return _read(PREPARE_TEXTS, _PREFIX.sub("", failed.message), node=node)
 
 
 def scheduling_report(events: Iterable[LiveEvent]) -> str:
@@ -254,7 +107,7 @@ def node_report(events: Sequence[LiveEvent], node: str) -> Report | None:
             f"a volume of the pod is not there: {_line(failed.message)}",
             "mend the volume; the pod's claims are not the reason",
         )
-    found = _read(_RUNTIME, failed.message, node=node)
+    found = _read(RUNTIME_TEXTS, failed.message, node=node)
     return found or Report(
         StopCause.SANDBOX_FAILED,
         f"the runtime on {node} cannot make the pod's sandbox: {_line(failed.message)}",
@@ -300,7 +153,7 @@ def container_report(status: LiveContainerStatus, node: str) -> Report | None:
 
 
 def _waiting(name: str, waiting: ContainerStateWaiting, node: str) -> Report:
-    if waiting.reason in _IMAGE:
+    if waiting.reason in IMAGE_REASONS:
         return Report(
             StopCause.IMAGE_MISSING,
             f"the image of container {name} is not there ({waiting.reason}): {_line(waiting.message)}",
@@ -312,7 +165,7 @@ def _waiting(name: str, waiting: ContainerStateWaiting, node: str) -> Report:
             f"container {name} lacks what its configuration names: {_line(waiting.message)}",
             "create that ConfigMap, Secret or key; the pod's claims are not the reason",
         )
-    return _read(_RUNTIME, waiting.message, node=node) or Report(
+    return _read(RUNTIME_TEXTS, waiting.message, node=node) or Report(
         StopCause.CONTAINER_REFUSED,
         f"container {name} is not created ({waiting.reason}): {_line(waiting.message)}",
         "do what the runtime says",
