@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from dranode.cpu.cpu_counters import Begun, CPUCounters, cpu_counters
 from dranode.cpu.policies import Isolation
@@ -14,9 +14,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.record import Record
-from dranode.driver.machine.root import Root
-
-BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+from dranode.driver.machine.root import Root, boot_id
 
 
 def disturbances(root: Root, claims: Iterable[Record], notes: Any) -> Iterator[Disturbance]:
@@ -57,8 +55,3 @@ def _text(root: Root, path: str) -> str:
         return root.read_bytes(path).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def boot_id(root: Root) -> str:
-    """Return which boot of the kernel this is; empty if it does not say."""
-    return _text(root, BOOT_ID).strip()

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.cpu.cpu_counters import CPUCounters
-from dranode.cpu.disturbances import BOOT_ID, boot_id, read_cpu_counters
+from dranode.cpu.disturbances import read_cpu_counters
 from dranode.cpu.irqbalance import FOLDER as BALANCERS
 from dranode.cpu.irqbalance import Heard, IRQBalance
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
@@ -46,7 +46,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError, DocumentError, MachineError
 from dranode.driver.core.claims.hooks import Notes
 from dranode.driver.core.claims.record import ClaimState, Record
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import BOOT_ID, Root, boot_id
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.machine_root import machine_root
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.machine.root import Root, boot_id
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.logs import set_up
 from dranode.driver.process.malloc import stay_small
@@ -136,7 +136,7 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
                 taints=options["device_taints"],
                 counts=probes.counts,
             )
-            service.start(_boot_id(root))
+            service.start(boot_id(root))
             stack.callback(service.stop)
         probes.start()
         gc.freeze()
@@ -165,10 +165,3 @@ def _cluster(
     from dranode.driver.local.store import Store
 
     return FolderCluster(Store(Path(origin)), node_name)
-
-
-def _boot_id(root: Root) -> str:
-    try:
-        return read_text(root, "proc/sys/kernel/random/boot_id")
-    except OSError:
-        return ""

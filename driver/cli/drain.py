@@ -16,7 +16,7 @@ from dranode.driver.core.api.errors import DranodeError, LedgerError, UsageError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.machine.presence import is_folder
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, boot_id
 from dranode.driver.node.ledger_rows import Contents, decoded_notes
 from dranode.driver.node.specs import Specs
 from dranode.driver.process.locks import FileLock
@@ -69,7 +69,7 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
             fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
         if not there:
             fail(f"{folder} is not there, so {plugin.driver} has nothing to drain; is --kubelet-root right?")
-        node = _DrainedNode(plugin, kubelet_root, Path(options["cdi_dir"]).absolute())
+        node = _DrainedNode(plugin, kubelet_root, Path(options["cdi_dir"]).absolute(), boot_id(root))
         report.append(node.drain(**{name: options[name] for name in ("dry_run", "force", "through_driver")}))
     if not emit(report, output):
         _draw(report)
@@ -97,8 +97,9 @@ def _wait(daemonset: str, seconds: int) -> None:
 class _DrainedNode:
     """One driver's claims on this node."""
 
-    def __init__(self, plugin: Plugin, kubelet_root: Path, cdi: Path) -> None:
+    def __init__(self, plugin: Plugin, kubelet_root: Path, cdi: Path, boot_id: str) -> None:
         self._plugin = plugin
+        self._boot_id = boot_id
         self._kubelet_root = kubelet_root
         self._data = kubelet_root / "plugins" / plugin.driver
         self._cdi = cdi
@@ -166,7 +167,7 @@ class _DrainedNode:
         from dranode.driver.node.node import NodeClaims
 
         metadata = DeviceMetadata.of(self._plugin.driver, self._data, self._cdi)
-        node = NodeClaims(self._plugin, self._data, self._cdi, metadata=metadata)
+        node = NodeClaims(self._plugin, self._data, self._cdi, metadata=metadata, boot_id=self._boot_id)
         with contextlib.closing(node):
             answers = node.unprepare(tuple(refs))
             with contextlib.suppress(DranodeError):

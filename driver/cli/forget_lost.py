@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import UsageError
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, boot_id
 from dranode.driver.node.ledger_reading import had_ledger
+from dranode.driver.process.locks import FileLock
 
 if TYPE_CHECKING:
     from dranode.driver.core.claims.plugin import Plugin
+
+_LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy")
 
 
 @click.command(short_help="Hand out again what is kept back since a ledger was lost.")
@@ -49,11 +57,12 @@ def command(
             fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
         if not there:
             fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
-        node = NodeClaims(plugin, folder, Path(cdi_dir).absolute())
-        try:
-            missing = node.unfinished.missing() if dry_run else node.unfinished.forget_missing()
-        finally:
-            node.close()
+        with _duplicate(folder) if dry_run else contextlib.nullcontext(folder) as data:
+            node = NodeClaims(plugin, data, Path(cdi_dir).absolute(), boot_id=boot_id(root))
+            try:
+                missing = node.unfinished.missing() if dry_run else node.unfinished.forget_missing()
+            finally:
+                node.close()
         report.append({"driver": plugin.driver, "missing": list(missing), "forgotten": bool(missing) and not dry_run})
     if emit(report, output):
         return
@@ -62,6 +71,26 @@ def command(
             console().print(f"{row['driver']}: {sentence}", markup=False, soft_wrap=True)
         done = "forgotten: new claims are prepared" if row["forgotten"] else "new claims wait until it is forgotten"
         console().print(f"{row['driver']}: {done if row['missing'] else 'nothing is missing'}", markup=False)
+
+
+@contextlib.contextmanager
+def _duplicate(folder: Path) -> Iterator[Path]:
+    """A folder with the ledger as it is, in which a damaged one may be made anew to see what is missing then."""
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        with FileLock(folder / "serialize.lock").held():
+            for each in _LEDGER:
+                try:
+                    shutil.copyfile(folder / each, Path(name) / each)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    fail(f"{folder / each} cannot be read: {error.strerror}")
+        # What is told of there would be of files that are gone when it is read.
+        logging.disable()
+        try:
+            yield Path(name)
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 def _plugins(drivers: tuple[str, ...], root: Root) -> list[Plugin]:

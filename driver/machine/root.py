@@ -5,7 +5,10 @@ Paths are relative to the root, without a leading slash: `sys/devices/system/cpu
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
+
+BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+"""Where the kernel says which boot this is."""
 
 
 class Root(Protocol):
@@ -68,3 +71,11 @@ def read_text(root: Root, path: str) -> str:
         OSError: the file cannot be read.
     """
     return root.read_bytes(path).decode("utf-8", "replace").strip("\0 \t\r\n")
+
+
+def boot_id(root: Root) -> str:
+    """Return which boot of the kernel this is, as a UUID; empty if it does not say (proc(5), `random/boot_id`)."""
+    try:
+        return read_text(root, BOOT_ID)
+    except OSError:
+        return ""

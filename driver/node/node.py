@@ -74,6 +74,7 @@ class NodeClaims:
         pool: str | None = None,
         in_use: InUse = use_unknown,
         metadata: DeviceMetadata | None = None,
+        boot_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to serve; nothing is read or written yet.
@@ -85,6 +86,7 @@ class NodeClaims:
             pool: the name of the pool in which the devices are published; None if claims may come from any.
             in_use: whether a container uses a claim; None if that is not known.
             metadata: the device metadata of workloads; None if they get none.
+            boot_id: of this boot of the machine, by which the ledger's copy is believed, where `open` does not say it.
             clock: seconds, never going back.
         """
         self.plugin = plugin
@@ -93,6 +95,7 @@ class NodeClaims:
         self.discovery = Discovery(plugin)
         specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
         self.store = RecordStore(plugin, data / "ledger.db", specs)
+        self.store.recovery.boot_id = boot_id
         self.files = ClaimFiles(plugin, self.store.book, specs, self.discovery, metadata)
         self.interpreter = Interpreter(plugin, self.store, self.files)
         self._in_use = in_use

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.cli import forget_lost
 from dranode.driver.cli.forget_lost import command
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import ResourceClaim
@@ -251,6 +252,55 @@ def test_the_command_says_what_is_missing_and_forgets_it(tmp_path: Path) -> None
     assert f"dra.cpu: {LOST}" in ran[0].output
     assert "dra.cpu: forgotten: new claims are prepared" in ran[1].output
     assert '"missing": []' in ran[2].output
+
+
+def moved(folder: Path) -> list[str]:
+    """The options of a command that finds the driver's folder where kubelet has it."""
+    data = folder / "kubelet" / "plugins" / "dra.cpu"
+    data.parent.mkdir(parents=True)
+    (folder / "data").rename(data)
+    (folder / "data").symlink_to(data)
+    return ["--machine", MACHINE, "--kubelet-root", str(folder / "kubelet"), "--cdi-dir", str(folder / "cdi")]
+
+
+@pytest.mark.parametrize("harm", [header, half, gone, emptied])
+def test_a_dry_run_changes_no_file_and_says_what_a_driver_would_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]
+) -> None:
+    with_claims(tmp_path)
+    harm(tmp_path)
+    reboot(tmp_path)
+    places = moved(tmp_path)
+    (tmp_path / "data" / "serialize.lock").touch()
+    files = {path: path.read_bytes() for path in (tmp_path / "data").iterdir()}
+    for boot, says in ((BOOT, "nothing is missing"), ("boot-2", "new claims wait until it is forgotten")):
+        monkeypatch.setattr(forget_lost, "boot_id", lambda _root, boot=boot: boot)
+        done = CliRunner().invoke(command, [*places, "--dry-run"])
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert says in done.stdout
+        assert {path: path.read_bytes() for path in (tmp_path / "data").iterdir()} == files
+
+
+def test_a_dry_run_says_which_file_it_cannot_read(tmp_path: Path) -> None:
+    with_claims(tmp_path)
+    unreadable(ledger(tmp_path).with_name("ledger.db-wal"))
+    done = CliRunner().invoke(command, [*moved(tmp_path), "--dry-run"])
+    assert done.exit_code == 1
+    assert "ledger.db-wal cannot be read: Input/output error" in str(done.exception)
+
+
+def test_a_command_beside_a_driver_leaves_the_copy_one_that_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = opened(tmp_path)
+    assert isinstance(prepare(node, claim(1)), Prepared)
+    monkeypatch.setattr(forget_lost, "boot_id", lambda _root: BOOT)
+    done = CliRunner().invoke(command, moved(tmp_path))
+    assert "nothing is missing" in done.output
+    assert isinstance(prepare(node, claim(2)), Prepared)
+    gone(tmp_path)
+    reboot(tmp_path)
+    assert isinstance(prepare(opened(tmp_path), claim(3)), Prepared)
 
 
 def test_a_new_node_is_in_no_doubt(tmp_path: Path) -> None:
