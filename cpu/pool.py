@@ -39,7 +39,7 @@ def held_claim(record: Record) -> HeldClaim:
         claim=record.ref,
         cpus=given.whole,
         held=record.held,
-        pods=frozenset(pod.uid for pod in record.pods if pod.uid),
+        pods=frozenset(pod.uid for pod in record.pods if pod.is_pod and pod.uid),
         shared_in_pod=treatment.sharing is CPUSharing.POD,
         mems=treatment.mems,
         lift_quota=treatment.cfs_quota is CFSQuota.UNLIMITED,

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from dranode.driver.core.api.resource import DeviceRequestAllocationResult, ResourceClaim, ResourceSlice
 from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.core.claims.consumers import groups_among
 from dranode.driver.core.diagnosis.allocated import ready_conditions
 from dranode.driver.core.diagnosis.live_objects import LivePod
 from dranode.kubectl.device_view import allocated_on
@@ -33,7 +34,7 @@ class ClaimRow:
         name: its name.
         stage: how far it has come.
         node: the node of its devices; empty if it has none, or if several nodes see them; None if it is not known.
-        pods: the pods that it is reserved for.
+        pods: the pods that it is reserved for; a PodGroup as `podgroup NAME`, with those of its pods that are on nodes.
         waiting: pods that name it and do not have it yet; None if they are not known.
         results: what it was allocated.
         health: `Ready`, or the reason why a device is not; empty if no driver says anything.
@@ -66,16 +67,16 @@ def claim_rows(
     for claim in sorted(claims, key=lambda one: (one.metadata.namespace, one.metadata.name)):
         metadata, status = claim.metadata, claim.status
         results = tuple(readable_results(status.allocation))
-        reserved = tuple(one.name for one in status.reserved_for)
-        health, message = _health(claim)
         named = users.get((metadata.namespace, metadata.name), ())
+        having = _having(claim, named)
+        health, message = _health(claim)
         yield ClaimRow(
             namespace=metadata.namespace,
             name=metadata.name,
             stage=_stage(claim),
             node=None if slices is None and results else allocated_on(results, nodes),
-            pods=reserved,
-            waiting=None if pods is None else tuple(name for name in named if name not in reserved),
+            pods=having,
+            waiting=None if pods is None else tuple(name for pod in named if (name := pod.metadata.name) not in having),
             results=results,
             health=health,
             message=message,
@@ -99,9 +100,16 @@ def _health(claim: ResourceClaim) -> tuple[str, str]:
     return ("Ready", "") if conditions else ("", "")
 
 
-def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[str, ...]]:
+def _having(claim: ResourceClaim, named: Iterable[LivePod]) -> tuple[str, ...]:
+    """Return who has a claim: what it is reserved for, and of PodGroups the pods on nodes that name it."""
+    groups = groups_among(claim.status.reserved_for)
+    theirs = (pod.metadata.name for pod in named if pod.spec.node_name and pod.spec.pod_group in groups)
+    return tuple(dict.fromkeys((*map(str, claim.status.reserved_for), *theirs)))
+
+
+def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[LivePod, ...]]:
     """Return the pods that use each claim or are to, by namespace and name, those that have ended left out."""
-    users: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    users: defaultdict[tuple[str, str], list[LivePod]] = defaultdict(list)
     for pod in pods:
         if pod.status.phase in ("Succeeded", "Failed"):
             continue
@@ -109,8 +117,8 @@ def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[str, ...]]
         for entry in pod.spec.resource_claims:
             name = entry.resource_claim_name or made.get(entry.name)
             if name:
-                users[pod.metadata.namespace, name].append(pod.metadata.name)
-    return {key: tuple(names) for key, names in users.items()}
+                users[pod.metadata.namespace, name].append(pod)
+    return {key: tuple(theirs) for key, theirs in users.items()}
 
 
 def age(created: str, now: datetime) -> str:

@@ -48,7 +48,7 @@ class HeldPart:
 
     Attributes:
         claim: `<namespace>/<name>`.
-        pods: the pods that the claim is reserved for.
+        pods: the pods that the claim is reserved for, and what else it is: `podgroup NAME`.
         consumed: of its capacities, by name; empty for the whole device.
         admin: admin access: nothing is held.
     """
@@ -107,7 +107,7 @@ def held_parts(claims: Iterable[ResourceClaim]) -> Mapping[DevicePlace, tuple[He
     parts: defaultdict[DevicePlace, list[HeldPart]] = defaultdict(list)
     for claim in claims:
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-        pods = tuple(one.name for one in claim.status.reserved_for)
+        pods = tuple(map(str, claim.status.reserved_for))
         for result in readable_results(claim.status.allocation):
             part = HeldPart(name, pods, result.consumed_capacity, bool(result.admin_access))
             parts[result.driver, result.pool, result.device].append(part)

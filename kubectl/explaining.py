@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dranode.driver.core.claims.allocation import drivers_of
+from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import refused_beforehand
+from dranode.driver.core.claims.record import Record
 from dranode.driver.core.diagnosis.allocated import follow_allocated, node_of
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.pod import follow_pod
@@ -239,11 +241,11 @@ class Explainer:
             yield from self._stored(claim)
             return
         unread: list[str] = []
+        records = [each for each in self.node.recorded(unread) if each[1].namespace == subject.namespace]
         mine = {
             (driver, record.name)
-            for driver, record in self.node.recorded(unread)
-            if record.namespace == subject.namespace
-            and (record.name == subject.name or subject.name in {pod.name for pod in record.pods})
+            for driver, record in records
+            if (record.name == subject.name or subject.name in {pod.name for pod in pods_among(record.pods)})
         }
         for driver, name in sorted(mine):
             yield self._way(self.node, driver, subject.namespace, name)
@@ -251,7 +253,7 @@ class Explainer:
             what = f"whether {subject} is on record here: {'; '.join(unread)}"
             yield Way(str(subject), (unseen("record", what, "dranode doctor, as root"),))
         elif not mine and self.cluster is None:
-            yield self._unknown(subject)
+            yield self._unknown(subject, [record for _, record in records])
 
     def _way(self, node: ThisNode, driver: str, namespace: str, name: str) -> Way:
         """Return the way of a claim on this node, or the one station that says why it could not be followed there."""
@@ -276,11 +278,15 @@ class Explainer:
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         yield Way(f"claim {name}", (station,), claim=name)
 
-    def _unknown(self, subject: Subject) -> Way:
+    def _unknown(self, subject: Subject, records: Iterable[Record]) -> Way:
+        """Return the way of a subject of which these records, of its namespace, do not say anything."""
         node = self.node.options.node if self.node is not None else ""
         if self.source is not None:
             return Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
-        what = f"nothing is on record here of {subject}, and there is no cluster to ask"
+        # A pod may have what its PodGroup has, and its own name is on no record then.
+        shared = {str(record.ref): ", ".join(map(str, groups)) for record in records if (groups := _groups(record))}
+        beside = (f"; claim {ref} is for {groups}, whose pods are not on record" for ref, groups in shared.items())
+        what = f"nothing is on record here of {subject}, and there is no cluster to ask{''.join(beside)}"
         return Way(
             str(subject),
             (unseen("record", what, f"dranode explain with --kubeconfig, or as the pod of the driver on {node}"),),
@@ -296,6 +302,11 @@ class Explainer:
                 ),
             ),
         )
+
+
+def _groups(record: Record) -> tuple[ResourceClaimConsumerReference, ...]:
+    """Return what a claim was reserved for that is not a pod."""
+    return tuple(each for each in record.pods if not each.is_pod)
 
 
 def _waits(facts: PodFacts) -> bool:

@@ -166,7 +166,7 @@ def _holders(node: str, fleet: Fleet, everything: Iterable[ResourceClaim]) -> st
             if (result.driver, result.pool) in pools
         ]
         if devices:
-            pods = ", ".join(one.name for one in claim.status.reserved_for) or "no pod"
+            pods = ", ".join(map(str, claim.status.reserved_for)) or "no pod"
             lines.append(f"{claim.metadata.namespace}/{claim.metadata.name} ({pods}) holds {', '.join(devices)}")
     more = f", and {len(lines) - _MOST_HOLDERS} more claims" if len(lines) > _MOST_HOLDERS else ""
     return f"on {node} {', '.join(lines[:_MOST_HOLDERS])}{more}" if lines else ""

@@ -35,7 +35,7 @@ def held_memory(record: Record) -> HeldClaim:
     sharing = {each.sharing for each in given if each is not None}
     claim = HeldClaim(
         record.ref,
-        pods=frozenset(pod.uid for pod in record.pods if pod.uid),
+        pods=frozenset(pod.uid for pod in record.pods if pod.is_pod and pod.uid),
         shared_in_pod=sharing == {MemorySharing.POD},
     )
     return claim.with_parts(tuple(_part(index, each) for index, each in enumerate(given)))

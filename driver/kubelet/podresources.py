@@ -10,6 +10,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.kubelet.grpc_values import RPCError
@@ -83,13 +84,14 @@ class PodResources:
         )
         return ListedPods(frozenset((pod.namespace, pod.name) for pod in response.pod_resources), tuple(uses))
 
-    def in_use(self, driver: str, ref: ClaimRef, pods: Collection[str] = ()) -> bool | None:
+    def in_use(self, driver: str, ref: ClaimRef, users: Collection[ResourceClaimConsumerReference] = ()) -> bool | None:
         """Return whether a container has the claim; None if kubelet does not answer for all pods that may have it.
 
         Args:
             driver: whose devices the claim has.
             ref: the claim.
-            pods: the names of the pods that may have it. Without any, kubelet can only say that it is in use.
+            users: who may have it. Without any, or with a PodGroup, of whose pods kubelet may not list each, kubelet
+                can only say that it is in use.
         """
         try:
             listed = self.listed(driver)
@@ -97,4 +99,6 @@ class PodResources:
             return None
         if any((each.namespace, each.claim) == (ref.namespace, ref.name) for each in listed.uses):
             return True
-        return False if pods and listed.pods.issuperset((ref.namespace, pod) for pod in pods) else None
+        if not users or not all(user.is_pod for user in users):
+            return None
+        return False if listed.pods.issuperset((ref.namespace, user.name) for user in users) else None

@@ -10,6 +10,7 @@ import msgspec
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device
+from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.layout import Layout
@@ -70,6 +71,7 @@ class DriverView(msgspec.Struct, frozen=True):
         layout: the boxes that it knows; its devices are then the CPUs in them.
         holdings: what claims hold of it.
         pods: the pods of each claim, both by `<namespace>/<name>`.
+        others: who else may use a claim, by its `<namespace>/<name>`: `podgroup NAME`.
         holders_known: False where it is unknown what claims hold, so that nothing is known to be free.
         by_amounts: whether claims share its devices by amounts, which their holdings have (`Plugin.by_amounts`).
     """
@@ -79,6 +81,7 @@ class DriverView(msgspec.Struct, frozen=True):
     layout: Layout | None = None
     holdings: tuple[Holding, ...] = ()
     pods: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    others: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     holders_known: bool = True
     by_amounts: bool = False
 
@@ -97,10 +100,12 @@ class DriverView(msgspec.Struct, frozen=True):
             return cls(driver, inventory, layout, holders_known=False, by_amounts=by_amounts)
         records = tuple(records)
         pods = {
-            str(record.ref): tuple(f"{record.namespace}/{pod.name}" for pod in record.pods if pod.resource == "pods")
+            str(record.ref): tuple(f"{record.namespace}/{pod.name}" for pod in pods_among(record.pods))
             for record in records
         }
-        return cls(driver, inventory, layout, tuple(record.holding for record in records), pods, by_amounts=by_amounts)
+        others = {str(record.ref): tuple(str(each) for each in record.pods if not each.is_pod) for record in records}
+        holdings = tuple(record.holding for record in records)
+        return cls(driver, inventory, layout, holdings, pods, others, by_amounts=by_amounts)
 
 
 def node_picture(views: Iterable[DriverView]) -> NodePicture:

@@ -101,11 +101,14 @@ def _claims(
     shares: dict[str, list[DeviceShare]] = {}
     cpus: dict[str, str] = {}
     pods: dict[str, tuple[str, ...]] = {}
+    remarks: dict[str, tuple[str, ...]] = {}
     for view in views:
         for holding in view.holdings:
             name = str(holding.claim)
             mine = shares.setdefault(name, [])
             pods[name] = tuple(dict.fromkeys((*pods.get(name, ()), *view.pods.get(name, ()))))
+            others = (f"is reserved for {each}" for each in view.others.get(name, ()))
+            remarks[name] = tuple(dict.fromkeys((*remarks.get(name, ()), *others)))
             if holding.cpus:
                 cpus[name] = ",".join(filter(None, (cpus.get(name), str(holding.cpus))))
             if view.layout is None:
@@ -120,4 +123,5 @@ def _claims(
                 keys = (DeviceKey(view.driver, node, device) for device in sorted(holding.devices))
                 mine += (DeviceShare(key, known.get(key.device, {})) for key in keys)
     for name, mine in shares.items():
-        yield FleetClaim(name, pods.get(name, ()), tuple(mine), {node: cpus[name]} if name in cpus else {})
+        held = {node: cpus[name]} if name in cpus else {}
+        yield FleetClaim(name, pods.get(name, ()), tuple(mine), held, remarks=remarks.get(name, ()))

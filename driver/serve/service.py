@@ -322,7 +322,7 @@ class DriverService:
         record = self.node.record(ref.uid)
         if self._pod_resources is None or record is None:
             return None
-        return self._pod_resources.in_use(self.plugin.driver, ref, [pod.name for pod in record.pods])
+        return self._pod_resources.in_use(self.plugin.driver, ref, record.pods)
 
     # --- what probes and metrics show ---
 

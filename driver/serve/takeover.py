@@ -63,6 +63,6 @@ def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], attested: At
             ",".join(record.devices) or "unknown",
             record.cpus or "-",
             record.held or "-",
-            ",".join(pod.name for pod in record.pods) or "unknown",
+            ",".join(map(str, record.pods)) or "unknown",
         )
     return put

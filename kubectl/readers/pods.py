@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
+from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.diagnosis.live_objects import LiveEvent, LiveNode, LivePod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodClaim, PodFacts, Presence
 from dranode.driver.kube.cluster_documents import AT_A_TIME
@@ -69,13 +70,15 @@ class PodReader:
 
     def users(self, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[str, ...]:
         """Return the names of the pods that use a claim, or are to: it is reserved for them, or they name it."""
-        reserved = [one.name for one in claim.status.reserved_for if one.resource == "pods"] if claim else []
+        consumers = claim.status.reserved_for if claim else ()
+        reserved = [one.name for one in pods_among(consumers)]
         owners = [one.name for one in claim.metadata.owner_references if one.kind == "Pod"] if claim else []
         known = dict.fromkeys((*reserved, *owners))
-        if known:
+        if known and len(reserved) == len(consumers):
             return tuple(known)
-        pods = self._pods(namespace)
-        return tuple(pod.metadata.name for pod in pods or () if name in _named(pod))
+        # The claim does not say which pods a PodGroup has, but they name it as any others do.
+        naming = (pod.metadata.name for pod in self._pods(namespace) or () if name in _named(pod))
+        return tuple(dict.fromkeys((*known, *naming)))
 
     def objects_to_schedule(self) -> ClusterObjects | None:
         """Read what decides where claims can be allocated; None if some of it could not be read."""
@@ -188,5 +191,7 @@ class PodReader:
 
 
 def _named(pod: LivePod) -> frozenset[str]:
-    """Return the claims that a pod names."""
-    return frozenset(entry.resource_claim_name for entry in pod.spec.resource_claims if entry.resource_claim_name)
+    """Return the claims that a pod names, or that were made for it or its PodGroup from templates."""
+    named = (entry.resource_claim_name for entry in pod.spec.resource_claims)
+    made = (entry.resource_claim_name for entry in pod.status.resource_claim_statuses)
+    return frozenset(filter(None, (*named, *made)))

@@ -11,6 +11,7 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.picture.fleet import FleetClaim
 from dranode.driver.picture.moment import shares_of
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
@@ -100,7 +101,7 @@ class ClusterSeen:
                 shares_of(claim.status.allocation),
                 _cpus(claim),
                 metadata.creation_timestamp or "",
-                (f"is being deleted since {metadata.deletion_timestamp}",) if metadata.deletion_timestamp else (),
+                tuple(_claim_remarks(claim)),
             )
 
 
@@ -239,11 +240,17 @@ def _node_remarks(document: Mapping[str, Any]) -> Iterator[str]:
         yield "cordoned"
 
 
+def _claim_remarks(claim: ResourceClaim) -> Iterator[str]:
+    if claim.metadata.deletion_timestamp:
+        yield f"is being deleted since {claim.metadata.deletion_timestamp}"
+    yield from (f"is reserved for {each}" for each in claim.status.reserved_for if not each.is_pod)
+
+
 def _users(claims: Mapping[str, ResourceClaim], pods: Iterable[PodSeen]) -> dict[str, tuple[str, ...]]:
     users: dict[str, dict[str, None]] = defaultdict(dict)
     for name, claim in claims.items():
         namespace = name.partition("/")[0]
-        for reserved in claim.status.reserved_for:
+        for reserved in pods_among(claim.status.reserved_for):
             users[name][_full_name(namespace, reserved.name)] = None
         for owner in claim.metadata.owner_references:
             if owner.kind == "Pod":

@@ -182,12 +182,6 @@ class SchedulingGate(APIDocument, frozen=True, kw_only=True):
     name: str = ""
 
 
-class SchedulingGroup(APIDocument, frozen=True, kw_only=True):
-    """`Pod.spec.schedulingGroup`: the PodGroup that the pod belongs to."""
-
-    pod_group_name: str | None = None
-
-
 class SchedulingPodSpec(PodSpec, frozen=True, kw_only=True):
     """`Pod.spec`."""
 
@@ -206,7 +200,6 @@ class SchedulingPodSpec(PodSpec, frozen=True, kw_only=True):
     host_network: bool = False
     host_users: bool | None = None
     volumes: tuple[PodVolume, ...] = ()
-    scheduling_group: SchedulingGroup | None = None
 
 
 class StatusResources(APIDocument, frozen=True, kw_only=True):

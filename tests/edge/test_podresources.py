@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference as Consumer
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.kubelet.registered import unprepare
 from tests.fakes.lifecycle import KubeletPods
+
+
+def pods(*names: str) -> tuple[Consumer, ...]:
+    return tuple(Consumer(resource="pods", name=name, uid=f"uid-{name}") for name in names)
 
 
 def test_a_kubelet_that_is_away_is_reported_in_one_line(tmp_path: Path) -> None:
@@ -36,13 +41,29 @@ def test_a_kubelet_that_does_not_list_a_pod_of_a_claim_has_said_nothing_about_it
     asked, mine = PodResources(tmp_path / "kubelet.sock"), ClaimRef("default", "a", "uid-a")
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     try:
-        assert asked.in_use("dra.cpu", mine, ["pod-a"]) is None
+        assert asked.in_use("dra.cpu", mine, pods("pod-a")) is None
         kubelet.run("pod-a", "b", "uid-b")
-        assert asked.in_use("dra.cpu", mine, ["pod-a"]) is False
-        assert asked.in_use("dra.cpu", mine, ["pod-a", "pod-b"]) is None
+        assert asked.in_use("dra.cpu", mine, pods("pod-a")) is False
+        assert asked.in_use("dra.cpu", mine, pods("pod-a", "pod-b")) is None
         assert asked.in_use("dra.cpu", mine) is None
         kubelet.run("pod-b", "a", "uid-a")
-        assert asked.in_use("dra.cpu", mine, ["pod-a"]) is True
+        assert asked.in_use("dra.cpu", mine, pods("pod-a")) is True
+    finally:
+        kubelet.close()
+
+
+def test_of_a_claim_of_a_pod_group_kubelet_can_only_say_that_it_is_in_use(tmp_path: Path) -> None:
+    """Which pods the group has is not on record; one of its name that runs is another thing."""
+    asked, mine = PodResources(tmp_path / "kubelet.sock"), ClaimRef("default", "a", "uid-a")
+    group = Consumer(api_group="scheduling.k8s.io", resource="podgroups", name="crew", uid="uid-crew")
+    kubelet = KubeletPods(tmp_path / "kubelet.sock")
+    try:
+        kubelet.run("crew", "b", "uid-b")
+        kubelet.run("pod-a", "b", "uid-b")
+        assert asked.in_use("dra.cpu", mine, (group,)) is None
+        assert asked.in_use("dra.cpu", mine, (*pods("pod-a"), group)) is None
+        kubelet.run("crew-0", "a", "uid-a")
+        assert asked.in_use("dra.cpu", mine, (group,)) is True
     finally:
         kubelet.close()
 

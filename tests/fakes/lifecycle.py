@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
@@ -36,6 +37,16 @@ def leave_spec(cdi: Path, uid: str, cpus: str) -> Path:
     path = cdi / f"dra.k8s.io-cpu_claim-{uid}.json"
     path.write_bytes(reference_spec(uid, cpus))
     return path
+
+
+POD_GROUP = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "crew", "uid": "group-uid-crew"}
+
+
+def group_claim(name: str, uid: str, device: str, count: int | None = None) -> ResourceClaim:
+    """The same as `cpu_claim`, reserved for the PodGroup `crew` in place of a pod (KEP-5729)."""
+    claim = cpu_claim(name, uid, device, count)
+    group = decode(ResourceClaimConsumerReference, POD_GROUP)
+    return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, reserved_for=(group,)))
 
 
 def cpu_claim(name: str, uid: str, device: str, count: int | None = None, **result: Any) -> ResourceClaim:

@@ -17,6 +17,7 @@ NAMESPACE = "default"
 CPU = "dra.cpu"
 GPU = "gpu.example.com"
 CORE_EVENT = next(kind for kind in KINDS if (kind.group, kind.resource) == ("", "events"))
+POD_GROUPS = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups"}
 FAILED_PREPARE = "Failed to prepare dynamic resources: prepare dynamic resources: "
 
 Document = dict[str, Any]
@@ -119,10 +120,11 @@ class PodCluster:
         results: Iterable[Document] = (),
         node: str = "",
         pods: Iterable[str] = (),
+        groups: Iterable[str] = (),
         constraints: Iterable[Document] = (),
         **metadata: Any,
     ) -> None:
-        """A claim; with results it is allocated on a node and reserved for pods."""
+        """A claim; with results it is allocated on a node and reserved for pods and PodGroups."""
         spec = claim_spec(*requests)
         spec["devices"] |= {"constraints": list(constraints)} if constraints else {}
         document = {"metadata": {"name": name, "namespace": NAMESPACE, "uid": f"uid-{name}", **metadata}, "spec": spec}
@@ -134,7 +136,10 @@ class PodCluster:
                     "devices": {"results": results},
                     "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
                 },
-                "reservedFor": [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods],
+                "reservedFor": [
+                    *({"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods),
+                    *({**POD_GROUPS, "name": group, "uid": f"uid-{group}"} for group in groups),
+                ],
             }
         self.api.put("resourceclaims", document)
 

@@ -8,12 +8,15 @@ writes these values and brings the beta forms of the API to this one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import field
 
 from dranode.driver.core.api.quantity import Quantity
+
+# The API group of PodGroups.
+SCHEDULING: Final = "scheduling.k8s.io"
 
 
 class APIDocument(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -387,12 +390,26 @@ class AllocationResult(APIDocument, frozen=True, kw_only=True):
 
 
 class ResourceClaimConsumerReference(APIDocument, frozen=True, kw_only=True):
-    """An object that may use the claim: `status.reservedFor[]`."""
+    """An object that may use the claim: `status.reservedFor[]`. It is a pod, or a PodGroup for its pods (KEP-5729)."""
 
     resource: str
     name: str
     uid: str
     api_group: str = ""
+
+    @property
+    def is_pod(self) -> bool:
+        """Return whether it is a pod."""
+        return (self.api_group, self.resource) == ("", "pods")
+
+    @property
+    def is_pod_group(self) -> bool:
+        """Return whether it is a PodGroup."""
+        return (self.api_group, self.resource) == (SCHEDULING, "podgroups")
+
+    def __str__(self) -> str:
+        """Return a pod's name, or `podgroup NAME`, or what else it is: `RESOURCE NAME`."""
+        return self.name if self.is_pod else f"{'podgroup' if self.is_pod_group else self.resource} {self.name}"
 
 
 class ResourceClaimStatus(APIDocument, frozen=True, kw_only=True):
@@ -462,15 +479,27 @@ class PodContainer(APIDocument, frozen=True, kw_only=True):
     resources: ContainerResources = ContainerResources()
 
 
+class SchedulingGroup(APIDocument, frozen=True, kw_only=True):
+    """`pod.spec.schedulingGroup`: the PodGroup that the pod belongs to."""
+
+    pod_group_name: str | None = None
+
+
 class PodSpec(APIDocument, frozen=True, kw_only=True):
     """`pod.spec`."""
 
     node_name: str = ""
+    scheduling_group: SchedulingGroup | None = None
     node_selector: Mapping[str, str] = {}
     resource_claims: tuple[PodResourceClaim, ...] = ()
     init_containers: tuple[PodContainer, ...] = ()
     containers: tuple[PodContainer, ...] = ()
     resources: ContainerResources = ContainerResources()
+
+    @property
+    def pod_group(self) -> str:
+        """Return the name of the PodGroup that the pod belongs to; empty for none."""
+        return (self.scheduling_group.pod_group_name if self.scheduling_group is not None else None) or ""
 
 
 class Pod(APIDocument, frozen=True, kw_only=True):

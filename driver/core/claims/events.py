@@ -14,6 +14,7 @@ import msgspec
 from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import DeviceState
 
@@ -55,7 +56,7 @@ class PrepareFailed(msgspec.Struct, frozen=True):
     """A claim could not be prepared.
 
     Attributes:
-        pods: those that may use it.
+        pods: those that may use it; what else may, such as a PodGroup, gets no Event.
     """
 
     claim: ClaimRef
@@ -106,7 +107,7 @@ class ClaimImpaired(msgspec.Struct, frozen=True):
     """A claim has less than it was given, because hardware went away under it.
 
     Attributes:
-        pods: those that may use it.
+        pods: those that may use it; what else may, such as a PodGroup, gets no Event.
         states: what its status has to say from now on.
     """
 
@@ -197,9 +198,7 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
 
 def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> list[Regarding]:
     about = [_claim(claim)] if claim.name else []
-    return about + [
-        Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods if pod.resource == "pods"
-    ]
+    return about + [Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods_among(pods)]
 
 
 def _places(pod: PodSandbox, claims: tuple[ClaimRef, ...]) -> list[Regarding]:

@@ -46,7 +46,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         edits: what every container with the claim gets.
         cpus: the CPUs on which its containers run; a cpu-list in JSON.
         held: the CPUs that no other claim gets; a cpu-list in JSON.
-        pods: who may use the claim, as reserved at the last Prepare.
+        pods: who may use the claim, as reserved at the last Prepare: pods, and PodGroups, whose pods are not known.
         pod_claim_name: how its pod calls the claim, if it was made from a template; empty if not.
         fingerprint: of the allocation that was decided on; empty in a recovered record.
     """

@@ -35,7 +35,7 @@ def follow_allocated(claim: ResourceClaim, driver: str) -> Iterator[Station]:
     results = [result for result in readable_results(claim.status.allocation) if result.driver == driver]
     devices = ", ".join(f"{result.device}{' (admin access)' if result.admin_access else ''}" for result in results)
     pools = ", ".join(sorted({result.pool for result in results}))
-    users = ", ".join(f"{one.resource} {one.name}".removeprefix("pods ") for one in claim.status.reserved_for)
+    users = ", ".join(map(str, claim.status.reserved_for))
     if not users:
         yield unseen("allocation", f"{devices} of pool {pools}, reserved for nobody at the moment")
     else:

@@ -146,8 +146,8 @@ def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult
             f"it was allocated {devices}, but is reserved for no pod",
             "start a pod that uses it",
         )
-    pods = ", ".join(pod.name for pod in claim.status.reserved_for)
-    return went("allocation", f"{devices} of node {facts.node}, reserved for {pods}")
+    users = ", ".join(map(str, claim.status.reserved_for))
+    return went("allocation", f"{devices} of node {facts.node}, reserved for {users}")
 
 
 def _driver(facts: ClaimFacts) -> Station:

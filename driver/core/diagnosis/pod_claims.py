@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.consumers import owning_group
 from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.core.diagnosis.live_objects import LivePod
 from dranode.driver.core.diagnosis.pod_facts import PodClaim, PodFacts, Presence
 from dranode.driver.core.diagnosis.reports import creation_report, reported
 from dranode.driver.core.diagnosis.station import Station, stopped, unseen, went
@@ -25,7 +28,9 @@ def _claim(facts: PodFacts, claim: PodClaim) -> Station | None:
     if not claim.name:
         return _unmade(facts, claim)
     if claim.presence is Presence.MISSING:
-        anew = "it was made for the pod and has been deleted: delete the pod, so that it is made anew"
+        group = facts.pod.spec.pod_group if facts.pod is not None else ""
+        whose = f"the pod, or for its PodGroup {group}," if group else "the pod"
+        anew = f"it was made for {whose} and has been deleted: delete the pod, so that it is made anew"
         return stopped(
             "claims",
             StopCause.CLAIM_MISSING,
@@ -35,11 +40,12 @@ def _claim(facts: PodFacts, claim: PodClaim) -> Station | None:
     if claim.claim is None:
         return unseen("claims", f"the claim {claim.name} could not be asked for")
     metadata, pod = claim.claim.metadata, facts.pod
-    if claim.template and pod is not None and pod.metadata.uid not in {one.uid for one in metadata.owner_references}:
+    if claim.template and pod is not None and not _made_for(claim.claim, pod):
+        group = f", nor for its PodGroup {pod.spec.pod_group}" if pod.spec.pod_group else ""
         return stopped(
             "claims",
             StopCause.CLAIM_OF_ANOTHER_POD,
-            f"the claim {claim.name} was not made for this pod",
+            f"the claim {claim.name} was not made for this pod{group}",
             "delete the claim of that name, or call the pod otherwise, and recreate the pod",
         )
     if metadata.deletion_timestamp is not None and not facts.started:
@@ -50,6 +56,12 @@ def _claim(facts: PodFacts, claim: PodClaim) -> Station | None:
             "wait until it is gone, and create it anew; the pod then goes on by itself",
         )
     return None
+
+
+def _made_for(claim: ResourceClaim, pod: LivePod) -> bool:
+    if pod.metadata.uid in {owner.uid for owner in claim.metadata.owner_references}:
+        return True
+    return bool(pod.spec.pod_group) and owning_group(claim) == pod.spec.pod_group
 
 
 def _unmade(facts: PodFacts, claim: PodClaim) -> Station:

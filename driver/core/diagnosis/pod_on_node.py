@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dranode.driver.core.claims.consumers import is_reserved_for
 from dranode.driver.core.claims.status import PREPARE_FAILED
 from dranode.driver.core.diagnosis.allocated import ready_conditions
 from dranode.driver.core.diagnosis.causes import StopCause
@@ -61,7 +62,7 @@ def prepare_stations(facts: PodFacts) -> Iterator[Station]:
                 "spec.nodeName goes past kube-scheduler, which allocates claims",
                 "leave spec.nodeName out and name the node under nodeSelector: kubernetes.io/hostname",
             )
-        if pod.metadata.uid not in {one.uid for one in claim.status.reserved_for}:
+        if not is_reserved_for(claim, pod.metadata.uid, pod.spec.pod_group):
             yield stopped(
                 "prepare",
                 StopCause.CLAIM_NOT_RESERVED,

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.core.claims.consumers import MOST_CONSUMERS, is_reserved_for
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.live_objects import LivePod
 from dranode.driver.core.diagnosis.pod_facts import NodeGroup, PodFacts
 from dranode.driver.core.diagnosis.reports import scheduling_report
 from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
 
-# The most pods that may share a claim (`status.reservedFor`).
-_MOST_PODS: Final = 256
 _NAMED: Final = 4
 _FIXES: Final = {
     StopCause.DEVICES_IN_USE: "end a pod that holds them, or add nodes; the pod goes on by itself once they are free",
@@ -54,12 +53,15 @@ def scheduling_stations(facts: PodFacts) -> Iterator[Station]:
 
 def _full(facts: PodFacts, pod: LivePod) -> Iterator[Station]:
     for claim in facts.claims:
-        reserved = claim.claim.status.reserved_for if claim.claim is not None else ()
-        if len(reserved) >= _MOST_PODS and pod.metadata.uid not in {one.uid for one in reserved}:
+        if claim.claim is None or is_reserved_for(claim.claim, pod.metadata.uid, pod.spec.pod_group):
+            continue
+        reserved = claim.claim.status.reserved_for
+        if len(reserved) >= MOST_CONSUMERS:
+            users = "pods" if all(each.is_pod for each in reserved) else "pods and PodGroups"
             yield stopped(
                 "scheduler",
                 StopCause.CLAIM_FULL,
-                f"the claim {claim.name} is reserved for {len(reserved)} pods, and {_MOST_PODS} may share one",
+                f"the claim {claim.name} is reserved for {len(reserved)} {users}, and {MOST_CONSUMERS} may share one",
                 "end one of its pods, or use another claim",
             )
 

@@ -26,7 +26,7 @@ from dranode.driver.serve.orphans import Orphans
 from dranode.driver.serve.takeover import take_over
 from dranode.driver.serve.witnesses import Witnesses
 from tests.fakes.drivers import reference
-from tests.fakes.lifecycle import KIND, ApiClaims, cpu_claim, leave_spec
+from tests.fakes.lifecycle import KIND, ApiClaims, cpu_claim, group_claim, leave_spec
 
 GROUP = "cpudevnuma000"
 
@@ -178,6 +178,15 @@ def test_a_stale_spec_of_the_other_driver_is_removed_once_kubelet_knows_other_cl
     world.kubelet.run("a", "uid-a")
     world.look_for(PATIENCE + 60)
     assert world.uids() == ["uid-a"]
+
+
+def test_a_claim_of_a_pod_group_is_taken_over_as_that(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    leave_spec(world.folder / "cdi", "uid-a", "0-3")
+    world.node.close()
+    world.kubelet.run("a", "uid-a")
+    world.api.by_name["default", "a"] = group_claim("a", "uid-a", GROUP, 4)
+    take_over(world.node, world.witnesses)
+    assert "pods=podgroup crew" in caplog.text
 
 
 def test_a_name_that_comes_late_is_put_on_record(world: World) -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
@@ -44,7 +45,7 @@ class PinnedLamps(Lamps, Pins):
         return HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_")
 
     def pinned(self, record: Record) -> HeldClaim:
-        pods = frozenset(pod.uid for pod in record.pods)
+        pods = frozenset(pod.uid for pod in record.pods if pod.is_pod)
         return HeldClaim(record.ref, record.cpus, record.held, pods)
 
 
@@ -53,8 +54,8 @@ class Kubelet(PodResources):
 
     meanwhile: Callable[[], object] = bool
 
-    def in_use(self, driver: str, ref: ClaimRef, pods: Collection[str] = ()) -> bool | None:
-        del driver, ref, pods
+    def in_use(self, driver: str, ref: ClaimRef, users: Collection[ResourceClaimConsumerReference] = ()) -> bool | None:
+        del driver, ref, users
         self.meanwhile()
         return None
 

@@ -49,6 +49,13 @@ def test_a_claim_has_its_pods_from_reservations_owners_and_pods() -> None:
     assert [share.device.device for share in shown.shares] == ["gpu-0"]
 
 
+def test_a_pod_group_is_a_remark_of_its_claim_and_no_pod() -> None:
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "crew", "uid": "u"}
+    member = pod("crew-0", spec={"resourceClaims": [{"name": "x", "resourceClaimName": "c"}]})
+    (shown,) = seen(claim("c", "gpu-0", reservedFor=[group]), member).fleet_claims()
+    assert (shown.pods, shown.remarks) == (("ns/crew-0",), ("is reserved for podgroup crew",))
+
+
 def test_cpus_come_from_the_status_that_a_driver_writes() -> None:
     devices = [
         {"driver": "d", "pool": "n", "device": "a", "data": {"cpus": "0-3"}},
