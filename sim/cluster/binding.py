@@ -16,7 +16,7 @@ from dranode.sim.cluster.holdings import ClaimKey
 _TRUE: Final = "True"
 
 
-def binding_failure(claim: ResourceClaim, pod_uid: str) -> str:
+def binding_failure(claim: ResourceClaim, pod_uid: str, pod_group: str = "") -> str:
     """Return why the claim keeps the pod from all nodes, in one sentence; empty if its devices have not failed to bind.
 
     As in kube-scheduler, a device that is not bound yet ends the search for one that has failed.
@@ -29,22 +29,25 @@ def binding_failure(claim: ResourceClaim, pod_uid: str) -> str:
         conditions = _conditions(claim, result)
         failed = next((name for name in result.binding_failure_conditions if _holds(conditions, name)), None)
         if failed is not None:
-            return _sentence(claim, pod_uid, result, conditions[failed])
+            return _sentence(claim, _then(claim, pod_uid, pod_group), result, conditions[failed])
         if not all(_holds(conditions, name) for name in result.binding_conditions):
             return ""
     return ""
 
 
-def _sentence(
-    claim: ResourceClaim, pod_uid: str, result: DeviceRequestAllocationResult, condition: Mapping[str, Any]
-) -> str:
+def _then(claim: ResourceClaim, pod_uid: str, pod_group: str) -> str:
     users = claim.status.reserved_for
-    mine = not users or (len(users) == 1 and users[0].uid == pod_uid)
-    then = (
-        "kube-scheduler takes the claim's devices back, and looks for others when it tries the pod again"
-        if mine
-        else "the claim keeps its devices, since it is reserved for others too"
-    )
+    if not users or (len(users) == 1 and users[0].uid == pod_uid):
+        return "kube-scheduler takes the claim's devices back, and looks for others when it tries the pod again"
+    if len(users) == 1 and users[0].is_pod_group and users[0].name == pod_group:
+        # PodGroupPostFilter.
+        return f"kube-scheduler takes the claim's devices back if no pod of {users[0]} has been scheduled"
+    return "the claim keeps its devices, since it is reserved for others too"
+
+
+def _sentence(
+    claim: ResourceClaim, then: str, result: DeviceRequestAllocationResult, condition: Mapping[str, Any]
+) -> str:
     why = ", ".join(str(condition[field]) for field in ("type", "reason", "message") if condition.get(field))
     return (
         f"resourceclaim not available on the node: device {result.driver}/{result.pool}/{result.device} of "

@@ -6,13 +6,14 @@ Source: `k8s.io/dynamic-resource-allocation/resourceclaim` and the resource clai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.resource import (
+    SCHEDULING,
     APIDocument,
     ObjectMeta,
     PodResourceClaim,
@@ -20,12 +21,11 @@ from dranode.driver.core.api.resource import (
     ResourceClaimConsumerReference,
     ResourceClaimTemplate,
 )
+from dranode.driver.core.claims.consumers import owning_group
 from dranode.driver.core.claims.metadata import POD_CLAIM_NAME
 from dranode.sim.cluster.binding import binding_failure
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.documents import PodClaimStatus, SchedulingPod
-
-SCHEDULING: Final = "scheduling.k8s.io"
 
 
 class PodGroupSpec(APIDocument, frozen=True, kw_only=True):
@@ -120,9 +120,13 @@ def pod_claims(pod: SchedulingPod, known: KnownClaims) -> PodClaims:
             shared[key] = _reference(group)
     problems += [f'resourceclaim "{each.metadata.name}" is being deleted' for each in claims.values() if _deleted(each)]
     if known.binding:
-        problems += filter(None, (binding_failure(claim, pod.metadata.uid) for claim in claims.values()))
+        problems += filter(None, _unbound(pod, claims.values()))
     problem = next(iter((*_gates(pod), *problems)), "")
     return PodClaims(tuple(claims.values()), entries, tuple(missing), problem, shared)
+
+
+def _unbound(pod: SchedulingPod, claims: Iterable[ResourceClaim]) -> Iterator[str]:
+    return (binding_failure(claim, pod.metadata.uid, pod.spec.pod_group) for claim in claims)
 
 
 def _gates(pod: SchedulingPod) -> list[str]:
@@ -131,17 +135,13 @@ def _gates(pod: SchedulingPod) -> list[str]:
 
 
 def _group(pod: SchedulingPod, known: KnownClaims, missing: list[MissingObject]) -> PodGroup | None:
-    name = _group_of(pod)
-    if name is None or known.groups is None or not pod.spec.resource_claims:
+    name = pod.spec.pod_group
+    if not name or known.groups is None or not pod.spec.resource_claims:
         return None
     group = known.groups.get(ClaimKey(pod.metadata.namespace, name))
     if group is None:
         missing.append(MissingObject("PodGroup", name))
     return group
-
-
-def _group_of(pod: SchedulingPod) -> str | None:
-    return pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group is not None else None
 
 
 def _made(pod: SchedulingPod, group: PodGroup | None, entry: PodResourceClaim) -> PodClaimStatus | None:
@@ -183,10 +183,10 @@ def _not_owned(claim: ResourceClaim, pod: SchedulingPod, *, groups: bool) -> lis
     owner = next((each for each in claim.metadata.owner_references if each.controller), None)
     if owner is None or not pod.metadata.uid or owner.uid == pod.metadata.uid:
         return []
-    group = _group_of(pod) if groups else None
-    if group is None:
+    group = pod.spec.pod_group if groups else ""
+    if not group:
         why = "Pod is not owner"
-    elif (owner.kind, owner.name) == ("PodGroup", group) and owner.api_version.startswith(f"{SCHEDULING}/"):
+    elif group == owning_group(claim):
         return []
     else:
         why = f"neither Pod nor PodGroup {group} is the owner"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
 
+from dranode.driver.core.claims.consumers import MOST_CONSUMERS
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import passed_by
@@ -14,9 +14,6 @@ from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.filters import Refusal
 from dranode.sim.scheduler.scores import NodeTotal
-
-# How many pods may share a claim (`status.reservedFor`).
-_MOST_USERS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -59,9 +56,15 @@ def obstacle(demand: PodDemand, state: ClusterState) -> str:
         key = ClaimKey.of(claim)
         if key in demand.shared:
             continue  # the group uses it, however many pods it has
-        if key in state.allocations and len(state.users(key)) >= _MOST_USERS:
-            return f"resourceclaim in use: {key} has {_MOST_USERS} pods already, which is the most"
+        if key in state.allocations and _entries(key, state) >= MOST_CONSUMERS:
+            return f"resourceclaim in use: {key} has {MOST_CONSUMERS} pods already, which is the most"
     return ""
+
+
+def _entries(key: ClaimKey, state: ClusterState) -> int:
+    """Return how many entries `status.reservedFor` has by the bound pods: those of a PodGroup are one together."""
+    demands = (state.demands[user] for user in state.users(key))
+    return len({each.pod.spec.pod_group if key in each.shared else each.pod.key for each in demands})
 
 
 def _bound(demand: PodDemand, state: ClusterState) -> str:

@@ -148,8 +148,7 @@ class ClusterState:
 
 def _has_strangers(claim: ResourceClaim, pods: Mapping[str, PodDemand]) -> bool:
     return any(
-        user.resource != "pods" or f"{claim.metadata.namespace}/{user.name}" not in pods
-        for user in claim.status.reserved_for
+        not user.is_pod or f"{claim.metadata.namespace}/{user.name}" not in pods for user in claim.status.reserved_for
     )
 
 

@@ -196,6 +196,21 @@ def test_a_claim_whose_device_failed_to_bind_keeps_its_pod_from_every_node(users
 
 
 @pytest.mark.parametrize(
+    ("name", "then"),
+    [
+        ("crew", "kube-scheduler takes the claim's devices back if no pod of podgroup crew has been scheduled"),
+        ("others", "the claim keeps its devices, since it is reserved for others too"),
+    ],
+)
+def test_a_claim_of_a_pod_group_whose_device_failed_to_bind_is_given_back_for_the_group(name: str, then: str) -> None:
+    failed = bound_to([device_state(ready="False", broken="True")], [])
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": name, "uid": "u"}
+    failed["status"]["reservedFor"] = [group]
+    (placed,) = pods(failed, pod("p", NAMED, schedulingGroup={"podGroupName": "crew"}))
+    assert placed.problem.endswith(f"; {then}")
+
+
+@pytest.mark.parametrize(
     "devices",
     [
         [],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dranode.driver.core.api.errors import DocumentError
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import release
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
 from dranode.sim.fit.reasons import group_line
 from tests.fakes.clusters import (
@@ -218,3 +220,24 @@ def test_a_wrong_field_is_named_with_its_file_object_and_path() -> None:
     twice = [node_document("a"), node_document("a")]
     with pytest.raises(DocumentError, match=r"cluster.yaml, document 2 \(Node a\): metadata.name"):
         questions_of(*twice, pod_document("p"))
+
+
+@pytest.mark.parametrize(
+    ("gates", "full"), [("GenericWorkload=true,DRAWorkloadResourceClaims=true", False), ("", True)]
+)
+def test_the_pods_of_a_group_count_as_one_of_the_256_that_may_share_its_claim(gates: str, *, full: bool) -> None:
+    entry = {"name": "c", "resourceClaimName": "c"}
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "crew", "namespace": "default"},
+        "spec": {"resourceClaims": [entry]},
+    }
+    member: Document = {"schedulingGroup": {"podGroupName": "crew"}}
+    members = [pod_document(f"m{number}", claims=["c"], node="a", **member) for number in range(256)]
+    documents = [node_document("a", pods="500"), slice_document("a"), CLASS, claim_document("c", on=("a", "gpu-0"))]
+    features = Features.parse(gates, release("1.37"))
+    questions = questions_of(*documents, group, *members, pod_document("late", claims=["c"]), features=features)
+    (answer,) = questions.answers(questions.selected(()))
+    assert (answer.placement.node is None) is full
+    assert ("has 256 pods already" in answer.placement.problem) is full
