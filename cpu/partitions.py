@@ -17,9 +17,10 @@ from dranode.cpu.settings import EXCLUSIVE, Kind, Setting
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
+from dranode.driver.core.claims.consumers import names_every_pod, pods_among
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.cgroups import GONE, Cgroups
-from dranode.driver.machine.pod_cgroups import containers_of
+from dranode.driver.machine.pod_cgroups import containers_of, pods_on
 from dranode.driver.machine.root import Root, read_text
 
 _PARTITION: Final = "cpuset.cpus.partition"
@@ -54,12 +55,22 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
         MachineError: the cgroups of a pod cannot be looked into.
     """
     wanted: dict[str, CPUSet] = {}
+    elsewhere = CPUSet()
     for claim in claims:
         own = isolated_cpus(claim, Isolation.PARTITION)
-        for pod in claim.pods if own else ():
+        for pod in pods_among(claim.pods) if own else ():
             wanted[pod.uid] = wanted.get(pod.uid, CPUSet()) | own
+        if own and not names_every_pod(claim.pods):
+            elsewhere |= own
     for pod_uid, own in wanted.items():
         yield from _of_pod(root, pod_uid, own)
+    if not elsewhere:
+        return
+    # Any pod may be of the claim's PodGroup. A container on other CPUs too may be one that has not left these yet.
+    for pod_uid in pods_on(root, Cgroups(root)):
+        for found in _of_pod(root, pod_uid, elsewhere) if pod_uid not in wanted else ():
+            if not found.others:
+                yield found
 
 
 def _of_pod(root: Root, pod: str, own: CPUSet) -> Iterator[Partition]:

@@ -16,7 +16,7 @@ from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.usage import Figure
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup
-from dranode.driver.core.diagnosis.placement import pod_uids
+from dranode.driver.core.diagnosis.placement import pod_names, pod_uids
 from dranode.driver.core.pinning.effective import Effective
 from dranode.driver.core.pinning.outside import (
     RecordedClaim,
@@ -162,12 +162,12 @@ def _containers(root: Root, claims: Sequence[RecordedClaim]) -> Iterator[_Contai
     if not any(claim.held is not None and (claim.held.nodes or claim.held.mems) for claim in claims):
         return
     records = [claim.record for claim in claims]
-    pods = {pod.uid: pod.name for record in records for pod in record.pods}
+    pods = pod_names(records)
     for seen in require_visible(root, pod_uids(records)).containers:
         theirs = claims_in(claims, seen.env)
         expected = expected_memory(held for _, held in theirs)
         if expected:
-            yield _Container(seen, pods.get(seen.pod, ""), theirs, expected)
+            yield _Container(seen, pods.get(seen.pod, seen.pod), theirs, expected)
 
 
 def _document(effective: Effective) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from dranode.driver.cli.claim_tables import draw_claims, draw_looks
 from dranode.driver.cli.machine_option import machine_option
@@ -16,7 +17,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.uses import UsedClaim, used_claims
+from dranode.driver.core.claims.uses import UsedClaim, used_claims, with_users
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import had_ledger, read_ledger
@@ -89,6 +90,7 @@ def command(
         for sentence in doubts(contents.doubt, contents.records, driver):
             click.echo(f"{driver}: {sentence}", err=True)
     used = _used(Path(pod_resources_socket or Path(kubelet_root) / "pod-resources" / "kubelet.sock"), ledgers)
+    ledgers = {driver: _with_users(driver, contents, used) for driver, contents in ledgers.items()}
     rows = [_row(driver, record, used) for driver, contents in ledgers.items() for record in contents.records]
     rows += [_damaged(driver, damaged) for driver, contents in ledgers.items() for damaged in contents.damaged]
     rows.sort(key=lambda row: (row["namespace"], row["name"], row["uid"], row["driver"]))
@@ -156,6 +158,13 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
     except DranodeError as error:
         click.echo(f"who uses the claims is not known: {error}", err=True)
     return users
+
+
+def _with_users(driver: str, contents: Contents, used: Mapping[tuple[str, str], UsedClaim]) -> Contents:
+    """Return what is on record, with the pods that kubelet alone knows to have a claim."""
+    pods = {uid: use.pods for (whose, uid), use in used.items() if whose == driver}
+    records = tuple(with_users(record, pods.get(record.uid, ())) for record in contents.records)
+    return msgspec.structs.replace(contents, records=records)
 
 
 def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimPlacement]:
@@ -242,7 +251,7 @@ def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim])
         "held": str(record.held) or None,
         "amounts": record.amounts,
         "state": record.state.value,
-        "pods": list(dict.fromkeys((*(pod.name for pod in record.pods), *(use.pods if use is not None else ())))),
+        "pods": list(dict.fromkeys(map(str, record.pods))),
     }
 
 

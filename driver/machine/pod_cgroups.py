@@ -8,7 +8,12 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, container_id, is_pod_folder
+from dranode.driver.core.diagnosis.container_cgroups import (
+    ContainerCgroup,
+    container_id,
+    is_pod_folder,
+    pod_of_folder,
+)
 from dranode.driver.machine.cgroups import GONE, Cgroups
 from dranode.driver.machine.root import Root
 
@@ -29,6 +34,24 @@ def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerC
                 cpus = _cpus(cgroups, folder) if container_id(name) else None
                 if cpus is not None:
                     yield ContainerCgroup(uid, folder, hierarchy, cpus)
+
+
+def pods_on(root: Root, cgroups: Cgroups) -> tuple[str, ...]:
+    """Return the UIDs of all pods that have a cgroup.
+
+    Raises:
+        MachineError: a folder cannot be read, so that pods would be missing.
+    """
+    return tuple(dict.fromkeys(uid for hierarchy in cgroups.cpuset for uid in _uids(root, hierarchy)))
+
+
+def _uids(root: Root, folder: str) -> Iterator[str]:
+    for name in _names(root, folder):
+        uid = pod_of_folder(name)
+        if uid:
+            yield uid
+        elif _ABOVE_PODS.search(name) and "." not in name.removesuffix(".slice"):
+            yield from _uids(root, f"{folder}/{name}")
 
 
 def _cpus(cgroups: Cgroups, folder: str) -> CPUSet | None:

@@ -18,7 +18,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, Process, with_processes
 from dranode.driver.machine.cgroups import Cgroups
-from dranode.driver.machine.pod_cgroups import containers_of
+from dranode.driver.machine.pod_cgroups import containers_of, pods_on
 from dranode.driver.machine.root import Root, read_text
 
 # The parent of all kernel threads, which cannot be moved to other CPUs.
@@ -230,24 +230,24 @@ class PodsSeen(msgspec.Struct, frozen=True):
     processes: tuple[Process, ...]
 
 
-def pods_seen(root: Root, pods: Iterable[str]) -> PodsSeen:
-    """Return the containers of the pods with these UIDs, by their cgroups and by the node's processes.
+def pods_seen(root: Root, pods: Iterable[str] | None) -> PodsSeen:
+    """Return the containers of the pods with these UIDs, of all for None, by their cgroups and the node's processes.
 
     Raises:
         MachineError: the cgroups or the processes cannot be looked into.
     """
-    cgroups, pods = Cgroups(root), tuple(dict.fromkeys(pods))
+    cgroups, pods = Cgroups(root), None if pods is None else tuple(dict.fromkeys(pods))
     return _seen(root, cgroups, _listed(root, cgroups, pods), pods)
 
 
-def require_visible(root: Root, pods: Iterable[str]) -> PodsSeen:
-    """Return the containers of the pods with these UIDs; check that `/proc` shows the processes of those that run.
+def require_visible(root: Root, pods: Iterable[str] | None) -> PodsSeen:
+    """Return the containers of the pods with these UIDs, of all for None; check that `/proc` shows what runs in them.
 
     Raises:
         MachineError: it does not, because it is missing or belongs to another PID namespace, such as that of a pod;
             or a process or the cgroups cannot be looked into.
     """
-    cgroups, pods = Cgroups(root), tuple(dict.fromkeys(pods))
+    cgroups, pods = Cgroups(root), None if pods is None else tuple(dict.fromkeys(pods))
     listed = _listed(root, cgroups, pods)
     # A container that starts or ends during the look proves nothing, so both sides of it count.
     running = {each.path for each in listed if cgroups.has_processes(each.cgroup)}
@@ -262,12 +262,18 @@ def require_visible(root: Root, pods: Iterable[str]) -> PodsSeen:
     return seen
 
 
-def _listed(root: Root, cgroups: Cgroups, pods: Iterable[str]) -> list[ContainerCgroup]:
-    return [each for uid in pods for each in containers_of(root, cgroups, uid)]
+def _listed(root: Root, cgroups: Cgroups, pods: Iterable[str] | None) -> list[ContainerCgroup]:
+    uids = pods_on(root, cgroups) if pods is None else pods
+    return [each for uid in uids for each in containers_of(root, cgroups, uid)]
 
 
 def _seen(
-    root: Root, cgroups: Cgroups, listed: Iterable[ContainerCgroup], pods: Iterable[str], *, by_thread: bool = False
+    root: Root,
+    cgroups: Cgroups,
+    listed: Iterable[ContainerCgroup],
+    pods: Iterable[str] | None,
+    *,
+    by_thread: bool = False,
 ) -> PodsSeen:
     """Read the processes, after the cgroups: those of a container that runs are then among them."""
     seen = tuple(processes(root, by_thread=by_thread))

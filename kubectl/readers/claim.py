@@ -11,11 +11,12 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.admission import allocated
+from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Known, known
 from dranode.driver.core.claims.record import Record, claim_spec, prepared_devices
-from dranode.driver.core.claims.uses import ClaimUse
+from dranode.driver.core.claims.uses import ClaimUse, with_users
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.claim import ClaimFacts, ContainerMemory
 from dranode.driver.core.diagnosis.facts import Fault, PathState, ServeOptions
@@ -69,13 +70,14 @@ class ClaimReader:
         if record is None and seen and claim is not None and claim.status.allocation is not None:
             dry = dry_prepare(claim, contents, specs, plugin, self.options.node)
         containers, unseen = None, ""
+        memory, memory_unseen = None, ""
+        mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
         if record is not None:
             ref = ClaimRef(namespace, name, record.uid)
-            containers, unseen = self._containers(record, ref, contents.records, given)
-        memory, memory_unseen = (
-            (None, "") if record is None else _memory(self.host.files, plugin, record, contents.records)
-        )
-        mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
+            # Kubelet names the pods of a PodGroup, and those that came after the Prepare; the record does not.
+            used = with_users(record, (use.pod for use in mine))
+            containers, unseen = self._containers(used, ref, contents.records, given)
+            memory, memory_unseen = _memory(self.host.files, plugin, used, contents.records)
         return ClaimFacts(
             name=f"{namespace}/{name}",
             node=self.options.node,
@@ -121,7 +123,7 @@ class ClaimReader:
         names: dict[str, str] = {}
         # A container's name only tells its claims together with kubelet's answer.
         if self.source is not None and given is not None:
-            for pod in record.pods:
+            for pod in pods_among(record.pods):
                 names |= self.source.container_names(claim.namespace, pod.name)
         seen = pods_seen(self.host.files, pod_uids((record,)))
         claims = ContainerClaims(records, given, names)

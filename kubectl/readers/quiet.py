@@ -6,12 +6,14 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError, MachineError
+from dranode.driver.core.claims.consumers import names_every_pod, pods_among
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.diagnosis.container_cgroups import is_pod_folder
-from dranode.driver.machine.processes import NO_KERNEL, ThreadSeen, shows_kernel, threads_seen_on
+from dranode.driver.core.diagnosis.placement import InjectedVariables
+from dranode.driver.machine.processes import NO_KERNEL, ThreadSeen, pods_seen, shows_kernel, threads_seen_on
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_rows import Contents, decoded_notes
 
@@ -63,12 +65,22 @@ def read_disturbances(files: Root, plugin: Plugin, contents: Contents, unseen: l
 def _intruders(files: Root, cpus: CPUSet, owner: Record) -> tuple[str, ...]:
     """Return whose threads ran last on a claim's CPUs and are none of its pods', each name once, the busiest first."""
     seconds: dict[str, float] = {}
+    own = _own_processes(files, owner)
     for each in threads_seen_on(files, cpus):
-        if not _is_own(each, owner):
+        if each.pid not in own and not _is_own(each, owner):
             name = f"{each.name} ({'kernel thread' if each.kernel else 'process'} {each.pid})"
             seconds[name] = seconds.get(name, 0.0) + each.seconds
     return tuple(name for name, _ in sorted(seconds.items(), key=lambda pair: -pair[1]))
 
 
+def _own_processes(files: Root, owner: Record) -> frozenset[int]:
+    """Return the processes of containers with the claim, where the record does not name all of its pods."""
+    if names_every_pod(owner.pods):
+        return frozenset()
+    variables = InjectedVariables.of((owner,))
+    containers = pods_seen(files, None).containers
+    return frozenset(pid for each in containers if owner.uid in variables.claims_in(each.env) for pid in each.pids)
+
+
 def _is_own(thread: ThreadSeen, owner: Record) -> bool:
-    return any(is_pod_folder(part, pod.uid) for pod in owner.pods for part in thread.cgroup.split("/"))
+    return any(is_pod_folder(part, pod.uid) for pod in pods_among(owner.pods) for part in thread.cgroup.split("/"))

@@ -16,7 +16,8 @@ import msgspec
 import pytest
 import yaml
 
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.diagnosis.facts import Facts, Finding
@@ -38,6 +39,7 @@ from dranode.kubectl.class_check import with_class_problems
 from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
 from dranode.kubectl.readers.host import NodeHost
 from tests.fakes.drivers import allocated_claim
+from tests.fakes.lifecycle import POD_GROUP
 
 MACHINE = "sockets=1,cores=4,threads=2"
 DRIVER = "dra.cpu"
@@ -259,13 +261,18 @@ class FakeNode:
     def unregister(self) -> None:
         (self.folder / KUBELET / "plugins_registry" / SOCKET).unlink()
 
-    def prepare(self, name: str = "a", pod: str = "") -> ResourceClaim:
-        """A claim that the driver has prepared: on record, with its CDI spec; for `pod-<name>`, or that of another."""
+    def prepare(self, name: str = "a", pod: str = "", *, grouped: bool = False) -> ResourceClaim:
+        """A claim that the driver has prepared: on record, with its CDI spec.
+
+        It is reserved for `pod-<name>`, for the pod of another claim, or for the PodGroup `crew`.
+        """
         claim = allocated_claim(
             name, DRIVER, ["cpudevnuma000"], consumedCapacity={"dra.cpu/cpu": "2"}, shareID=f"share-{name}"
         )
-        if pod:
+        if pod or grouped:
             others = allocated_claim(pod, DRIVER, ["cpudevnuma000"]).status.reserved_for
+            if grouped:
+                others = (decode(ResourceClaimConsumerReference, POD_GROUP),)
             claim = msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, reserved_for=others))
         (plugin,) = load_plugins(("cpu",), open_machine(MACHINE), self.options)
         serving = Serving(plugin, self.folder / KUBELET / "plugins" / DRIVER, self.folder / "run" / "cdi")

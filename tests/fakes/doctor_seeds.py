@@ -190,9 +190,9 @@ def newer_ledger(node: FakeNode) -> None:
     db.close()
 
 
-def quiet_claim_since(node: FakeNode, **begun: Any) -> None:
+def quiet_claim_since(node: FakeNode, *, grouped: bool = False, **begun: Any) -> None:
     """A prepared claim that wants two CPUs quiet, whose counters stood so when it began."""
-    node.prepare()
+    node.prepare(grouped=grouped)
     path = ledger(node).parent
     store = Ledger(path / "ledger.db")
     (record,) = store.read().records

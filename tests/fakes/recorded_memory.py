@@ -20,6 +20,7 @@ from dranode.driver.node.node import NodeClaims
 from dranode.memory.options import MemoryOptions
 from dranode.memory.plugin import MemoryPlugin
 from tests.fakes.drivers import reference
+from tests.fakes.lifecycle import POD_GROUP
 from tests.fakes.recorded_machine import RecordedMachine
 
 MIB = 1 << 20
@@ -29,10 +30,12 @@ WHOLE = "DRANODE_MEMS_uid-a=1 DRANODE_MEMORY_uid-a_0=1 DRANODE_MEMORY_uid-a_1=1"
 MEMORY = {"memory-numa1": "512Mi", "hugepages-2m-numa1": "64Mi"}
 
 
-def prepare(machine: RecordedMachine, amounts: dict[str, str], name: str = "a", **config: Any) -> None:
-    """Put a claim of the pod `pod-<name>` on record with the memory driver."""
+def prepare(
+    machine: RecordedMachine, amounts: dict[str, str], name: str = "a", *, grouped: bool = False, **config: Any
+) -> None:
+    """Put a claim of the pod `pod-<name>`, or of the PodGroup `crew`, on record with the memory driver."""
     consumed = {device: {"size": size} for device, size in amounts.items()}
-    take(machine, MemoryPlugin(open_machine(HARDWARE), MemoryOptions()), consumed, config, name)
+    take(machine, MemoryPlugin(open_machine(HARDWARE), MemoryOptions()), consumed, config, name, grouped=grouped)
 
 
 def unread_pins(monkeypatch: pytest.MonkeyPatch, uid: str) -> None:
@@ -59,6 +62,8 @@ def take(
     consumed: dict[str, dict[str, str]],
     config: dict[str, Any],
     name: str = "a",
+    *,
+    grouped: bool = False,
 ) -> None:
     results = [
         {
@@ -76,7 +81,9 @@ def take(
         "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}"},
         "status": {
             "allocation": {"devices": {"results": results, "config": [opaque] if config else []}},
-            "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"pod-uid-{name}"}],
+            "reservedFor": [
+                POD_GROUP if grouped else {"resource": "pods", "name": f"pod-{name}", "uid": f"pod-uid-{name}"}
+            ],
         },
     }
     data = machine.folder / "kubelet" / "plugins" / plugin.driver

@@ -222,3 +222,55 @@ def test_a_docstring_begins_with_a_sentence_and_not_with_a_question_word(part: s
         and QUESTION.match(text)
     ]
     assert found == []
+
+
+def _takes_consumers_for_pods(text: str) -> Iterator[int]:
+    """The lines where names or UIDs of a claim's consumers are taken without a look at what they are."""
+    loops = (ast.For, ast.comprehension)
+    for node in ast.walk(ast.parse(text)):
+        inner = [node] if isinstance(node, ast.For) else getattr(node, "generators", [])
+        for loop in inner:
+            assert isinstance(loop, loops)
+            asked = loop.iter
+            if not isinstance(asked, ast.Attribute) or not isinstance(loop.target, ast.Name):
+                continue
+            owner = asked.value.id if isinstance(asked.value, ast.Name) else ""
+            if asked.attr != "reserved_for" and (asked.attr, owner) != ("pods", "record"):
+                continue
+            fields = {
+                each.attr
+                for each in ast.walk(node)
+                if isinstance(each, ast.Attribute)
+                and isinstance(each.value, ast.Name)
+                and each.value.id == loop.target.id
+            }
+            if fields & {"name", "uid"} and not fields & {"is_pod", "is_pod_group"}:
+                yield asked.lineno
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_nothing_takes_what_a_claim_is_reserved_for_for_a_pod(part: str) -> None:
+    """It may be a PodGroup, whose pods nobody names: `claims/consumers.py` says which are pods."""
+    files = [path for path in (ROOT / part).rglob("*.py") if path.name != "consumers.py"]
+    places = {
+        path.relative_to(ROOT).as_posix(): lines
+        for path in files
+        if (lines := list(_takes_consumers_for_pods(path.read_text())))
+    }
+    assert places == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("[one.name for one in claim.status.reserved_for]", [1]),
+        ("{pod.uid: pod.name for record in records for pod in record.pods}", [1]),
+        ("for pod in record.pods:\n    print(pod.name)", [1]),
+        ("[one.uid for one in claim.status.reserved_for if one.is_pod]", []),
+        ("[one.name for one in pods_among(record.pods)]", []),
+        ("', '.join(map(str, claim.status.reserved_for))", []),
+        ("[pod.name for pod in workload.pods]", []),
+    ],
+)
+def test_a_consumer_that_is_taken_for_a_pod_would_be_seen(text: str, lines: list[int]) -> None:
+    assert list(_takes_consumers_for_pods(text)) == lines

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.metadata import metadata_kind
-from dranode.driver.core.claims.record import claim_device
+from dranode.driver.core.claims.record import Record, claim_device
 
 
 class ClaimUse(msgspec.Struct, frozen=True):
@@ -66,6 +68,20 @@ def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping
             devices = use.devices | (before.devices if before else frozenset())
             found[uid] = UsedClaim(ClaimRef(use.namespace, use.claim, uid), tuple(pods), devices)
     return found
+
+
+def with_users(record: Record, pods: Iterable[str]) -> Record:
+    """Return a record with pods of these names too, by the word of kubelet, which does not say their UIDs.
+
+    A pod that comes to a claim after its Prepare is not on record, since kubelet asks once for a claim that it has.
+    """
+    known = {pod.name for pod in pods_among(record.pods)}
+    more = (
+        ResourceClaimConsumerReference(resource="pods", name=name, uid="")
+        for name in dict.fromkeys(pods)
+        if name not in known
+    )
+    return msgspec.structs.replace(record, pods=(*record.pods, *more))
 
 
 def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:

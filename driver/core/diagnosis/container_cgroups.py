@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from dranode.driver.core.api.cpuset import CPUSet
 
 _MONITOR: Final = "conmon-"
+_POD: Final = re.compile(r"(?:.*-)?pod(?!s)(.+?)(?:\.slice)?")
 _CONTAINER: Final = re.compile(rf"(?!.*{_MONITOR})(?:.*-)?([0-9a-f]{{64}})(?:\.scope)?")
 
 
@@ -90,18 +91,20 @@ class ContainerCgroup(msgspec.Struct, frozen=True):
 
 
 def with_processes(
-    containers: Iterable[ContainerCgroup], processes: Iterable[Process], pods: Iterable[str]
+    containers: Iterable[ContainerCgroup], processes: Iterable[Process], pods: Iterable[str] | None
 ) -> tuple[ContainerCgroup, ...]:
     """Return these containers with their processes, and the containers of pods that only processes tell of.
+
+    Those of every pod if `pods` is None.
 
     A container is known by its pod and its folder's name: the folders above may look different to a process, whose
     cgroup is given as this process's own cgroup namespace sees it.
     """
     found = {(each.pod, each.folder): each for each in containers}
     members: dict[tuple[str, str], list[Process]] = {}
-    pods = tuple(pods)
+    pods = None if pods is None else tuple(pods)
     for process in processes:
-        for pod in pods:
+        for pod in filter(None, map(pod_of_folder, process.cgroup.split("/"))) if pods is None else pods:
             cgroup = container_cgroup(process.cgroup, pod)
             if cgroup:
                 key = (pod, cgroup.rpartition("/")[2])
@@ -113,6 +116,15 @@ def with_processes(
 def is_pod_folder(name: str, pod_uid: str) -> bool:
     """Return whether a folder is a pod's cgroup: its name has the UID as it is, or with `_` for `-` (systemd)."""
     return bool(pod_uid) and (pod_uid in name or pod_uid.replace("-", "_") in name)
+
+
+def pod_of_folder(name: str) -> str:
+    """Return the UID of the pod whose cgroup a folder is, by kubelet's names for them; empty if it is no pod's.
+
+    The names are `pod<UID>`, and `kubepods-burstable-pod<UID>.slice` with `_` for `-` in the UID (systemd).
+    """
+    match = _POD.fullmatch(name)
+    return match[1].replace("_", "-") if match is not None else ""
 
 
 def container_id(folder: str) -> str:

@@ -12,6 +12,7 @@ from typing import Self
 import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.claims.consumers import names_every_pod, pods_among
 from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus, with_pool
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record
@@ -24,7 +25,7 @@ class PlacedContainer(msgspec.Struct, frozen=True):
 
     Attributes:
         seen: the container, as the kernel shows it.
-        pod: the name of its pod.
+        pod: the name of its pod; its UID where the record does not name it, as with the pods of a PodGroup.
         expected: the CPUs of all its claims, or of its requests of them, that are online.
         name: its own name; empty if it is not known.
     """
@@ -99,9 +100,20 @@ class InjectedVariables(msgspec.Struct, frozen=True):
         return frozenset(self.parts[name] for name in env & self.parts.keys())
 
 
-def pod_uids(records: Iterable[Record]) -> tuple[str, ...]:
-    """Return the UIDs of the pods that may use these claims; empty for a consumer that is not named."""
-    return tuple(dict.fromkeys(pod.uid for record in records for pod in record.pods))
+def pod_uids(records: Iterable[Record]) -> tuple[str, ...] | None:
+    """Return the UIDs of the pods that may use these claims; None if they are not all on record, so it may be any.
+
+    A PodGroup's pods are not, nor are those that kubelet alone has named.
+    """
+    records = tuple(records)
+    if not all(names_every_pod(record.pods) for record in records):
+        return None
+    return tuple(pod_names(records))
+
+
+def pod_names(records: Iterable[Record]) -> Mapping[str, str]:
+    """Return the names of the pods that are on record for these claims, by UID."""
+    return {pod.uid: pod.name for record in records for pod in pods_among(record.pods) if pod.uid}
 
 
 def placements(
@@ -111,7 +123,7 @@ def placements(
     records = [record for record in records if record.held]
     containers, processes = tuple(containers), tuple(processes)
     variables, held = InjectedVariables.of(records), CPUSet.union(record.held for record in records)
-    pods = {pod.uid: pod.name for record in records for pod in record.pods}
+    pods = pod_names(records)
     placed: dict[str, list[PlacedContainer]] = {record.uid: [] for record in records}
     for each in containers:
         uids = variables.claims_in(each.env)
@@ -120,7 +132,7 @@ def placements(
         # A container whose claims have no CPUs for it belongs to the shared pool, like one without a claim.
         if expected is not None:
             for record in theirs:
-                placed[record.uid].append(PlacedContainer(each, pods.get(each.pod, ""), expected))
+                placed[record.uid].append(PlacedContainer(each, pods.get(each.pod, each.pod), expected))
     return {record.uid: _placement(record, placed[record.uid], processes, containers) for record in records}
 
 
@@ -128,14 +140,14 @@ def _placement(
     record: Record, own: Iterable[PlacedContainer], processes: Iterable[Process], containers: Iterable[ContainerCgroup]
 ) -> ClaimPlacement:
     own = tuple(sorted(own, key=lambda container: container.seen.cgroup))
-    pods = {pod.uid for pod in record.pods}
+    pods = pod_uids((record,))
     inside = {pid for container in own for pid in container.seen.pids}
     return ClaimPlacement(
         own,
         tuple(
             process for process in processes if process.pid not in inside and not process.cpus.isdisjoint(record.held)
         ),
-        hidden=any(each.hidden and each.pod in pods for each in containers),
+        hidden=any(each.hidden and (pods is None or each.pod in pods) for each in containers),
     )
 
 
@@ -165,7 +177,8 @@ class ContainerClaims(msgspec.Struct, frozen=True):
         """
         held = CPUSet.union(each.held for each in self.records)
         known = _Known(InjectedVariables.of(self.records), held, online)
-        for pod in record.pods:
+        containers = tuple(containers)
+        for pod in pods_among(record.pods):
             claims = self._by_kubelet(record, claim, pod.name) or self._possible(record, pod.uid)
             for each in containers:
                 name = self.names.get(each.id, "") if each.id and self.uses is not None else ""
@@ -176,6 +189,19 @@ class ContainerClaims(msgspec.Struct, frozen=True):
                 mine = [PlacedContainer(each, pod.name, cpus, name) for cpus in expected if cpus is not None]
                 if mine:
                     yield next((found for found in mine if found.inside), mine[0])
+        if not names_every_pod(record.pods):
+            yield from self._elsewhere(record, containers, known)
+
+    def _elsewhere(
+        self, record: Record, containers: Iterable[ContainerCgroup], known: _Known
+    ) -> Iterator[PlacedContainer]:
+        """Yield the containers of pods that are not on record, by the claim's variables alone."""
+        recorded = pod_names((record,))
+        for each in containers:
+            uids = known.variables.claims_in(each.env)
+            expected = _expected(each, [one for one in self.records if one.uid in uids], known)
+            if each.id and each.pod not in recorded and record.uid in uids and expected is not None:
+                yield PlacedContainer(each, each.pod, expected, self.names.get(each.id, ""))
 
     def _by_kubelet(self, record: Record, claim: ClaimRef, pod: str) -> Mapping[str, tuple[Record, ...]]:
         """Return the claims on record of the pod's containers that have the claim, by the container's name."""
@@ -189,7 +215,7 @@ class ContainerClaims(msgspec.Struct, frozen=True):
 
     def _possible(self, record: Record, pod: str) -> Mapping[str, tuple[Record, ...]]:
         """Return what a container may have without kubelet's answer: the claim alone, or all claims of its pod."""
-        theirs = (each for each in self.records if any(consumer.uid == pod for consumer in each.pods))
+        theirs = (each for each in self.records if pod in {consumer.uid for consumer in each.pods})
         return {"": (record,), "*": tuple(theirs)}
 
 

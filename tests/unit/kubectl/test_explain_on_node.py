@@ -174,6 +174,33 @@ def test_a_pod_is_known_by_the_claims_that_are_on_record_for_it(way: Way) -> Non
     assert (status, stations[2]) == (0, ("record", "passed", "prepared with CPUs 1,5"))
 
 
+def test_a_claim_of_a_pod_group_is_followed_to_the_containers_of_its_pods(way: Way) -> None:
+    """The record does not say which pods they are; kubelet names them, and their containers have the variables."""
+    way.put(way.node.prepare("g", grouped=True))
+    uid = way.claim.metadata.uid
+    way.pods.run("crew-0", "g", uid)
+    cgroup = f"kubepods.slice/kubepods-podmember.slice/cri-containerd-{'ef' * 32}.scope"
+    way.node.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", "2,6\n")
+    way.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t2,6\n")
+    way.node.write("proc/500/cgroup", f"0::/{cgroup}\n")
+    way.node.write("proc/500/environ", f"DRA_CPUSET_{uid}=2,6\0")
+    status, stations, _ = way.explain("default/g")
+    whats = {name: what for name, _, what in stations}
+    assert (status, stations[-1][:2]) == (0, ("CPUs", "passed"))
+    assert whats["allocation"] == "cpudevnuma000 of node node, reserved for podgroup crew"
+    assert whats["container"] == "crew-0/main"
+    assert whats["CPUs"] == f"/sys/fs/cgroup/{cgroup} on 2,6"
+
+
+def test_a_pod_group_is_not_a_pod_that_is_on_record(way: Way) -> None:
+    way.node.prepare("g", grouped=True)
+    beside = "claim default/g is for podgroup crew, whose pods are not on record"
+    for pod in ("crew", "crew-0"):
+        _, stations, _ = way.explain(f"default/{pod}", "--driver", "cpu")
+        what = f"nothing is on record here of default/{pod}, and there is no cluster to ask; {beside}"
+        assert stations == [("record", "unseen", what)]
+
+
 def test_a_claim_that_no_pod_uses(way: Way) -> None:
     way.changed(reserved_for=())
     assert stop(way)[:2] == ("allocation", "it was allocated cpudevnuma000, but is reserved for no pod")

@@ -54,6 +54,16 @@ def test_a_container_with_its_nodes_and_pages_is_right(machine: RecordedMachine)
     assert "default/a" in machine.table("--verify")
 
 
+def test_the_containers_of_a_pod_group_are_looked_for_in_every_pod(machine: RecordedMachine) -> None:
+    prepare(machine, MEMORY, grouped=True)
+    cgroup = container(machine, of_2MB=str(64 * MIB))
+    checked, failed = memory(machine)
+    assert failed is None
+    assert [(each["pod"], each["cgroup"], each["ok"]) for each in checked["containers"]] == [
+        ("pod-uid-a", cgroup, True)
+    ]
+
+
 @pytest.mark.parametrize(
     ("nodes", "limit", "ok"),
     [
@@ -112,7 +122,7 @@ def test_a_container_with_one_request_is_held_to_that_alone(machine: RecordedMac
 
 
 def test_preferred_memory_may_come_from_anywhere(machine: RecordedMachine) -> None:
-    preferred = {"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig", "policy": "preferred"}
+    preferred: dict[str, Any] = {"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig", "policy": "preferred"}
     prepare(machine, {"memory-numa1": "512Mi"}, **preferred)
     container(machine, nodes="0-1")
     ((row,), failed) = machine.run("--verify")

@@ -94,6 +94,14 @@ def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: Recorded
     assert "default/a" in (tmp_path / "claims.svg").read_text()
 
 
+def test_a_claim_of_a_pod_group_is_drawn_with_the_group_as_a_remark(machine: RecordedMachine, tmp_path: Path) -> None:
+    machine.prepare("a", 2, grouped=True)
+    machine.run("--html", str(tmp_path / "claims.html"))
+    (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "claims.html").read_text(), re.DOTALL)
+    (claim,) = json.loads(text)["moments"][0]["claims"]
+    assert (claim[1], claim[-1]) == ([], ["is reserved for podgroup crew"])
+
+
 def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_that_ends_it(
     machine: RecordedMachine,
 ) -> None:
@@ -218,6 +226,50 @@ def test_processes_without_a_claim_on_exclusive_cpus_are_listed_but_for_the_kern
     ]
     assert failed is None
     assert "2 processes without a claim may run on CPUs that a claim holds" in machine.table("--verify")
+
+
+def test_a_claim_of_a_pod_group_says_so_and_its_containers_are_looked_for_in_every_pod(
+    machine: RecordedMachine, kubelet: KubeletPods
+) -> None:
+    machine.prepare("a", 2, grouped=True)
+    machine.prepare("b", 2)
+    ((row, _), _) = machine.run("--verify")
+    assert (row["pods"], row["verify"]["ok"]) == (["podgroup crew"], None)
+    kubelet.run("crew-0", "a", "uid-a")
+    one = machine.container(100, "member", "0-1", "DRA_CPUSET_uid-a=0-1")
+    two = machine.container(101, "another", "0-7", "DRA_CPUSET_uid-a=0-1")
+    machine.container(102, "b", "2-3", "DRA_CPUSET_uid-b=2-3")
+    machine.container(103, "stranger", "4-7", "PATH=/bin")
+    ((row, other), failed) = machine.run("--verify")
+    assert row["pods"] == ["podgroup crew", "crew-0"]
+    # Which pod that is, the record does not say.
+    assert [(each["pod"], each["cgroup"], each["ok"]) for each in row["verify"]["containers"]] == [
+        ("pod-uid-another", two, False),
+        ("pod-uid-member", one, True),
+    ]
+    assert (row["verify"]["intruders"], other["verify"]["ok"]) == ([], True)
+    assert failed is not None
+
+
+def test_a_pod_that_came_to_a_claim_after_its_prepare_is_no_intruder(
+    machine: RecordedMachine, kubelet: KubeletPods
+) -> None:
+    machine.prepare("a", 2)
+    kubelet.run("pod-a", "a", "uid-a")
+    kubelet.run("pod-later", "a", "uid-a")
+    machine.container(100, "a", "0-1", "DRA_CPUSET_uid-a=0-1")
+    machine.container(101, "later", "0-1", "DRA_CPUSET_uid-a=0-1")
+    ((row,), failed) = machine.run("--verify")
+    assert [each["pod"] for each in row["verify"]["containers"]] == ["pod-a", "pod-uid-later"]
+    assert (row["verify"]["ok"], row["verify"]["intruders"], failed) == (True, [], None)
+
+
+def test_the_use_of_a_claim_of_a_pod_group_is_that_of_its_pods(machine: RecordedMachine) -> None:
+    machine.prepare("a", 2, grouped=True)
+    cgroup = machine.container(100, "member", "0-1", "DRA_CPUSET_uid-a=0-1")
+    machine.write(f"sys/fs/cgroup/{cgroup}/cpu.stat", "usage_usec 1000000\n")
+    ((row,), _) = machine.run("--usage", "--seconds", "0.1")
+    assert [each["pod"] for each in row["usage"]["pods"]] == ["pod-uid-member"]
 
 
 def test_containers_that_cannot_be_looked_into_are_not_called_right(machine: RecordedMachine) -> None:

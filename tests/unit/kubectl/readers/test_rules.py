@@ -34,6 +34,18 @@ def test_threads_on_quiet_cpus_are_named_by_where_each_may_run(node: FakeNode) -
     assert f"isolcpus={held}" in finding.fault.fix
 
 
+def test_threads_of_a_pod_groups_containers_do_not_disturb_its_claim(node: FakeNode) -> None:
+    quiet_claim_since(node, grouped=True)
+    (record,) = Ledger(ledger(node)).read().records
+    first = record.held.first()
+    for pid, name, variable in ((20, "member", f"DRA_CPUSET_{record.uid}=x"), (21, "stranger", "PATH=/bin")):
+        thread(node, pid, first, name, "0-7")
+        node.write(f"proc/{pid}/cgroup", f"0::/kubepods.slice/kubepods-pod{name}.slice/cri-containerd-{pid}.scope\n")
+        node.write(f"proc/{pid}/environ", f"{variable}\0")
+    (finding,) = diagnosed(node)
+    assert finding.fault.what.endswith("last to run there: stranger (process 21)"), finding
+
+
 def test_what_is_not_seen_of_quiet_cpus_is_said(node: FakeNode) -> None:
     quiet_claim_since(node, interrupts={"24": 3})
     node.write("proc/2/status", "Name:\tbash\nPPid:\t1\nCpus_allowed_list:\t0-7\n")
