@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
-from dranode.driver.core.claims.consumers import is_reserved_for
+from dranode.driver.core.claims.consumers import groups_among, is_reserved_for
 from dranode.driver.core.claims.status import PREPARE_FAILED
 from dranode.driver.core.diagnosis.allocated import ready_conditions
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.live_objects import LiveContainerStatus
 from dranode.driver.core.diagnosis.pod_facts import PodClaim, PodFacts, Presence
 from dranode.driver.core.diagnosis.reports import (
+    Report,
     container_report,
     node_report,
     prepare_report,
@@ -75,7 +77,7 @@ def prepare_stations(facts: PodFacts) -> Iterator[Station]:
 def _preparing(facts: PodFacts) -> Station:
     report = prepare_report(facts.events or (), facts.node_name)
     if report is not None:
-        return reported("prepare", report)
+        return _group_refused(facts, report) or reported("prepare", report)
     for sentence in _refusals(facts.claims):
         return stopped(
             "prepare", StopCause.PREPARE_REFUSED, sentence, "do what the driver says; kubelet asks again by itself"
@@ -84,6 +86,24 @@ def _preparing(facts: PodFacts) -> Station:
         command = f"kubectl describe pod {facts.name.rpartition('/')[2]} -n {facts.namespace}"
         return unseen("prepare", "its Events could not be read, which say whether a driver refuses its claims", command)
     return went("prepare", "nobody has reported that its claims cannot be prepared")
+
+
+def _group_refused(facts: PodFacts, report: Report) -> Station | None:
+    """Return the station of a claim that the pod has by its PodGroup, where kubelet does not know of that."""
+    group = facts.pod.spec.pod_group if facts.pod is not None else ""
+    if not group or report.cause not in (StopCause.CLAIM_NOT_RESERVED, StopCause.CLAIM_OF_ANOTHER_POD):
+        return None
+    for claim in facts.claims:
+        reserved = groups_among(claim.claim.status.reserved_for) if claim.claim is not None else ()
+        if group in reserved and claim.name in re.split("[ /]", report.what):
+            return stopped(
+                "prepare",
+                report.cause,
+                f"the claim {claim.name} is reserved for the pod's PodGroup {group}, and kubelet on {facts.node_name} "
+                "does not let the pod have it",
+                "switch DRAWorkloadResourceClaims on for kubelet too, as it is for the API server and kube-scheduler",
+            )
+    return None
 
 
 def _refusals(claims: Iterable[PodClaim]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.kubectl.plugin import plugin
 from dranode.sim.cli.report import command as report
 from tests.fakes.apiserver import ApiServer
-from tests.fakes.pods import CPU, GPU, PodCluster, cpus, request, result, waiting
+from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, request, result, waiting
 
 MEMBER: dict[str, Any] = {"schedulingGroup": {"podGroupName": "crew"}}
 OWNER = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": "crew", "uid": "u", "controller": True}
@@ -108,6 +108,24 @@ def test_a_claim_from_a_template_is_the_pods_if_its_group_owns_it(
     made = {"cpus": "crew-c-x7k2p"}
     cluster.pod("a", templates={"cpus": "t"}, made=made, node="worker-1", containers=CREATING, **MEMBER)
     assert causes(run("explain", "pod/a", "-o", "json")) == cause
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("pod a (uid-a) is not allowed to use ResourceClaim team (uid-team)", StopCause.CLAIM_NOT_RESERVED),
+        ("ResourceClaim default/team was not created for Pod default/a", StopCause.CLAIM_OF_ANOTHER_POD),
+    ],
+)
+def test_a_kubelet_that_knows_no_claims_of_groups_is_named(
+    cluster: PodCluster, run: Any, said: str, cause: StopCause
+) -> None:
+    grouped(cluster)
+    cluster.event("FailedPrepareDynamicResources", f"{FAILED_PREPARE}{said}", pod="a")
+    page = run("explain", "pod/a", "-o", "json")
+    assert causes(page) == [cause]
+    assert "is reserved for the pod's PodGroup crew, and kubelet on worker-1 does not let the pod have it" in page
+    assert "switch DRAWorkloadResourceClaims on for kubelet too" in page
 
 
 def test_the_pods_of_a_groups_claim_are_followed(cluster: PodCluster, run: Any) -> None:
