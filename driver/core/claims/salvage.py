@@ -46,8 +46,8 @@ class Copied(msgspec.Struct, frozen=True):
     notes_lost: str = ""
 
     def complete(self, boot: str) -> bool:
-        """Return whether nothing that was on record is missing in it, under this boot."""
-        return self.whole and (self.closed or self.boot == boot)
+        """Return whether nothing that was on record is missing in it, under this boot; an unknown one may be any."""
+        return self.whole and (self.closed or (bool(boot) and self.boot == boot))
 
 
 def salvaged(

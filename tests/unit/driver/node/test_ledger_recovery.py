@@ -177,6 +177,15 @@ def test_a_copy_that_a_power_cut_may_have_shortened_is_held_but_not_taken_for_al
     assert "run `dranode forget-lost" in str(prepare(node, claim(4)))
 
 
+def test_a_copy_is_not_taken_for_all_where_the_kernel_does_not_say_which_boot_this_is(tmp_path: Path) -> None:
+    assert isinstance(prepare(opened(tmp_path, ""), claim(1)), Prepared)
+    gone(tmp_path)
+    reboot(tmp_path)
+    node = opened(tmp_path, "")
+    assert {record.uid for record in node.records()} == {"uid-1"}
+    assert "run `dranode forget-lost" in str(prepare(node, claim(2)))
+
+
 def test_a_copy_that_was_closed_is_believed_after_a_reboot(tmp_path: Path) -> None:
     node = opened(tmp_path)
     prepare(node, claim(1))
