@@ -24,7 +24,8 @@ from dranode.driver.core.api.documents import decode_json, encode_json
 from dranode.driver.core.api.errors import DocumentError, LedgerError
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import Copied
-from dranode.driver.node.ledger_rows import matches
+from dranode.driver.node.ledger_file import CorruptLedgerError
+from dranode.driver.node.ledger_rows import Contents, matches
 
 _T = TypeVar("_T")
 
@@ -88,7 +89,8 @@ class LedgerCopy:
         except OSError as error:
             raise LedgerError(
                 f"the copy of the ledger {self.path} cannot be read: {error.strerror}; it may have claims that the "
-                "ledger lacks: see to the disk, or remove the copy so that the ledger counts as it is"
+                "ledger lacks: see to the disk, or put an empty file in its place, so that a ledger that has had "
+                "claims counts as it is"
             ) from error
         head = _decoded(_Head, lines[0])
         if head is not None and head.copy > _VERSION:
@@ -224,6 +226,23 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
         notes, lost = (notes, lost) if line.notes is None else (line.notes, "")
     doubt, boot = (head.doubt, head.boot) if head is not None else ("", "")
     return Copied(at, records, doubt, boot, whole, closed, notes, lost)
+
+
+def refuse_behind(path: Path, contents: Contents, copied: Copied | None) -> None:
+    """Refuse a ledger that lacks what its copy has.
+
+    Raises:
+        CorruptLedgerError: the copy has commits that the ledger lacks, or may have.
+    """
+    if copied is None:
+        return
+    if copied.commits > contents.commits:
+        raise CorruptLedgerError(
+            f"the ledger {path} is not the one that was written last: it ends with commit {contents.commits} and its "
+            f"copy with {copied.commits}"
+        )
+    if not copied.whole and not (contents.commits or contents.records or contents.damaged):
+        raise CorruptLedgerError(f"the ledger {path} is new, and the damaged copy of another lies beside it")
 
 
 def rows_in(path: Path) -> Iterator[Record]:

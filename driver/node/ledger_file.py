@@ -41,9 +41,18 @@ def damage_of(path: Path) -> str | None:
         OSError: it cannot be read.
     """
     # Looked for before the file, which another process may be making.
-    beside = [each for each in (f"{path.name}-wal", f"{path.name}-shm") if is_there(path.with_name(each))]
+    beside = journal_of(path)
     header = _header(path)
     return header_damage(header) if header or not beside else _bereft(path, beside)
+
+
+def journal_of(path: Path) -> tuple[str, ...]:
+    """Return the names of the journal and of the journal's index, as far as they lie beside a ledger.
+
+    Raises:
+        OSError: they cannot be looked for.
+    """
+    return tuple(each for each in (f"{path.name}-wal", f"{path.name}-shm") if is_there(path.with_name(each)))
 
 
 def _header(path: Path) -> bytes:

@@ -9,8 +9,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.claims.salvage import Copied
 from dranode.driver.machine.presence import is_there
-from dranode.driver.node.ledger_file import BUSY_SECONDS, copy_path, damage_of, errors_in, refuse_damage
+from dranode.driver.node.ledger import DOUBTFUL
+from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind
+from dranode.driver.node.ledger_file import BUSY_SECONDS, copy_path, damage_of, errors_in, journal_of, refuse_damage
 from dranode.driver.node.ledger_rows import (
     Contents,
     contents_of,
@@ -23,28 +27,42 @@ from dranode.driver.node.ledger_rows import (
 
 
 def had_ledger(path: Path) -> bool:
-    """Return whether a driver has a ledger at a path, or has left its copy there.
+    """Return whether a driver has a ledger at a path, or has left its copy or its journal there.
 
     Raises:
         OSError: it cannot be looked for.
     """
-    return is_there(path) or is_there(copy_path(path))
+    return is_there(path) or is_there(copy_path(path)) or bool(journal_of(path))
 
 
 def read_ledger(path: Path) -> Contents:
     """The rows of a ledger that a driver may have open, without disturbing it.
 
     Raises:
-        LedgerError: it cannot be read, or it is gone and left its copy. One that never was there has no rows.
+        LedgerError: it or its copy cannot be read, the copy has more than the ledger, or the ledger is gone and left
+            copy or journal. One that never was there has no rows.
     """
     with errors_in(path):
-        # Looked for before the ledger, which a driver may be making: it makes the copy last.
-        copied = is_there(copy_path(path))
+        # Before the ledger, to which a driver may commit meanwhile: the copy has each commit after it.
+        copied = _copied(path)
         contents = _read(path)
+        if contents is not None and contents.schema > DOUBTFUL:
+            return contents
+        if isinstance(copied, LedgerError):
+            raise copied
         if contents is None:
             beside = f"{copy_path(path).name} lies beside it, from which a driver that starts makes it anew"
             refuse_damage(path, f"it has no tables, and {beside}" if copied else None)
-        return contents or Contents((), ())
+            return Contents((), ())
+        refuse_behind(path, contents, copied)
+        return contents
+
+
+def _copied(path: Path) -> Copied | LedgerError | None:
+    try:
+        return LedgerCopy(copy_path(path)).read()
+    except LedgerError as error:
+        return error
 
 
 def _read(path: Path) -> Contents | None:

@@ -13,7 +13,7 @@ from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import Copied, prepared_under, salvaged
 from dranode.driver.node.ledger import Ledger
-from dranode.driver.node.ledger_copy import LedgerCopy, rows_in
+from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind, rows_in
 from dranode.driver.node.ledger_file import CorruptLedgerError, copy_path, move_aside
 from dranode.driver.node.ledger_rows import Contents
 
@@ -50,13 +50,7 @@ class LedgerRecovery:
             LedgerError: the copy cannot be used, or the ledger not be written.
         """
         copied = self._copy.read(contents.bodies)
-        if copied is not None and copied.commits > contents.commits:
-            raise CorruptLedgerError(
-                f"the ledger {self.path} is not the one that was written last: it ends with commit {contents.commits} "
-                f"and its copy with {copied.commits}"
-            )
-        if copied is not None and not copied.whole and not (contents.commits or contents.records or contents.damaged):
-            raise CorruptLedgerError(f"the ledger {self.path} is new, and the damaged copy of another lies beside it")
+        refuse_behind(self.path, contents, copied)
         if copied is not None and contents.damaged and copied.whole and copied.commits == contents.commits:
             contents = self._mended(ledger, contents, copied)
         if contents.notes_damage:

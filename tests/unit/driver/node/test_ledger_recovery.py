@@ -13,9 +13,10 @@ from click.testing import CliRunner
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.cli import forget_lost
+from dranode.driver.cli import claims, drain, forget_lost
 from dranode.driver.cli.forget_lost import command
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.effects import Commit
@@ -502,6 +503,64 @@ def test_commands_take_no_ledger_that_left_a_copy_for_one_without_rows(
         read_ledger(ledger(tmp_path))
     lose_copy(tmp_path)
     assert read_ledger(ledger(tmp_path)).records == ()
+
+
+@pytest.mark.parametrize("count", [1, 0], ids=["with claims", "with none"])
+def test_commands_take_no_older_ledger_for_the_one_that_was_written_last(tmp_path: Path, count: int) -> None:
+    node = opened(tmp_path)
+    for number in range(count):
+        assert isinstance(prepare(node, claim(number)), Prepared)
+    node.close()
+    older = ledger(tmp_path).read_bytes()
+    node = opened(tmp_path)
+    assert isinstance(prepare(node, claim(2)), Prepared)
+    node.close()
+    assert len(read_ledger(ledger(tmp_path)).records) == count + 1
+    ledger(tmp_path).write_bytes(older)
+    reboot(tmp_path)
+    with pytest.raises(CorruptLedgerError, match=r"it ends with commit \d+ and its copy with \d+"):
+        read_ledger(ledger(tmp_path))
+    done = CliRunner().invoke(drain.command, [*moved(tmp_path), "--force"])
+    assert (done.exit_code, "not the one that was written last" in str(done.exception)) == (1, True)
+
+
+@pytest.mark.parametrize("copy", UNREAD_COPIES)
+def test_commands_say_that_a_copy_cannot_be_read(tmp_path: Path, copy: Callable[[Path], None]) -> None:
+    with_claims(tmp_path)
+    copy(tmp_path)
+    with pytest.raises(LedgerError, match=r"the copy of the ledger .* cannot be read: I"):
+        read_ledger(ledger(tmp_path))
+
+
+@pytest.mark.parametrize("harm", [beside_its_journal, emptied_beside_its_journal])
+def test_commands_count_a_journal_without_its_ledger(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+    with_claims(tmp_path)
+    harm(tmp_path)
+    lose_copy(tmp_path)
+    assert had_ledger(ledger(tmp_path))
+    moved(tmp_path)
+    done = CliRunner().invoke(claims.command, ["--kubelet-root", str(tmp_path / "kubelet")])
+    assert (done.exit_code, "lie beside it" in str(done.exception)) == (1, True)
+
+
+@pytest.mark.parametrize("copy", UNREAD_COPIES)
+@pytest.mark.parametrize("harm", [untouched, gone])
+def test_an_empty_file_in_place_of_an_unreadable_copy_makes_no_new_node_of_one_with_claims(
+    tmp_path: Path, harm: Callable[[Path], None], copy: Callable[[Path], None]
+) -> None:
+    before = with_claims(tmp_path)
+    harm(tmp_path)
+    copy(tmp_path)
+    reboot(tmp_path)
+    node = opened(tmp_path)
+    assert "put an empty file in its place" in str(prepare(node, claim(4)))
+    shutil.move(copy_at(tmp_path), tmp_path / "aside")
+    copy_at(tmp_path).touch()
+    if harm is gone:
+        assert "nothing new is handed out" in str(prepare(node, claim(4)))
+    else:
+        assert isinstance(prepare(node, claim(4)), Prepared)
+        assert before.keys() < {record.uid for record in node.records()}
 
 
 def attack(folder: Path, dice: random.Random) -> None:
