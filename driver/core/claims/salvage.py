@@ -81,9 +81,10 @@ def salvaged(
 def prepared_under(copied: Copied | None, specs: Mapping[str, Record], boot: str) -> str:
     """Return the boot id under which the claims were prepared: `boot` unless they have to be prepared again.
 
-    CDI specs lie in memory, so they were written since the boot; the copy says under which one it was begun.
+    The copy says under which boot it was begun. If that is this one, it may have been begun by a process that opened a
+    ledger of an earlier boot and died before that was noted there. CDI specs lie in memory: they are written later.
     """
-    if copied is not None and copied.boot:
+    if copied is not None and copied.boot and copied.boot != boot:
         return copied.boot
     return boot if specs else ""
 

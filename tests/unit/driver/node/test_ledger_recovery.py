@@ -23,13 +23,14 @@ from dranode.driver.core.claims.effects import Commit
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.node import ledger_recovery
 from dranode.driver.node.ledger import DOUBTFUL, Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
 from dranode.driver.node.ledger_file import CorruptLedgerError
 from dranode.driver.node.ledger_reading import had_ledger, read_ledger
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.node import NodeClaims
-from tests.fakes.drivers import lose_copy, reference
+from tests.fakes.drivers import Board, WiredLamps, allocated_claim, lose_copy, reference
 from tests.fakes.lifecycle import cpu_claim
 
 MACHINE = "sockets=1,cores=8,threads=2"
@@ -561,6 +562,58 @@ def test_an_empty_file_in_place_of_an_unreadable_copy_makes_no_new_node_of_one_w
     else:
         assert isinstance(prepare(node, claim(4)), Prepared)
         assert before.keys() < {record.uid for record in node.records()}
+
+
+def wired(folder: Path, board: Board, boot: str, command_of: str = "") -> NodeClaims:
+    (folder / "data").mkdir(exist_ok=True)
+    node = NodeClaims(WiredLamps(board), folder / "data", folder / "cdi", boot_id=command_of)
+    if boot:
+        node.open(boot)
+    return node
+
+
+def killed_while_it_makes_the_ledger_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(_path: Path) -> Path:
+        raise SystemExit
+
+    header(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger_recovery, "move_aside", kill)
+        with pytest.raises(SystemExit):
+            wired(folder, Board(), "boot-2")
+
+
+def command_before_the_driver(folder: Path, _monkeypatch: pytest.MonkeyPatch) -> None:
+    node = wired(folder, Board(), "", "boot-2")
+    assert node.unfinished.missing() == ()
+    node.close()
+    header(folder)
+
+
+@pytest.mark.parametrize("first", [killed_while_it_makes_the_ledger_anew, command_before_the_driver])
+def test_hardware_is_configured_again_after_a_reboot_though_another_process_opened_the_ledger_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Callable[[Path, pytest.MonkeyPatch], None]
+) -> None:
+    asked = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    node = wired(tmp_path, Board(), BOOT)
+    assert isinstance(prepare(node, asked), Prepared)
+    node.close()
+    reboot(tmp_path)
+    first(tmp_path, monkeypatch)
+    board = Board()
+    assert isinstance(prepare(wired(tmp_path, board, "boot-2"), asked), Prepared)
+    assert board.actions == ["configure a"]
+
+
+def test_hardware_that_was_configured_in_this_boot_is_left_alone_where_a_spec_says_so(tmp_path: Path) -> None:
+    asked = allocated_claim("a", WiredLamps.driver, ["lamp-0"])
+    node = wired(tmp_path, Board(), BOOT)
+    assert isinstance(prepare(node, asked), Prepared)
+    node.close()
+    header(tmp_path)
+    board = Board()
+    assert isinstance(prepare(wired(tmp_path, board, BOOT), asked), Prepared)
+    assert board.actions == []
 
 
 def attack(folder: Path, dice: random.Random) -> None:
