@@ -184,7 +184,8 @@ class GrpcServer:
         if self._connections.get(number) is connection:
             del self._connections[number]
         if connection.close():
-            for stream in connection.streams.values():
+            # Another thread may begin or end one meanwhile.
+            for stream in tuple(connection.streams.values()):
                 stream.gone()
 
     def _answer_some(self) -> None:

@@ -12,14 +12,18 @@ from typing import Any
 
 import grpc
 import pytest
+from h2.connection import H2Connection
 
 from dranode.driver.kubelet.grpc_server import GrpcServer
-from dranode.driver.kubelet.grpc_values import RPCError, Status
-from dranode.driver.kubelet.methods import service
+from dranode.driver.kubelet.grpc_values import RPCError, Status, with_length
+from dranode.driver.kubelet.methods import Stream, service
 from dranode.driver.kubelet.rpc import caller
 from dranode.proto import dra_v1_pb2 as api
+from dranode.proto import drahealth_v1_pb2
 from tests.fakes.waiting import PATIENCE, eventually
 
+# As a client numbers them.
+STREAMS = (1, 3)
 BEHIND = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
@@ -190,6 +194,46 @@ def test_a_peer_that_takes_nothing_is_hung_up_on(call: Callable[..., Any], world
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             peer.sendall(pings * 1000)
     assert call("a") == ""
+
+
+def test_streams_that_end_while_their_caller_is_hung_up_on_disturb_nobody() -> None:
+    deaths: list[str] = []
+    opened, gone = threading.Semaphore(0), threading.Semaphore(0)
+
+    def watch(_request: Any, stream: Stream) -> None:
+        def ends() -> None:
+            stream.finish()
+            gone.release()
+
+        stream.gone = ends
+        opened.release()
+
+    methods = service(drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", {"NodeWatchResources": watch})
+
+    def die(sentence: str) -> None:
+        deaths.append(sentence)
+        gone.release(len(STREAMS))
+
+    server = GrpcServer("test", methods.get, die)
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        path = Path(name, "s.sock")
+        server.listen(path)
+        server.start()
+        with socket.socket(socket.AF_UNIX) as sock:
+            # Unlike grpcio's channel, one that is killed takes no stream back before.
+            sock.connect(str(path))
+            client = H2Connection()
+            client.initiate_connection()
+            for stream in STREAMS:
+                method = (":path", next(iter(methods)))
+                headers = [(":method", "POST"), (":scheme", "http"), method, (":authority", "localhost")]
+                client.send_headers(stream, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
+                client.send_data(stream, with_length(b""), end_stream=True)
+            sock.sendall(client.data_to_send())
+            assert all(opened.acquire(timeout=PATIENCE) for _ in STREAMS)
+        assert all(gone.acquire(timeout=PATIENCE) for _ in STREAMS)
+        server.stop(PATIENCE)
+    assert deaths == []
 
 
 def test_connections_that_come_and_go_leave_nothing_behind(world: World) -> None:
