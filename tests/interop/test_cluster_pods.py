@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(why_no_cluster()), re
 
 # Releases in which extended resources and the health of devices are off by default.
 _OLDER = ("1.34", "1.35")
+# Those whose API server takes the claims of a container that is resized for a change of more than CPU and memory.
+_CLAIMS_ARE_CHANGES = ("1.34", "1.35", "1.36")
 _DAEMONSET = "daemonset/dranode"
 # Conditions of pods in the order in which they become true; at first there is none.
 _MOMENTS = ("", "PodScheduled", "PodReadyToStartContainers", "Ready")
@@ -144,6 +146,56 @@ def test_claims_are_had_in_every_way_in_which_a_pod_may_ask_for_them(cluster: Cl
     cluster.wait(lambda: any("--max-isolation" in each for each in cluster.events("refused")), "the refusal is told")
     cluster.delete("refused")
     assert cluster.dranode("claims", "-o", "json").strip() == "[]"
+
+
+def test_a_claim_over_two_drivers_stays_as_it_is_while_its_pod_is_changed(cluster: Cluster) -> None:
+    cluster.install("memory")
+    online = cluster.node.online()
+    memory = {"deviceClassName": "dra.memory", "capacity": {"requests": {"size": "64Mi"}}}
+    requests = [{"name": "cpus", "exactly": exactly(1)}, {"name": "memory", "exactly": memory}]
+    node = {"requests": ["cpus", "memory"], "matchAttribute": "resource.kubernetes.io/numaNode"}
+    little, more = {"cpu": "50m"}, {"cpu": "100m"}
+    cluster.apply(
+        document("ResourceClaim", "both", {"devices": {"requests": requests, "constraints": [node]}}),
+        pod("both", [sleeper(claims=["local"], requests=little)], claims={"local": {"resourceClaimName": "both"}}),
+        pod("plain", [sleeper(requests=little)]),
+    )
+    cluster.runs("both")
+    cluster.runs("plain")
+    held = cluster.cpus("both")
+    assert len(held) == 1
+    cluster.wait(lambda: cluster.cpus("plain") == online - held, "the pod without a claim is apart")
+    prepared = json.loads(cluster.dranode("claims", "-o", "json"))
+    assert sorted(each["driver"] for each in prepared) == ["dra.cpu", "dra.memory"]
+    devices = cluster.claims()["both"]["status"]["allocation"]["devices"]["results"]
+    assert sorted(each["driver"] for each in devices) == ["dra.cpu", "dra.memory"]
+
+    # A runtime writes what a container is to have anew where its requests change in place.
+    for name in ("plain",) if cluster.release in _CLAIMS_ARE_CHANGES else ("plain", "both"):
+        change(cluster, name, "resize", {"containers": [{"name": MAIN, "resources": {"requests": more}}]})
+        cluster.wait(lambda name=name: requested(cluster, name) == more, f"{name} has what it was given in place")  # type: ignore[misc]
+    # A container for looking around in a pod has none of its claims.
+    change(cluster, "both", "ephemeralcontainers", {"ephemeralContainers": [sleeper("guest")]})
+    cluster.wait(lambda: cluster.cpus("both", "guest") == online - held, "the guest is apart")
+    assert cluster.cpus("both") == held
+    assert cluster.cpus("plain") == online - held
+    assert not restarts(cluster, "both")
+    assert not restarts(cluster, "plain")
+    cluster.delete("both")
+    assert cluster.dranode("claims", "-o", "json").strip() == "[]"
+
+
+def requested(cluster: Cluster, name: str) -> Document:
+    """What the container of a pod has of what it requests, as kubelet says."""
+    (status,) = cluster.pods()[name]["status"]["containerStatuses"]
+    requests: Document = status.get("resources", {}).get("requests", {})
+    return requests
+
+
+def change(cluster: Cluster, name: str, subresource: str, spec: Document) -> None:
+    """Change a pod that runs."""
+    patch = json.dumps({"spec": spec})
+    cluster.kubectl("patch", "pod", name, f"--subresource={subresource}", "--type=strategic", f"--patch={patch}")
 
 
 @pytest.fixture
