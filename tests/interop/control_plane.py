@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -27,6 +28,8 @@ VERSIONS = {"1.34": "1.34.10", "1.35": "1.35.8", "1.36": "1.36.4", "1.37": "1.37
 _NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 TOKEN = "interop"  # noqa: S105 - it guards a server that listens on this machine for the length of a test
 _PATIENCE = 120.0
+_CONNECTING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 20000
 
 # Versions of APIs that are not served unless one asks for them, by the gate of what they hold.
 _SERVED = {
@@ -244,12 +247,16 @@ def _wait(api: Api, running: list[subprocess.Popen[bytes]], folder: Path) -> Non
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens at the moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Ports on which nobody listens at the moment.
+
+    None of those that the kernel gives to whoever connects: it would give one away before the program listens on it.
+    """
+    lowest = int(_CONNECTING.read_text().split()[0])
+    ports: list[int] = []
+    for port in random.sample(range(_LOWEST_PORT, lowest), lowest - _LOWEST_PORT):
+        with socket.socket() as each, contextlib.suppress(OSError):
+            each.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise OSError(f"there are no {count} ports between {_LOWEST_PORT} and {lowest} that are free")
