@@ -15,6 +15,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.driver.core.api.documents import API_GROUP
 from dranode.driver.core.claims.held import ClaimRef
@@ -99,13 +100,20 @@ class ClaimStatus:
             still: asked before it is written: whether the claim is as it is said to be.
         """
         none = is_said(self._driver, (), before)
-        overtakes = self._outbox.sends(claim.uid) or claim.uid in self._removed
+        overtakes = self._overtakes(claim)
         said = _Said(claim, states, before, self._now(), first=new and none, anyway=overtakes, still=still)
         if not none and said.entries(self._driver) is None:
             self._outbox.take_back(claim.uid)
-            return
+            # Until then the thread may have taken a removal that waited.
+            if not self._overtakes(claim):
+                return
+            said = replace(said, anyway=True)
         # kubelet waits for this, and most statuses are moot before they are written: their entries are made then.
         self._outbox.put(claim.uid, said)
+
+    def _overtakes(self, claim: ClaimRef) -> bool:
+        """Return whether the claim's status may have changed since it was read for a call that is being answered."""
+        return self._outbox.sends(claim.uid) or claim.uid in self._removed
 
     def withdraw(self, claim: ClaimRef) -> None:
         """Remove the driver's entries, because the claim is not prepared any more. Returns at once."""
@@ -118,6 +126,7 @@ class ClaimStatus:
         self._outbox.close(seconds)
 
     def _remember(self, uid: str) -> None:
+        self._removed.pop(uid, None)
         self._removed[uid] = None
         if len(self._removed) > _CAPACITY:
             del self._removed[next(iter(self._removed))]

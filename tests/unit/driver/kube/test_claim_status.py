@@ -169,6 +169,37 @@ def test_a_status_that_was_removed_after_the_claim_was_read_is_written_again(wor
     assert len(world.written) == 3
 
 
+def test_a_status_whose_removal_is_sent_while_a_call_is_answered_is_written_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.status.say(CLAIM, READY, (), new=True)
+    world.later(1.0)
+    world.server.wait(1)
+    world.status.withdraw(CLAIM)
+    take_back = world.status._outbox.take_back
+
+    def once_it_is_sent(key: str) -> Any:
+        world.later(1.0)
+        world.server.wait(2)
+        return take_back(key)
+
+    monkeypatch.setattr(world.status._outbox, "take_back", once_it_is_sent)
+    world.status.say(CLAIM, READY, world.server.written[0])
+    world.status.close(10)
+    assert world.written == [["lamp-0"], [], ["lamp-0"]]
+
+
+def test_a_claim_whose_entries_are_removed_again_is_remembered_as_the_last_one(world: World) -> None:
+    written = 0
+    for batch in (range(1000), (0,), (1000,)):
+        for number in batch:
+            world.status.withdraw(ClaimRef("default", f"c{number}", f"uid-{number}"))
+            written += 1
+        world.later(1.0)
+        world.server.wait(written)
+    assert list(world.status._removed) == [*(f"uid-{number}" for number in range(2, 1000)), "uid-0", "uid-1000"]
+
+
 def test_removals_are_remembered_of_a_thousand_claims_at_most(world: World) -> None:
     for written in (600, 1200):
         for number in range(written - 600, written):
