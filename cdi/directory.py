@@ -31,11 +31,11 @@ TEMPORARY: Final = ("spec.", ".tmp")
 """How the names of temporary files begin and end; a writer that was killed leaves one."""
 ABANDONED_AFTER: Final = 60.0
 """Seconds after which a temporary file is abandoned: no writer takes that long."""
-_OURS: Final = re.compile(re.escape(TEMPORARY[0]) + "[0-9a-f]{16}" + re.escape(TEMPORARY[1]))
+_OURS: Final = re.escape(TEMPORARY[0]) + "[0-9a-f]{16}" + re.escape(TEMPORARY[1])
 
 
 # Characters that JSON allows unescaped, but that a runtime's YAML parser refuses or folds into spaces.
-_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_ESCAPED: Final = "[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]"
 # That parser recognises a key only up to this length, its quotes included.
 _KEY_LIMIT: Final = 1024
 
@@ -62,7 +62,9 @@ def encode_spec(spec: Spec) -> bytes:
 
 def _json(value: Spec | str) -> str:
     text = msgspec.json.encode(value).decode()
-    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return re.sub(_ESCAPED, lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _annotation_keys(spec: Spec) -> Iterator[str]:
@@ -129,7 +131,7 @@ def remove_abandoned(directory: Path) -> None:
     """Remove the temporary files that killed writers of this program left; files of other programs stay."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
-            if _OURS.fullmatch(entry.name):
+            if re.fullmatch(_OURS, entry.name):
                 with contextlib.suppress(OSError):
                     if time.time() - entry.stat().st_mtime > ABANDONED_AFTER:
                         os.unlink(entry.path)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotInTime
-from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
@@ -15,6 +13,10 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kube.client import TOTAL_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import NO_UID, ApiError
+from dranode.driver.kube.retry import NOT_FOUND
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +32,17 @@ class KubeClaims:
     def __init__(self, client: Client) -> None:
         """Fetch through `client`."""
         self._client = client
-        self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="kube-claims")
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
 
     def close(self) -> None:
         """Fetch nothing more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+            pool = self._pool
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
@@ -43,16 +51,27 @@ class KubeClaims:
         waits = {ref: self._begun(ref) if several else None for ref in dict.fromkeys(refs)}
         # What a kept connection carries is on its way; of the others each has a thread, and the last has this one.
         unsent = [ref for ref, wait in waits.items() if wait is None]
-        alone = {ref: self._pool.submit(self._get, ref) for ref in unsent[:-1]}
+        alone = {ref: self._alone(ref) for ref in unsent[:-1]}
         found = {ref: self._get(ref) for ref in unsent[-1:]}
         for ref, wait in waits.items():
             if wait is not None:
                 claim = _read(wait)
                 if claim is None:
-                    alone[ref] = self._pool.submit(self._get, ref)
+                    alone[ref] = self._alone(ref)
                 else:
                     found[ref] = claim
         return {**found, **{ref: self._result(ref, future, ends) for ref, future in alone.items()}}
+
+    def _alone(self, ref: ClaimRef) -> Future[ResourceClaim | DranodeError]:
+        """Fetch a claim in a thread of its own. The first Prepare of most nodes needs none, so they come with need."""
+        with self._lock:
+            if self._closed:
+                raise DranodeError(f"claim {ref} is not fetched, because the driver stops")
+            if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - see above
+
+                self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="kube-claims")
+            return self._pool.submit(self._get, ref)
 
     def _begun(self, ref: ClaimRef) -> Callable[[], Any] | None:
         try:
@@ -66,7 +85,7 @@ class KubeClaims:
     ) -> ResourceClaim | DranodeError:
         try:
             return future.result(max(0.0, ends - self._client.timing.clock()))
-        except NotInTime:
+        except TimeoutError:
             # One that waits for a thread is not fetched any more: no caller needs it; kubelet's next call asks anew.
             future.cancel()
             return DranodeError(
@@ -79,7 +98,7 @@ class KubeClaims:
             return _claim(self._client.resource(_request(ref)))
         except ApiError as error:
             # Any other 404 says nothing of the claim, and is no reason to release one.
-            if error.status == HTTPStatus.NOT_FOUND and error.of_object:
+            if error.status == NOT_FOUND and error.of_object:
                 return ClaimGoneError(f"claim {ref} does not exist any more; recreate the pod if it is to run")
             return DranodeError(f"claim {ref} cannot be fetched: {error}")
         except DocumentError as error:

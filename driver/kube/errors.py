@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.kube.retry import NO_ANSWER, PASSING
+from dranode.driver.kube import retry
 
 NO_UID: Final = "metadata.uid is missing, which every object of an API server has; see that the address is one's"
 """The error of a document that is to be an object: an empty answer decodes to one as well."""
@@ -32,7 +31,7 @@ class ApiError(DranodeError):
     def __init__(
         self,
         message: str,
-        status: int = NO_ANSWER,
+        status: int = retry.NO_ANSWER,
         *,
         retry_after: float = 0,
         of_object: bool = False,
@@ -47,7 +46,7 @@ class ApiError(DranodeError):
     @property
     def passes(self) -> bool:
         """Return whether the same request may succeed later without a change by an administrator."""
-        return self.status in PASSING
+        return self.status in retry.PASSING
 
 
 class BrokenStreamError(ApiError):
@@ -91,15 +90,20 @@ def _seconds(wait: Any) -> float:
 
 def _sentence(what: str, status: int, message: str) -> str:
     match status:
-        case HTTPStatus.UNAUTHORIZED:
+        case retry.UNAUTHORIZED:
             return f"the API server does not take this account's token for {what}; see that the account exists"
-        case HTTPStatus.FORBIDDEN:
+        case retry.FORBIDDEN:
             return f"RBAC or an admission policy does not let this account {what}: {message}"
-        case HTTPStatus.NOT_FOUND:
+        case retry.NOT_FOUND:
             return f"the API server does not find what to {what}: {message}"
         case _:
-            try:
-                phrase = f"{status} {HTTPStatus(status).phrase}"
-            except ValueError:
-                phrase = str(status)
-            return f"the API server answered {phrase} to {what}: {message}"
+            return f"the API server answered {_phrase(status)} to {what}: {message}"
+
+
+def _phrase(status: int) -> str:
+    from http import HTTPStatus  # noqa: PLC0415 - a start without errors does without
+
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)

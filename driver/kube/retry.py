@@ -6,6 +6,13 @@ from typing import Final
 
 import msgspec
 
+# HTTP's statuses, as far as they decide anything: the module `http` takes 0.5 ms to load.
+OK: Final = 200
+UNAUTHORIZED: Final = 401
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+UNPROCESSABLE: Final = 422
 # Statuses that pass: no answer at all, too many requests, and a server that is starting, stopping or overloaded.
 NO_ANSWER: Final = 0
 TOO_MANY: Final = 429

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any, Final
 
 from dranode.driver.core.api.documents import decode, encode
@@ -13,6 +12,7 @@ from dranode.driver.core.api.resource import Node, OwnerReference, ResourceSlice
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice
 from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import NO_UID, ApiError
+from dranode.driver.kube.retry import NOT_FOUND
 from dranode.driver.kube.versions import from_v1
 
 # The generator of names in k8s.io/apiserver cuts what a name begins with to 58 bytes and adds 5 letters or digits.
@@ -45,7 +45,7 @@ class SliceWriter:
         except DocumentError as error:
             raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
         except ApiError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
+            if error.status == NOT_FOUND:
                 raise ApiError(
                     f"the cluster has no node {self._node_name}; name this one with --node-name", error.status
                 ) from error
@@ -70,7 +70,7 @@ class SliceWriter:
                 )
             )
         except ApiError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
 
     def update(self, change: UpdateSlice, *, dry_run: bool = False) -> ResourceSlice:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -25,12 +24,13 @@ from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.events import utc_now
 from dranode.driver.kube.outbox import Outbox
 from dranode.driver.kube.pending import PendingItems
+from dranode.driver.kube.retry import CONFLICT, NOT_FOUND, UNPROCESSABLE
 from dranode.driver.process.threads import Fatal
 
 log = logging.getLogger(__name__)
 
 # The claim is gone, or is another one of its name, or was taken back meanwhile: there is nothing to say any more.
-_PAST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
+_PAST: Final = frozenset({NOT_FOUND, CONFLICT, UNPROCESSABLE})
 
 # How many claims it is remembered of that their entries were removed: far more than in the time that a read may take.
 _CAPACITY: Final = 1000

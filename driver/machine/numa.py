@@ -14,7 +14,7 @@ from dranode.driver.machine.root import Root
 NODES: Final = "sys/devices/system/node"
 _CPU_FOLDERS: Final = "sys/devices/system/cpu"
 _NODE: Final = re.compile(r"node(?P<id>[0-9]+)", re.ASCII)
-_TOTAL: Final = re.compile(r"MemTotal:\s+([0-9]+) kB", re.ASCII)
+_TOTAL: Final = r"(?a)MemTotal:\s+([0-9]+) kB"
 _CPU: Final = re.compile(r"cpu(?P<id>[0-9]+)", re.ASCII)
 
 
@@ -36,7 +36,8 @@ def node_memory(root: Root) -> dict[int, int]:
     Raises:
         MachineError: the nodes cannot be listed, or this process can open no file.
     """
-    found = {node: _TOTAL.search(read_attribute(root, f"{NODES}/node{node}/meminfo") or "") for node in _nodes(root)}
+    texts = {node: read_attribute(root, f"{NODES}/node{node}/meminfo") or "" for node in _nodes(root)}
+    found = {node: re.search(_TOTAL, text) for node, text in texts.items()}
     return {node: int(match[1]) * 1024 for node, match in found.items() if match}
 
 

@@ -19,14 +19,14 @@ PCI_DEVICES: Final = "sys/bus/pci/devices"
 # them.
 PCIE_ROOT: Final = re.compile(r"pci([0-9a-f]{4}:[0-9a-f]{2})", re.ASCII)
 
-_FOLDER: Final = re.compile(r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/pci.*?)/?")
+_FOLDER: Final = r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/pci.*?)/?"
 
 
 def pci_folder(root: Root, address: str) -> str:
     """The function's own folder, `sys/devices/pci0000:00/...`; the bus's link to it where that leads elsewhere."""
     link = f"{PCI_DEVICES}/{address}"
     try:
-        match = _FOLDER.fullmatch(root.readlink(link))
+        match = re.fullmatch(_FOLDER, root.readlink(link))
     except OSError:
         return link
     return f"sys/{match['folder']}" if match and match["folder"].endswith(f"/{address}") else link

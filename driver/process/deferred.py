@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import LazyLoader
+from importlib.util import LazyLoader, spec_from_loader
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 _UNTOUCHED: Final = frozenset(
     {
@@ -41,6 +42,27 @@ _UNTOUCHED: Final = frozenset(
 _EXTENSIONS: Final = "typing_extensions"
 
 
+# Eight regular expressions, 2 ms; uuid, which msgspec loads, asks it for the name of the system.
+_PLATFORM: Final = "platform"
+
+
+class _SystemName:
+    """Loads a `platform` that knows the name of the system; the first who asks it for more gets all of it."""
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> None:
+        """Leave the module to Python."""
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        def more(name: str) -> Any:
+            if sys.modules.get(_PLATFORM) is module:
+                del sys.modules[_PLATFORM]
+            return getattr(import_module(_PLATFORM), name)
+
+        vars(module).update(system=lambda: os.uname().sysname, __getattr__=more)
+
+
 def _is_loading(name: str) -> bool:
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return bool(getattr(spec, "_initializing", False))
@@ -53,6 +75,8 @@ class _Deferred:
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == _EXTENSIONS and _is_loading("msgspec"):
             raise ModuleNotFoundError(f"{name} has nothing that this Python's typing lacks", name=name)
+        if name == _PLATFORM and _is_loading("uuid"):
+            return spec_from_loader(name, _SystemName)  # type: ignore[arg-type]
         spec = PathFinder.find_spec(name, path, target) if name in _UNTOUCHED else None
         if spec is not None and spec.loader is not None:
             spec.loader = LazyLoader(spec.loader)

@@ -42,6 +42,21 @@ print(*(name for name in inside if name in sys.modules))
     assert printed(code) == ""
 
 
+def test_a_first_prepare_is_answered_without_what_errors_and_rare_claims_need() -> None:
+    code = """
+import dranode.driver.cli.daemon, dranode.driver.kubelet.service, dranode.driver.nri.access
+import dranode.driver.serve.service, dranode.driver.serve.takeover, dranode.driver.serve.authority
+import dranode.driver.kube.cluster, dranode.driver.kube.pod_account
+import dranode.cpu.grant, dranode.cpu.sysfs
+from dranode.driver.core.api.quantity import Quantity
+assert Quantity("16Gi").value == 1 << 34
+late = ("concurrent.futures", "http", "random", "fractions")
+print(*(name for name in late if name in sys.modules))
+print("python_version" in vars(sys.modules["platform"]))
+"""
+    assert printed(code) == "False"
+
+
 def test_a_driver_listens_before_it_loads_what_decides() -> None:
     """In the order of use: kubelet's first question is answered without click, msgspec, protobuf and what decides."""
     code = """
@@ -113,6 +128,8 @@ def test_the_allocator_is_set_where_the_environment_has_not_done_it() -> None:
         ("from google.protobuf.internal import python_message as it\nprint(it.enum_type_wrapper is not None)", "True"),
         ("import tempfile, ipaddress\nprint(len(tempfile.mkdtemp()) > 0, ipaddress.ip_address('::1'))", "True ::1"),
         ("from importlib.metadata import metadata\nprint(metadata('grpcio')['Name'])", "grpcio"),
+        ("import uuid, platform\nprint(platform.system(), platform.python_implementation())", "Linux CPython"),
+        ("import uuid\nfrom platform import python_implementation\nprint(python_implementation())", "CPython"),
         ("import calendar, textwrap\nprint(calendar.timegm((1970, 1, 2, 0, 0, 0)), textwrap.dedent('  a'))", "86400 a"),
         ("import traceback\ntraceback.print_exception(ExceptionGroup('', [KeyError()]), file=sys.stdout)", _GROUP),
     ],

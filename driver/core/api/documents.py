@@ -41,7 +41,7 @@ _learned: Final[set[type]] = set()
 _learning: Final = threading.Lock()
 _NULL: Final = "got `null`"
 _UNKNOWN: Final = "contains unknown field "
-_AT: Final = re.compile(r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$")
+_AT: Final = r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$"
 
 
 def without_tuples(document: Any) -> Any:
@@ -146,7 +146,7 @@ def encode_json(value: Any) -> bytes:
 def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
     """Convert an error of msgspec: the path comes first, and an unknown field is followed by the known ones."""
     text = str(error)
-    match = _AT.search(text)
+    match = re.search(_AT, text)
     path = match["path"] if match else ""
     sentence = _plain(text[: match.start()] if match else text)
     if sentence.startswith(_UNKNOWN):

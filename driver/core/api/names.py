@@ -14,13 +14,13 @@ T = TypeVar("T")
 _ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
 _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+# Compiled when they are asked for, which a start does not.
+_LABEL_VALUE: Final = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 # The regular expression that semver.org publishes for Semantic Versioning 2.0.0.
-_SEMVER: Final = re.compile(
+_SEMVER: Final = (
     r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)"
     r"(?:-(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
-    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?",
-    re.ASCII,
+    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?"
 )
 
 
@@ -59,12 +59,12 @@ def named_value(values: Mapping[str, T], name: str, driver: str) -> T | None:
 
 def is_semver(version: str) -> bool:
     """Return whether `version` is strictly Semantic Versioning 2.0.0 (`1.2.3`, never `1.2` or `v1.2.3`)."""
-    return _SEMVER.fullmatch(version) is not None
+    return re.fullmatch(_SEMVER, version, re.ASCII) is not None
 
 
 def is_label_value(value: str) -> bool:
     """Return whether `value` is a label value: empty, or up to 63 of letters, digits, `-_.`, with alphanumeric ends."""
-    return _LABEL_VALUE.fullmatch(value) is not None
+    return re.fullmatch(_LABEL_VALUE, value, re.ASCII) is not None
 
 
 def is_label_name(name: str) -> bool:

@@ -7,22 +7,23 @@ binary suffix (Ki Mi Gi Ti Pi Ei) or a decimal exponent (e6, E-3). Two quantitie
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from functools import lru_cache, total_ordering
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _NUMBER: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
     r"(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?",
     re.ASCII,
 )
-_SCALE: Final[dict[str, Fraction]] = {
-    "": Fraction(1),
-    **{
-        suffix: Fraction(1000) ** power
-        for suffix, power in zip("numkMGTPE", (-3, -2, -1, 1, 2, 3, 4, 5, 6), strict=True)
-    },
-    **{f"{suffix}i": Fraction(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+# What a number with a suffix is multiplied with, and divided by.
+_SCALE: Final[dict[str, tuple[int, int]]] = {
+    "": (1, 1),
+    **{suffix: (1, 1000**power) for power, suffix in enumerate("mun", start=1)},
+    **{suffix: (1000**power, 1) for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": (1024**power, 1) for power, suffix in enumerate("KMGTPE", start=1)},
 }
 
 
@@ -32,13 +33,20 @@ def _value(text: str) -> int | Fraction:
     if match is None or not (match["whole"] or match["part"]):
         raise ValueError(f'"{text}" is not a quantity such as 4, 500m or 16Gi')
     suffix = match["suffix"] or ""
-    scale = _SCALE.get(suffix)
-    if scale is None:
-        scale = Fraction(10) ** int(suffix[1:])
-    number = Fraction(f"{match['whole'] or '0'}.{match['part'] or '0'}") * scale
-    if match["sign"] == "-":
-        number = -number
-    return number.numerator if number.denominator == 1 else number
+    if suffix in _SCALE:
+        times, by = _SCALE[suffix]
+    else:
+        power = int(suffix[1:])
+        times, by = 10 ** max(power, 0), 10 ** max(-power, 0)
+    part = match["part"] or ""
+    number: int = int(f"{match['sign']}{match['whole']}{part}") * times
+    by *= int(10 ** len(part))
+    if not number % by:
+        return number // by
+    # Few quantities are not whole, and the module takes 1 ms to load.
+    from fractions import Fraction  # noqa: PLC0415 - see above
+
+    return Fraction(number, by)
 
 
 @total_ordering

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 # The steps of a path as msgspec writes it: `.field`, `[0]`, and `[...]` for any value of a mapping.
-_STEP: Final = re.compile(r"\.(?P<field>[^.\[\]]+)|\[(?P<item>[^\]]*)\]")
+_STEP: Final = r"\.(?P<field>[^.\[\]]+)|\[(?P<item>[^\]]*)\]"
 
 
 class UnknownField(NamedTuple):
@@ -22,7 +22,7 @@ class UnknownField(NamedTuple):
 def field_names(kind: Any, path: str) -> tuple[str, ...]:
     """Return the fields that documents of `kind` have at `path` (`spread`, `devices[0].edits`); none if unclear."""
     infos = [msgspec.inspect.type_info(kind)]
-    for step in _STEP.finditer(f".{path}" if path and path[0] != "[" else path):
+    for step in re.finditer(_STEP, f".{path}" if path and path[0] != "[" else path):
         infos = [inner for info in infos for each in _members(info) for inner in _step(each, step["field"])]
     structs = [each for info in infos for each in _members(info) if isinstance(each, msgspec.inspect.StructType)]
     return tuple(field.encode_name for field in structs[0].fields) if len(structs) == 1 else ()

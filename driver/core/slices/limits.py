@@ -49,7 +49,7 @@ MAX_CONDITIONS: Final = 4
 MAX_STRING: Final = 64
 
 _EFFECTS: Final = frozenset({"None", "NoSchedule", "NoExecute"})
-_NODE_RESOURCE: Final = re.compile(r"cpu|memory|ephemeral-storage|hugepages-\S+", re.ASCII)
+_NODE_RESOURCE: Final = r"cpu|memory|ephemeral-storage|hugepages-\S+"
 
 
 def is_large(device: Device) -> bool:
@@ -249,7 +249,7 @@ def _condition_problems(device: Device) -> Iterator[str]:
 
 
 def _node_resource_problems(device: Device, name: str, resource: NodeAllocatableResource) -> Iterator[str]:
-    if _NODE_RESOURCE.fullmatch(name) is None:
+    if re.fullmatch(_NODE_RESOURCE, name, re.ASCII) is None:
         yield f'"{name}" is not a node-allocatable resource'
     mapping, overhead = resource.mapping, resource.overhead
     if mapping is None and not overhead:
