@@ -2,13 +2,13 @@
 
 import contextlib
 
-from google.protobuf.message import DecodeError
-
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from dranode.driver.kubelet.dra_messages import read_claims
     from dranode.driver.kubelet.http2 import HungUpError, Request, ServerConnection
-    from dranode.proto import dra_v1_pb2, pluginregistration_v1_pb2
+    from dranode.driver.kubelet.protobuf_wire import MessageError
+    from dranode.driver.kubelet.registration import read_status
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -22,9 +22,9 @@ def test_one_input(data: bytes) -> None:
                 if isinstance(event, Request):
                     connection.answer(event.stream, b"")
         connection.outgoing()
-    for kind in (dra_v1_pb2.NodePrepareResourcesRequest, pluginregistration_v1_pb2.RegistrationStatus):
-        with contextlib.suppress(DecodeError):
-            kind.FromString(data)
+    for read in (read_claims, read_status):
+        with contextlib.suppress(MessageError):
+            read(data)
 
 
 if __name__ == "__main__":

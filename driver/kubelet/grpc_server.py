@@ -26,6 +26,7 @@ from dranode.driver.kubelet.grpc_connection import ONCE, GrpcConnection
 from dranode.driver.kubelet.grpc_values import RPCError, Status
 from dranode.driver.kubelet.http2 import Ended, HungUpError, Request, ServerConnection
 from dranode.driver.kubelet.methods import Method, Unary
+from dranode.driver.kubelet.protobuf_wire import MessageError
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -239,7 +240,7 @@ class GrpcServer:
             raise RPCError(Status.DEADLINE_EXCEEDED, "the call waited for others until its caller had given up")
         try:
             message = method.decode(request.message)
-        except _unreadable() as error:
+        except MessageError as error:
             log.error("method=%s: a gRPC message cannot be read: %s", request.path, error)  # noqa: TRY400 - it says all
             raise RPCError(Status.INTERNAL, f"the message cannot be read: {error}") from error
         if isinstance(method, Unary):
@@ -250,10 +251,3 @@ class GrpcServer:
         if not connection.open(request.stream):
             stream.gone()
         return None
-
-
-def _unreadable() -> type[Exception]:
-    # A first answer needs no protobuf.
-    from google.protobuf.message import DecodeError  # noqa: PLC0415 - see above
-
-    return DecodeError

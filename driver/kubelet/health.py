@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
 from dranode.driver.core.claims.health import DeviceHealth
 from dranode.driver.kubelet.grpc_values import RPCError, Status
-from dranode.driver.kubelet.methods import Method, Stream, service
+from dranode.driver.kubelet.methods import Method, Stream, Streaming
+from dranode.driver.kubelet.protobuf_wire import bytes_field, fields, number_field, text_field
+from dranode.driver.kubelet.registration import HEALTH_VERSIONS
 from dranode.driver.process.threads import Fatal, OwnedThread
-from dranode.proto import drahealth_v1_pb2, drahealth_v1alpha1_pb2
 
 MAX_STREAMS: Final = 16
 _LEASE: Final = 30
@@ -34,7 +34,6 @@ _CUT: Final = "..."
 class _Statement(msgspec.Struct):
     """The last report to a caller (`version`), and until when (seconds, monotonic) it need not be sent again."""
 
-    api: ModuleType
     version: int = -1
     until: float = 0.0
 
@@ -62,10 +61,8 @@ class HealthService:
 
     def methods(self) -> dict[str, Method]:
         """The gRPC methods of every version, by path (`/<service>/<method>`)."""
-        methods: dict[str, Method] = {}
-        for api in (drahealth_v1_pb2, drahealth_v1alpha1_pb2):
-            methods |= service(api.DESCRIPTOR, "DRAResourceHealth", {"NodeWatchResources": self._watcher(api)})
-        return methods
+        watch = Streaming(fields, self._watch, bytes)
+        return {f"/{version}/NodeWatchResources": watch for version in HEALTH_VERSIONS}
 
     def report(self, devices: Iterable[DeviceHealth]) -> bool:
         """Report the state of all devices, not of those that changed alone; True if it differs from the last one."""
@@ -95,22 +92,20 @@ class HealthService:
         if self._thread is not None:
             self._thread.join()
 
-    def _watcher(self, api: ModuleType) -> Callable[[Any, Stream], None]:
-        def watch(request: Any, stream: Stream) -> None:
-            del request
-            with self._news:
-                if self._stopped:
-                    raise RPCError(Status.UNAVAILABLE, "the driver ends")
-                if len(self._streams) >= MAX_STREAMS:
-                    raise RPCError(Status.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} health streams are open already")
-                self._streams[stream] = _Statement(api)
-                stream.gone = lambda: self._forget(stream)
-                if self._thread is None:
-                    self._thread = OwnedThread("health-streams", self._report_due, self._fatal)
-                    self._thread.start()
-                self._news.notify_all()
-
-        return watch
+    def _watch(self, request: Any, stream: Stream) -> None:
+        # A NodeWatchResourcesRequest has no field.
+        del request
+        with self._news:
+            if self._stopped:
+                raise RPCError(Status.UNAVAILABLE, "the driver ends")
+            if len(self._streams) >= MAX_STREAMS:
+                raise RPCError(Status.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} health streams are open already")
+            self._streams[stream] = _Statement()
+            stream.gone = lambda: self._forget(stream)
+            if self._thread is None:
+                self._thread = OwnedThread("health-streams", self._report_due, self._fatal)
+                self._thread.start()
+            self._news.notify_all()
 
     def _forget(self, stream: Stream) -> None:
         with self._news:
@@ -119,16 +114,17 @@ class HealthService:
     def _report_due(self) -> None:
         while (due := self._due()) is not None:
             devices, streams = due
-            for stream, api in streams.items():
-                stream.send(_response(api, self._pool, devices))
+            response = _response(self._pool, devices, int(time.time()))
+            for stream in streams:
+                stream.send(response)
 
-    def _due(self) -> tuple[tuple[DeviceHealth, ...], dict[Stream, ModuleType]] | None:
+    def _due(self) -> tuple[tuple[DeviceHealth, ...], list[Stream]] | None:
         """Wait until a message is due, news or the same again; the devices and the streams, None at the end."""
         with self._news:
             while not self._stopped:
                 now = time.monotonic()
                 due = {stream: last for stream, last in self._streams.items() if last.is_due(self._version, now)}
-                ready = {stream: last.api for stream, last in due.items() if not stream.behind}
+                ready = [stream for stream in due if not stream.behind]
                 for stream in ready:
                     due[stream].version, due[stream].until = self._version, now + _REPEAT
                 if ready:
@@ -147,17 +143,17 @@ def _shortened(message: str) -> str:
     return data[: _MAX_MESSAGE - len(_CUT)].decode(errors="ignore") + _CUT
 
 
-def _response(api: ModuleType, pool: str, devices: tuple[DeviceHealth, ...]) -> Any:
-    now = int(time.time())
-    return api.NodeWatchResourcesResponse(
-        devices=[
-            api.DeviceHealth(
-                device=api.DeviceIdentifier(pool_name=pool, device_name=device.device),
-                health=device.health.value,
-                last_updated_time=now,
-                health_check_timeout_seconds=_LEASE,
-                message=_shortened(device.message),
-            )
-            for device in devices
-        ]
+def _response(pool: str, devices: tuple[DeviceHealth, ...], now: int) -> bytes:
+    """A NodeWatchResourcesResponse, by the field numbers of proto/drahealth_v1.proto; v1alpha1 has the same."""
+    pool_name = text_field(1, pool)
+    times = number_field(3, now) + number_field(4, _LEASE)
+    return b"".join(
+        bytes_field(
+            1,
+            bytes_field(1, pool_name + text_field(2, each.device))
+            + number_field(2, each.health.value)
+            + times
+            + text_field(5, _shortened(each.message)),
+        )
+        for each in devices
     )

@@ -1,14 +1,11 @@
-"""gRPC methods as the server takes them, from the descriptors of the wire contracts: one table serves all versions."""
+"""gRPC methods as the server takes them, by path (`/<service>/<method>`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from dranode.driver.core.claims.calls import Awaited
-
-if TYPE_CHECKING:
-    from google.protobuf.descriptor import FileDescriptor
 
 
 class Stream(Protocol):
@@ -34,7 +31,7 @@ class Stream(Protocol):
 class Unary:
     """A method with one answer, which `handle` makes of the request; an RPCError from it is the call's status.
 
-    `handle` takes also what says whether the caller still waits.
+    `decode` raises MessageError for what is no request. `handle` takes also what says whether the caller still waits.
     """
 
     def __init__(
@@ -53,28 +50,3 @@ class Streaming:
 
 
 Method = Unary | Streaming
-
-
-def service(file: FileDescriptor, name: str, handlers: Mapping[str, Callable[..., Any]]) -> dict[str, Method]:
-    """The methods of a service by path, `/<service>/<method>`, with the service's name in full.
-
-    Args:
-        file: the descriptor of the `.proto` file.
-        name: the service's name without its package.
-        handlers: by method name, as `Unary` or `Streaming` take it.
-
-    Raises:
-        KeyError: the file has no such service, or a method of it no handler.
-    """
-    from google.protobuf import message_factory  # noqa: PLC0415 - registration is answered without
-
-    descriptor = file.services_by_name[name]
-    methods: dict[str, Method] = {}
-    for method in descriptor.methods:
-        kind = Streaming if method.server_streaming else Unary
-        methods[f"/{descriptor.full_name}/{method.name}"] = kind(
-            message_factory.GetMessageClass(method.input_type).FromString,
-            handlers[method.name],
-            message_factory.GetMessageClass(method.output_type).SerializeToString,
-        )
-    return methods

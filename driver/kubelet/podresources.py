@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from google.protobuf.message import DecodeError
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
@@ -15,7 +14,6 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.kubelet.grpc_values import RPCError
 from dranode.driver.kubelet.unary_call import call
-from dranode.proto import podresources_v1_pb2 as api
 
 _LIST: Final = "/v1.PodResourcesLister/List"
 # Seconds, for callers without a deadline: kubelet makes its answer anew each time, and nodes are busy.
@@ -62,6 +60,11 @@ class PodResources:
         Raises:
             PodResourcesError: kubelet refuses, or gives no readable answer within `seconds`, 5 s by default.
         """
+        # kubelet is asked after calls, so that the first of them is answered without protobuf.
+        from google.protobuf.message import DecodeError  # noqa: PLC0415 - see above
+
+        from dranode.proto import podresources_v1_pb2 as api  # noqa: PLC0415 - see above
+
         try:
             response = api.ListPodResourcesResponse.FromString(
                 call(self._socket, _LIST, b"", seconds=_TIMEOUT if seconds is None else seconds, limit=_MAX_BYTES)

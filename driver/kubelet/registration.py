@@ -1,6 +1,6 @@
 """The registration service (pluginregistration/v1): how kubelet finds a driver and answers whether it registered it.
 
-A starting node waits for the answer to GetInfo, so that is put together without protobuf, which is loaded meanwhile.
+Field numbers are those of proto/pluginregistration_v1.proto.
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.kubelet.methods import Method, Unary
+from dranode.driver.kubelet.protobuf_wire import bytes_field, fields, text_field, utf8_text
 
 # Newest first: kubelet takes the first of the plugin's list that it knows.
 DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
 HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 _SERVICE: Final = "/pluginregistration.Registration/"
-# The fields of PluginInfo, by number; all are texts.
-_TYPE, _NAME, _ENDPOINT, _VERSION = 1, 2, 3, 4
-# How many bits of a number go into a byte of protobuf.
-_BITS: Final = 7
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +46,8 @@ class Registration:
     def methods(self) -> dict[str, Method]:
         """The gRPC methods `GetInfo` and `NotifyRegistrationStatus`, by path (`/<service>/<method>`)."""
         return {
-            f"{_SERVICE}GetInfo": Unary(_nothing, self._get_info, bytes),
-            f"{_SERVICE}NotifyRegistrationStatus": Unary(_status, self._notify, bytes),
+            f"{_SERVICE}GetInfo": Unary(fields, self._get_info, bytes),
+            f"{_SERVICE}NotifyRegistrationStatus": Unary(read_status, self._notify, bytes),
         }
 
     def _get_info(self, request: object, awaited: Awaited = always) -> bytes:
@@ -58,42 +55,33 @@ class Registration:
         self.asked.set()
         return self._info
 
-    def _notify(self, request: Any, awaited: Awaited = always) -> bytes:
+    def _notify(self, status: tuple[bool, str], awaited: Awaited = always) -> bytes:
         del awaited
-        self.registered = request.plugin_registered
+        self.registered, error = status
         if self.registered:
             log.info("registered driver=%s", self._driver)
         else:
-            self._rejected(f"kubelet turned the driver {self._driver} down: {request.error or 'it gave no reason'}")
+            self._rejected(f"kubelet turned the driver {self._driver} down: {error or 'it gave no reason'}")
         # A RegistrationStatusResponse has no field.
         return b""
 
 
 def plugin_info(kind: str, name: str, endpoint: str, versions: Iterable[str]) -> bytes:
-    """Return a PluginInfo as it travels (protobuf.dev/programming-guides/encoding)."""
-    fields = ((_TYPE, kind), (_NAME, name), (_ENDPOINT, endpoint), *((_VERSION, version) for version in versions))
-    return b"".join(_field(number, text.encode()) for number, text in fields)
+    """Return a PluginInfo: how kubelet calls a driver, newest version first."""
+    named = text_field(1, kind) + text_field(2, name) + text_field(3, endpoint)
+    return named + b"".join(bytes_field(4, version.encode()) for version in versions)
 
 
-def _field(number: int, text: bytes) -> bytes:
-    # Wire type 2: a length and as many bytes.
-    return bytes((number << 3 | 2,)) + _varint(len(text)) + text
+def read_status(data: bytes) -> tuple[bool, str]:
+    """Return from a RegistrationStatus whether kubelet has registered the driver, and why not.
 
-
-def _varint(number: int) -> bytes:
-    rest, low = number >> _BITS, number & (1 << _BITS) - 1
-    return bytes((low | 1 << _BITS,)) + _varint(rest) if rest else bytes((low,))
-
-
-def _nothing(data: bytes) -> None:
-    """Take in an InfoRequest, which has no field; what there is nevertheless has to be protobuf."""
-    if data:
-        from dranode.proto import pluginregistration_v1_pb2 as api  # noqa: PLC0415 - see above
-
-        api.InfoRequest.FromString(data)
-
-
-def _status(data: bytes) -> Any:
-    from dranode.proto import pluginregistration_v1_pb2 as api  # noqa: PLC0415 - see above
-
-    return api.RegistrationStatus.FromString(data)
+    Raises:
+        MessageError: it is none.
+    """
+    registered, error = False, ""
+    for number, value in fields(data):
+        if number == 1 and isinstance(value, int):
+            registered = bool(value)
+        elif number == 2 and isinstance(value, bytes):  # noqa: PLR2004 - see above
+            error = utf8_text(value)
+    return registered, error

@@ -9,24 +9,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from dranode.driver.core.api.errors import in_words
 from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
 from dranode.driver.core.claims.calls import Awaited, Claims, Preparer, always
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kubelet.methods import Method, service
+from dranode.driver.kubelet.dra_messages import by_claim, prepare_answer, prepare_failure, read_claims, unprepare_answer
+from dranode.driver.kubelet.methods import Method, Unary
 from dranode.driver.process.logs import operation
-from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
-
-if TYPE_CHECKING:
-    from dranode.driver.core.claims.record import PreparedDevice
 
 log = logging.getLogger(__name__)
 
-# Those of `registration.DRA_VERSIONS`.
-_VERSIONS: Final = (dra_v1_pb2, dra_v1beta1_pb2)
+# Those of `registration.DRA_VERSIONS`, and whether they have share ids.
+_VERSIONS: Final = {"v1": True, "v1beta1": False}
 # Well within kubelet's 45 s.
 _READY_SECONDS: Final = 30.0
 _GIVEN_WAY: Final = 0.001
@@ -55,27 +51,28 @@ class DRAService:
         self._settled = threading.Event()
         # The threads that are at it.
         self._answering: set[int] = set()
-        self.methods = {path: method for api in _VERSIONS for path, method in self._methods(api).items()}
+        self.methods: dict[str, Method] = {}
+        for version, shares in _VERSIONS.items():
+            path = f"/k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
+            self.methods[f"{path}/NodePrepareResources"] = self._prepare(shares=shares)
+            self.methods[f"{path}/NodeUnprepareResources"] = self._unprepare()
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
 
-    def _methods(self, api: ModuleType) -> dict[str, Method]:
-        def prepare(request: Any, awaited: Awaited) -> Any:
-            answers = self.prepare(_refs(request), awaited)
-            return api.NodePrepareResourcesResponse(
-                claims={uid: _prepared(api, answer) for uid, answer in answers.items()}
+    def _prepare(self, *, shares: bool) -> Unary:
+        def prepare(refs: tuple[ClaimRef, ...], awaited: Awaited) -> bytes:
+            answers = self.prepare(refs, awaited)
+            return by_claim({uid: _prepared(answer, shares=shares) for uid, answer in answers.items()})
+
+        return Unary(read_claims, prepare, bytes)
+
+    def _unprepare(self) -> Unary:
+        def unprepare(refs: tuple[ClaimRef, ...], awaited: Awaited) -> bytes:
+            refusals = self.unprepare(refs, awaited)
+            return by_claim(
+                {uid: unprepare_answer("" if refusal is None else refusal.reason) for uid, refusal in refusals.items()}
             )
 
-        def unprepare(request: Any, awaited: Awaited) -> Any:
-            answers = self.unprepare(_refs(request), awaited)
-            return api.NodeUnprepareResourcesResponse(
-                claims={
-                    uid: api.NodeUnprepareResourceResponse(error="" if refusal is None else refusal.reason)
-                    for uid, refusal in answers.items()
-                }
-            )
-
-        handlers = {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}
-        return service(api.DESCRIPTOR, "DRAPlugin", handlers)
+        return Unary(read_claims, unprepare, bytes)
 
     def prepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Answer]:
         """Fetch and prepare claims (NodePrepareResources).
@@ -155,10 +152,6 @@ class DRAService:
         return self._answerers
 
 
-def _refs(request: Any) -> tuple[ClaimRef, ...]:
-    return tuple(ClaimRef(claim.namespace, claim.name, claim.uid) for claim in request.claims)
-
-
 def _refused(refs: Iterable[ClaimRef], reason: str) -> dict[str, Refused]:
     return dict.fromkeys((ref.uid for ref in refs), Refused(reason))
 
@@ -173,24 +166,11 @@ def _outcome(answer: Answer) -> str:
             assert_never(answer)
 
 
-def _prepared(api: ModuleType, answer: Answer) -> Any:
+def _prepared(answer: Answer, *, shares: bool) -> bytes:
     match answer:
         case Prepared(devices):
-            return api.NodePrepareResourceResponse(devices=[_device(api, device) for device in devices])
+            return prepare_answer(devices, shares=shares)
         case Refused(reason) | Conflict(reason):
-            return api.NodePrepareResourceResponse(error=reason)
+            return prepare_failure(reason)
         case _:
             assert_never(answer)
-
-
-def _device(api: ModuleType, prepared: PreparedDevice) -> Any:
-    device = api.Device(
-        request_names=[prepared.request],
-        pool_name=prepared.pool,
-        device_name=prepared.device,
-        cdi_device_ids=list(prepared.cdi),
-    )
-    # v1beta1 has no share id.
-    if prepared.share_id is not None and "share_id" in api.Device.DESCRIPTOR.fields_by_name:
-        device.share_id = prepared.share_id
-    return device

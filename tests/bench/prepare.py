@@ -26,7 +26,6 @@ from dranode.driver.core.claims.calls import Awaited
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.listener import Listener
-from dranode.driver.kubelet.methods import service
 from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine
@@ -36,6 +35,7 @@ from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import drahealth_v1_pb2 as health
 from tests.bench.table import Row
 from tests.fakes.cluster import MemoryCluster
+from tests.fakes.grpc_methods import service
 
 _ROUNDS = 300
 _BODY = b"x" * 600

@@ -44,13 +44,15 @@ print(*(name for name in inside if name in sys.modules))
 
 def test_a_first_prepare_is_answered_without_what_errors_and_rare_claims_need() -> None:
     code = """
-import dranode.driver.cli.daemon, dranode.driver.kubelet.service, dranode.driver.nri.access
+import dranode.driver.cli.daemon, dranode.driver.kubelet.service, dranode.driver.kubelet.health
+import dranode.driver.nri.access
+import dranode.driver.kubelet.podresources
 import dranode.driver.serve.service, dranode.driver.serve.takeover, dranode.driver.serve.authority
 import dranode.driver.kube.cluster, dranode.driver.kube.pod_account
 import dranode.cpu.grant, dranode.cpu.sysfs
 from dranode.driver.core.api.quantity import Quantity
 assert Quantity("16Gi").value == 1 << 34
-late = ("concurrent.futures", "http", "random", "fractions")
+late = ("concurrent.futures", "http", "random", "fractions", "google.protobuf", "dranode.proto")
 print(*(name for name in late if name in sys.modules))
 print("python_version" in vars(sys.modules["platform"]))
 """

@@ -16,10 +16,11 @@ from h2.connection import H2Connection
 
 from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.grpc_values import RPCError, Status, with_length
-from dranode.driver.kubelet.methods import Stream, service
+from dranode.driver.kubelet.methods import Stream
 from dranode.driver.kubelet.rpc import caller
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import drahealth_v1_pb2
+from tests.fakes.grpc_methods import service
 from tests.fakes.waiting import PATIENCE, eventually
 
 # As a client numbers them.

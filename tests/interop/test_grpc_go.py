@@ -18,8 +18,8 @@ from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.grpc_values import RPCError, Status
 from dranode.driver.kubelet.health import HealthService
-from dranode.driver.kubelet.methods import service
 from dranode.proto import dra_v1_pb2 as api
+from tests.fakes.grpc_methods import service
 from tests.fakes.waiting import PATIENCE
 from tests.interop.cache import CACHE
 

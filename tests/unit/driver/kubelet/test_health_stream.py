@@ -28,7 +28,7 @@ class Caller:
         self.said: SimpleQueue[Any] = SimpleQueue()
 
     def send(self, message: Any) -> None:
-        self.said.put(message)
+        self.said.put(api.NodeWatchResourcesResponse.FromString(message))
 
     def finish(self) -> None:
         self.said.put(None)
@@ -48,7 +48,7 @@ def watching(health: HealthService, caller: Caller | None = None) -> Caller:
     method = health.methods()[PATH]
     assert isinstance(method, Streaming)
     caller = caller or Caller()
-    method.handle(api.NodeWatchResourcesRequest(), caller)
+    method.handle(method.decode(api.NodeWatchResourcesRequest().SerializeToString()), caller)
     return caller
 
 

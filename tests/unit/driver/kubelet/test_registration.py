@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dranode.driver.core.claims.calls import always
 from dranode.driver.kubelet.methods import Unary
-from dranode.driver.kubelet.registration import Registration, plugin_info
+from dranode.driver.kubelet.protobuf_wire import MessageError
+from dranode.driver.kubelet.registration import Registration, plugin_info, read_status
 from dranode.proto import pluginregistration_v1_pb2 as api
+from tests.fakes.protobuf_bytes import MESSAGES, read_by_protobuf
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40) | st.integers(120, 20_000).map(lambda size: "x" * size)
 
@@ -38,7 +39,7 @@ def test_the_methods_are_those_of_the_contract() -> None:
     assert api.PluginInfo.FromString(answer) == api.PluginInfo(
         type="DRAPlugin", name="a.example.com", endpoint="/s.sock", supported_versions=["v1.DRAPlugin"]
     )
-    with pytest.raises(DecodeError):
+    with pytest.raises(MessageError):
         ask.decode(b"\xff\xff")
 
 
@@ -50,3 +51,13 @@ def test_kubelets_word_is_taken_in(*, registered: bool) -> None:
     answer = notify.encode(notify.handle(notify.decode(status.SerializeToString()), always))
     assert api.RegistrationStatusResponse.FromString(answer) == api.RegistrationStatusResponse()
     assert rejected == ([] if registered else ["kubelet turned the driver a.example.com down: no such version"])
+
+
+@given(MESSAGES)
+def test_a_status_is_read_as_protobuf_reads_it(data: bytes) -> None:
+    status = read_by_protobuf(api.RegistrationStatus, data)
+    if status is None:
+        with pytest.raises(MessageError):
+            read_status(data)
+    else:
+        assert read_status(data) == (status.plugin_registered, status.error)
