@@ -100,7 +100,8 @@ CLUSTER_ROWS := 1.34/v1.7.29 1.34/v2.0.7 1.35/v2.3.4 1.36/v2.3.4 1.37/v2.3.4 1.3
 .PHONY: interop-cluster
 interop-cluster: setup interop-packages
 	@INTEROP_CLUSTER="$(or $(ROWS),$(CLUSTER_ROWS))" \
-		$(BIN)/python -m pytest -rs tests/interop/test_cluster.py tests/interop/test_cluster_pods.py
+		$(BIN)/python -m pytest -rs tests/interop/test_cluster.py tests/interop/test_cluster_pods.py \
+		tests/interop/test_cluster_memory.py
 
 # Tests that need cgroup v2, systemd and two NUMA nodes, in an emulated machine: needs root, Go and Debian's archive.
 .PHONY: interop-vm

@@ -34,13 +34,18 @@ def why_no_cluster() -> str:
     if shutil.which("kubectl") is None or shutil.which("openssl") is None:
         return "there is no kubectl or no openssl"
     few = "" if len(LocalNode.online()) > 1 else "one CPU cannot be both held and shared"
-    node = why_no_machine() if any(row.endswith(_EMULATED) for row in ROWS) else few
+    node = why_no_machine() if any(map(has_emulated_node, ROWS)) else few
     return why_not() or why_no_control_plane() or why_no_image() or node
 
 
+def has_emulated_node(row: str) -> bool:
+    """Whether the node of a row is an emulated machine."""
+    return row.endswith(_EMULATED)
+
+
 @contextlib.contextmanager
-def running(row: str, archive: Path) -> Iterator[Cluster]:
-    """Run the cluster of a row with our image."""
+def running(row: str, archive: Path, gates: str = "") -> Iterator[Cluster]:
+    """Run the cluster of a row with our image and these feature gates, such as `DRAListTypeAttributes=true`."""
     release, version, *emulated = row.split("/")
     containerd = build(version)
     program = busybox()
@@ -50,7 +55,7 @@ def running(row: str, archive: Path) -> Iterator[Cluster]:
         shutil.copy(archive, Path(name) / "driver.tar")
         folder = Path(name)
         node = EmulatedNode(containerd) if emulated else LocalNode(containerd, folder)
-        made = Cluster(release, node, folder, program)
+        made = Cluster(release, node, folder, program, gates)
         try:
             yield made
         finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.local.kubelet import KubeletError
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
+from tests.interop.huge_pages import hugetlb_controller
 from tests.interop.node import ONLINE, UNIFIED, Node, short_folder, started
 from tests.interop.random_claims import Offers, RandomClaims
 
@@ -30,7 +30,6 @@ SEED = int(os.environ.get("INTEROP_SEED", "17"))
 MIB = 1 << 20
 PAGES = 64
 MEMORY, CPU = "dra.memory", "dra.cpu"
-_CGROUPS = Path("/sys/fs/cgroup")
 _NODE = "/sys/devices/system/node/node{}"
 NUMA = [number for number in range(8) if Path(_NODE.format(number), "hugepages", "hugepages-2048kB").exists()]
 
@@ -60,26 +59,6 @@ def reserved_pages() -> Iterator[None]:
     finally:
         for file, count in zip(files, before, strict=True):
             file.write_text(count)
-
-
-@contextlib.contextmanager
-def hugetlb_controller() -> Iterator[None]:
-    """The controller where runtimes look for it; with cgroup v1 its hierarchy is mounted if it is not."""
-    folder = _CGROUPS / "hugetlb"
-    if UNIFIED or folder.exists():
-        yield
-        return
-    folder.mkdir()
-    try:
-        mounted = subprocess.run(["mount", "-t", "cgroup", "-o", "hugetlb", "hugetlb", folder], check=False)
-        if mounted.returncode:
-            pytest.skip("somebody uses the hugetlb controller in the unified hierarchy")
-        try:
-            yield
-        finally:
-            subprocess.run(["umount", folder], check=True)
-    finally:
-        folder.rmdir()
 
 
 @pytest.fixture(params=[(version, False) for version in VERSIONS or ["none"]], ids=str)

@@ -1,0 +1,34 @@
+"""What huge pages need of this machine before a runtime starts: the hugetlb controller where runtimes look for it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.node import UNIFIED
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@contextlib.contextmanager
+def hugetlb_controller() -> Iterator[None]:
+    """The controller where runtimes look for it; with cgroup v1 its hierarchy is mounted if it is not."""
+    folder = _CGROUPS / "hugetlb"
+    if UNIFIED or folder.exists():
+        yield
+        return
+    folder.mkdir()
+    try:
+        mounted = subprocess.run(["mount", "-t", "cgroup", "-o", "hugetlb", "hugetlb", folder], check=False)
+        if mounted.returncode:
+            pytest.skip("somebody uses the hugetlb controller in the unified hierarchy")
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    finally:
+        folder.rmdir()
