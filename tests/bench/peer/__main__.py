@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -49,6 +50,8 @@ _ALONE = ("floor", "growth", "memory")
 _CALM = 0.01
 # dra-driver-cpu asks the API server 5 times a second, after 10 that it asks at once: a round waits until it may again.
 _REFILL = 1.7
+
+T = TypeVar("T")
 
 # What was measured, by driver, one figure a round.
 Figures = dict[str, dict[str, list[float]]]
@@ -98,7 +101,7 @@ class Bench:
         with api_server(_claims(1)) as api:
             # The first start of each compiles and fills the page cache.
             for number in range(max(3, self.rounds // 2) + 1):
-                for name, command in self.drivers.items():
+                for name, command in in_turn(self.drivers, number):
                     folder = self.folder / f"start-{name}-{number}"
                     with self._serving(command, folder, machine, api, first=(0,)) as (driver, _):
                         started = driver.started
@@ -155,9 +158,9 @@ class Bench:
             drivers = self._all(stack, "pods", machine, api, containers=_CONTAINERS)
             for delay in (0.0, 0.002, 0.01):
                 api.answer_after(delay)
-                for _ in range(self.rounds):
+                for number in range(self.rounds):
                     time.sleep(_REFILL)
-                    for name, (driver, _runtime) in drivers.items():
+                    for name, (driver, _runtime) in in_turn(drivers, number):
                         took = driver.prepare(range(_CLAIMS))
                         self.note(f"pod of 8 claims, API server {delay * 1000:.0f} ms: ms", name, took)
                         driver.unprepare(range(_CLAIMS))
@@ -169,9 +172,9 @@ class Bench:
         claims = [claim(number, "cpudevmachine", 1, str(number + 2)) for number in range(_CLAIMS)]
         with api_server(claims) as api, contextlib.ExitStack() as stack:
             drivers = self._all(stack, "nri", machine, api, containers=_CONTAINERS, group_by="machine")
-            for _ in range(self.rounds):
+            for turn in range(self.rounds):
                 time.sleep(_REFILL)
-                for name, (driver, peers) in drivers.items():
+                for name, (driver, peers) in in_turn(drivers, turn):
                     for number in range(_CLAIMS):
                         driver.prepare((number,))
                         time.sleep(0.05)
@@ -220,15 +223,15 @@ class Bench:
                     # The first start of all writes the specs of claims that never had any, however long that takes.
                     with self._serving(command, folder, machine, api, group_by="machine"):
                         _until_written(folder / "cdi", specs[folder.name])
-                for _ in range(max(3, self.rounds // 2)):
-                    for name, folder in folders.items():
+                for number in range(max(3, self.rounds // 2)):
+                    for name, folder in in_turn(folders, number):
                         with self._serving(command, folder, machine, api, first=(0,), group_by="machine") as (
                             driver,
                             _,
                         ):
                             self._note_start(f"{count} on record", name, driver)
                             driver.unprepare((0,))
-                    for name, folder in folders.items():
+                    for name, folder in in_turn(folders, number):
                         for spec in (folder / "cdi").iterdir():
                             spec.unlink()
                         with self._serving(command, folder, machine, api, group_by="machine", first=(0,)) as (
@@ -272,7 +275,7 @@ class Bench:
         every: dict[tuple[str, str], list[float]] = {}
         for number in range(self.rounds + 2):
             time.sleep(_REFILL)
-            for name, (driver, _) in drivers.items():
+            for name, (driver, _) in in_turn(drivers, number):
                 for call, ask in (("Prepare", driver.prepare), ("Unprepare", driver.unprepare)):
                     before = driver.usage()
                     took = [ask((each,)) for each in numbers]
@@ -338,6 +341,14 @@ class Bench:
                 driver.prepare(tuple(held)[begin : begin + 50])
             time.sleep(0.5)
             yield driver, peers
+
+
+def in_turn(each: Mapping[str, T], number: int) -> Iterator[tuple[str, T]]:
+    """Items in an order that another one begins in every round: after a pause the first finds all caches cold."""
+    names = tuple(each)
+    first = number % len(names)
+    for name in (*names[first:], *names[:first]):
+        yield name, each[name]
 
 
 def _until_written(folder: Path, files: int) -> float:
