@@ -11,6 +11,7 @@ from dranode.driver.kube.client import Timing
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.pending import PendingItems
 from dranode.driver.kube.retry import Backoff
+from dranode.driver.process.answering import once_answered
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -63,10 +64,17 @@ class Outbox(Generic[T]):
             dropped = self._pending.put(key, item, self._timing.clock())
             if dropped is not None:
                 log.warning("outbox=%s too much waits for the API server; %s is dropped", self._name, dropped)
-            if not self._thread.is_alive():
-                self._thread.start()
-            if first:
-                self._changed.notify_all()
+        if first:
+            once_answered(self._wake)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._begin()
+            self._changed.notify_all()
+
+    def _begin(self) -> None:
+        if self._pending and self._thread.ident is None:
+            self._thread.start()
 
     def sends(self, key: str) -> bool:
         """Return whether something under the key is being sent at this moment, or may have been."""
@@ -82,6 +90,7 @@ class Outbox(Generic[T]):
         """Send what waits, as far as that takes no longer than `seconds`, and nothing more."""
         with self._changed:
             self._closing = True
+            self._begin()
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(seconds)

@@ -27,6 +27,7 @@ from dranode.driver.kubelet.grpc_values import RPCError, Status
 from dranode.driver.kubelet.http2 import Ended, HungUpError, Request, ServerConnection
 from dranode.driver.kubelet.methods import Method, Unary
 from dranode.driver.kubelet.protobuf_wire import MessageError
+from dranode.driver.process.answering import Answering
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -196,7 +197,8 @@ class GrpcServer:
             try:
                 # A caller whose request waits behind others may hang up meanwhile.
                 if connection.open(request.stream):
-                    self._answer(connection, request, came)
+                    with Answering():
+                        self._answer(connection, request, came)
             finally:
                 with self._turns:
                     self._busy -= 1

@@ -18,6 +18,7 @@ from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.grpc_values import RPCError, Status, with_length
 from dranode.driver.kubelet.methods import Stream
 from dranode.driver.kubelet.rpc import caller
+from dranode.driver.process.answering import once_answered
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import drahealth_v1_pb2
 from tests.fakes.grpc_methods import service
@@ -35,6 +36,8 @@ class World:
         self.path = folder / "s.sock"
         self.asked: list[str] = []
         self.slow = threading.Semaphore(0)
+        self.answered = threading.Event()
+        self.later: list[bool] = []
         handlers = {"NodePrepareResources": self.prepare, "NodeUnprepareResources": self.prepare}
         self.server = GrpcServer("test", service(api.DESCRIPTOR, "DRAPlugin", handlers).get, pytest.fail)
         self.server.listen(self.path)
@@ -48,6 +51,8 @@ class World:
             raise KeyError(name)
         if name == "refused":
             raise RPCError(Status.UNAVAILABLE, "100 % für 水\n")
+        if name == "later":
+            once_answered(lambda: self.later.append(self.answered.wait(PATIENCE)))
         if name == "slow":
             assert self.slow.acquire(timeout=PATIENCE)
         error = "x" * int(name.partition("-")[2] or 0)
@@ -115,6 +120,12 @@ def test_a_request_above_the_limit_is_refused_and_the_next_is_answered(call: Cal
             call("a" * 5_000_000)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert call("a") == ""
+
+
+def test_what_was_put_off_is_done_once_its_caller_has_the_answer(call: Callable[..., Any], world: World) -> None:
+    assert call("later") == ""
+    world.answered.set()
+    eventually(lambda: world.later == [True])
 
 
 def test_a_reason_comes_as_it_was_given(call: Callable[..., Any]) -> None:
