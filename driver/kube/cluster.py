@@ -114,7 +114,7 @@ class KubeCluster:
         status = self._status_of(driver)
         if status is not None and isinstance(occurrence, (ClaimImpaired, ClaimRestored)) and occurrence.states:
             # It has just changed, so what the status said before and since when does not matter.
-            status.say(occurrence.claim, occurrence.states, ())
+            status.say(occurrence.claim, lambda: occurrence.states, ())
 
     def reporting(self, node: PreparingNode) -> ReportingNode:
         """The node of one driver, with its answers reported to the cluster."""

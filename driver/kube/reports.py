@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -80,10 +81,13 @@ class ReportingNode(msgspec.Struct, frozen=True):
             return
         record = self.node.record(ref.uid)
         if record is not None:
-            states = prepared_states(self.node.plugin, record, self.node.inventory)
-            # Another instance may have unprepared it before the status is written.
             self.status.say(
-                ref, states, claim.status.devices, new=new, still=lambda: self.node.record(ref.uid) is not None
+                ref,
+                partial(prepared_states, self.node.plugin, record, self.node.inventory),
+                claim.status.devices,
+                new=new,
+                # Another instance may have unprepared it before the status is written.
+                still=lambda: self.node.record(ref.uid) is not None,
             )
 
     def _refused(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, error: str) -> None:
@@ -93,4 +97,4 @@ class ReportingNode(msgspec.Struct, frozen=True):
         if self.status is not None and isinstance(claim, ResourceClaim) and fetched:
             states = failed_states(self.node.plugin.driver, claim, error)
             if states:
-                self.status.say(ref, states, claim.status.devices)
+                self.status.say(ref, lambda: states, claim.status.devices)

@@ -36,6 +36,10 @@ _PAST: Final = frozenset({NOT_FOUND, CONFLICT, UNPROCESSABLE})
 _CAPACITY: Final = 1000
 
 
+# The devices of a claim, asked for when its status is written: most are moot before.
+SaidStates = Callable[[], Sequence[DeviceState]]
+
+
 class _Said(msgspec.Struct, frozen=True):
     """The status to write of a claim.
 
@@ -50,7 +54,7 @@ class _Said(msgspec.Struct, frozen=True):
     """
 
     claim: ClaimRef
-    states: Sequence[DeviceState] = ()
+    states: SaidStates = tuple
     before: Sequence[Any] = ()
     at: datetime | None = None
     first: bool = False
@@ -60,7 +64,7 @@ class _Said(msgspec.Struct, frozen=True):
     def entries(self, driver: str) -> tuple[dict[str, Any], ...] | None:
         """The driver's entries; None if the claim's status has just these already."""
         at = "" if self.at is None else self.at.strftime("%Y-%m-%dT%H:%M:%SZ")
-        entries = device_statuses(driver, self.states, self.before, at)
+        entries = device_statuses(driver, self.states(), self.before, at)
         return None if not self.anyway and is_said(driver, entries, self.before) else entries
 
 
@@ -84,7 +88,7 @@ class ClaimStatus:
     def say(
         self,
         claim: ClaimRef,
-        states: Sequence[DeviceState],
+        states: SaidStates,
         before: Sequence[Any],
         *,
         new: bool = False,
@@ -94,7 +98,7 @@ class ClaimStatus:
 
         Args:
             claim: the claim.
-            states: its devices.
+            states: its devices; called when the status is written, from a thread of its own.
             before: its `status.devices`.
             new: whether no instance of the driver had prepared it before.
             still: asked before it is written: whether the claim is as it is said to be.
