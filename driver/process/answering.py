@@ -6,10 +6,13 @@ caches: up to a millisecond in which kubelet waits for a pod, and nobody for wha
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
+
+log = logging.getLogger(__name__)
 
 Wakes = Callable[[], None]
 
@@ -38,7 +41,12 @@ class Answering:
     ) -> None:
         _calls.current = None
         for work in self.after:
-            work()
+            try:
+                work()
+            except Exception:  # such as no room for a thread: the call is answered, and others are still to be woken
+                log.exception(
+                    "thread=%s: what was put off until its call was answered failed", threading.current_thread().name
+                )
 
 
 def once_answered(work: Wakes) -> None:

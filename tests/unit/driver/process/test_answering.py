@@ -55,3 +55,15 @@ def test_work_of_other_threads_does_not_wait_for_this_ones_call() -> None:
         thread.start()
         thread.join()
         assert done == ["other"]
+
+
+def test_work_that_fails_keeps_no_other_from_being_done(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[str] = []
+    with Answering():
+        once_answered(fail)
+        once_answered(Work(done, "a").wake)
+    assert done == ["a"]
+    assert "can't start new thread" in caplog.text
