@@ -17,6 +17,7 @@ from dranode.driver.core.claims.calls import Awaited, Claims, Preparer, always
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.dra_messages import by_claim, prepare_answer, prepare_failure, read_claims, unprepare_answer
 from dranode.driver.kubelet.methods import Method, Unary
+from dranode.driver.process.answering import once_answered
 from dranode.driver.process.logs import operation
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 _VERSIONS: Final = {"v1": True, "v1beta1": False}
 # Well within kubelet's 45 s.
 _READY_SECONDS: Final = 30.0
-_GIVEN_WAY: Final = 0.001
 
 T = TypeVar("T")
 
@@ -49,8 +49,9 @@ class DRAService:
         self._answerers: tuple[Claims, Preparer] | None = None
         self.ready = threading.Event()
         self._settled = threading.Event()
-        # The threads that are at it.
-        self._answering: set[int] = set()
+        # How many calls have come and not been answered yet.
+        self._unanswered = 0
+        self._all_answered = threading.Condition()
         self.methods: dict[str, Method] = {}
         for version, shares in _VERSIONS.items():
             path = f"/k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
@@ -111,17 +112,26 @@ class DRAService:
         self, refs: tuple[ClaimRef, ...], ask: Callable[[Claims, Preparer], Mapping[str, T]]
     ) -> Mapping[str, T | Refused]:
         """Return the answer for every claim; if no service can answer, a refusal that says why."""
-        answerers = self._wait()
-        if answerers is None:
-            return _refused(refs, f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again")
+        with self._all_answered:
+            self._unanswered += 1
         try:
-            self._answering.add(threading.get_ident())
+            answerers = self._wait()
+            if answerers is None:
+                return _refused(
+                    refs, f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again"
+                )
             return ask(*answerers)
         except Exception as error:
             log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
             return _refused(refs, f"{self._driver} met an error inside it, which its log tells of: {in_words(error)}")
         finally:
-            self._answering.discard(threading.get_ident())
+            # What is left to do of it, the log line and the answer's way out, is not to be held up either.
+            once_answered(self._answer_sent)
+
+    def _answer_sent(self) -> None:
+        with self._all_answered:
+            self._unanswered -= 1
+            self._all_answered.notify_all()
 
     def _answered(self, call: str, successes: Iterable[bool], began: float) -> None:
         seconds = self._clock() - began
@@ -136,11 +146,9 @@ class DRAService:
         self._settled.set()
 
     def give_way(self, seconds: float) -> None:
-        """Wait while calls are being answered, for `seconds` at most, because loading modules takes time from them."""
-        ends = self._clock() + seconds
-        time.sleep(_GIVEN_WAY)
-        while self._answering and self._clock() < ends:
-            time.sleep(_GIVEN_WAY)
+        """Wait until all calls that came are answered, for `seconds` at most: loading modules takes time from them."""
+        with self._all_answered:
+            self._all_answered.wait_for(lambda: not self._unanswered, seconds)
 
     def stop(self) -> None:
         """Refuse calls that wait for `answer_with`; once it has been called, calls are answered as before."""
