@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, strategies
 
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.process.logs import JSONFormatter, TextFormatter, operation
@@ -78,6 +79,14 @@ def test_a_message_cannot_take_the_place_of_what_every_line_has(lines: io.String
     log.info("level=%s logger=%s", "none", "somebody")
     line = json.loads(lines.getvalue())
     assert (line["level"], line["logger"]) == ("info", "dranode.test")
+
+
+@given(strategies.text(), strategies.one_of(strategies.integers(), strategies.booleans(), strategies.text()))
+def test_json_says_whatever_was_said(text: str, value: object) -> None:
+    line = JSONFormatter().format(logging.makeLogRecord({"msg": "%s value=%s", "args": (text, value)}))
+    assert line.isprintable()
+    assert json.loads(line)["message"] == f"{text} value={value}"
+    assert json.loads(line)["value"] == value
 
 
 def test_json_has_nothing_that_a_terminal_obeys_or_that_turns_the_line() -> None:
