@@ -50,13 +50,18 @@ import dranode.driver.kubelet.podresources
 import dranode.driver.serve.service, dranode.driver.serve.takeover, dranode.driver.serve.authority
 import dranode.driver.kube.cluster, dranode.driver.kube.pod_account
 import dranode.cpu.grant, dranode.cpu.sysfs
+import logging
+dranode.driver.cli.daemon.set_up("json", 0)
 from dranode.driver.core.api.quantity import Quantity
 assert Quantity("16Gi").value == 1 << 34
-late = ("concurrent.futures", "http", "random", "fractions", "google.protobuf", "dranode.proto")
+late = ("concurrent.futures", "http", "random", "fractions", "google.protobuf", "dranode.proto", "json")
+logging.warning("claims=%s: %s", 8, "said in JSON")
 print(*(name for name in late if name in sys.modules))
 print("python_version" in vars(sys.modules["platform"]))
+# What msgspec needs of it is in C.
+print("__file__" in vars(sys.modules["datetime"]), type(sys.modules["msgspec.inspect"]).__name__)
 """
-    assert printed(code) == "False"
+    assert printed(code) == "False\nFalse _LazyModule"
 
 
 def test_a_driver_listens_before_it_loads_what_decides() -> None:
@@ -130,6 +135,15 @@ def test_the_allocator_is_set_where_the_environment_has_not_done_it() -> None:
         ("from google.protobuf.internal import python_message as it\nprint(it.enum_type_wrapper is not None)", "True"),
         ("import tempfile, ipaddress\nprint(len(tempfile.mkdtemp()) > 0, ipaddress.ip_address('::1'))", "True ::1"),
         ("from importlib.metadata import metadata\nprint(metadata('grpcio')['Name'])", "grpcio"),
+        (
+            "from datetime import *\nimport datetime as it\nprint(datetime.fromtimestamp(0, UTC).tzinfo, it.MAXYEAR)",
+            "UTC 9999",
+        ),
+        ("import datetime, pickle\nprint(pickle.loads(pickle.dumps(datetime.date(2026, 1, 2))))", "2026-01-02"),
+        (
+            "import msgspec\nprint(msgspec.inspect.type_info(int), msgspec.json.schema(int))",
+            "IntType(gt=None, ge=None, lt=None, le=None, multiple_of=None) {'type': 'integer'}",
+        ),
         ("import uuid, platform\nprint(platform.system(), platform.python_implementation())", "Linux CPython"),
         ("import uuid\nfrom platform import python_implementation\nprint(python_implementation())", "CPython"),
         ("import calendar, textwrap\nprint(calendar.timegm((1970, 1, 2, 0, 0, 0)), textwrap.dedent('  a'))", "86400 a"),
