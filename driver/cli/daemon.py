@@ -160,6 +160,7 @@ def _cluster(
 
         cluster = KubeCluster(origin, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
         stack.callback(cluster.close)
+        cluster.connect()
         return cluster
     from dranode.driver.local.cluster import FolderCluster
     from dranode.driver.local.store import Store

@@ -66,6 +66,19 @@ class KubeCluster:
         self._events: dict[str, KubeEvents] = {}
         self._statuses: dict[str, ClaimStatus] = {}
 
+    def connect(self) -> None:
+        """Connect before anything is asked, in a thread of its own; what goes wrong is said where something is asked.
+
+        A first Prepare need not wait for the server's part in it then, since hardware and ledger are read meanwhile.
+        """
+        threading.Thread(target=self._connect, name="kube-connect", daemon=True).start()
+
+    def _connect(self) -> None:
+        try:
+            self._client.version(patient=False)
+        except DranodeError as error:
+            log.debug("the API server is not reached yet: %s", error)
+
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
         return self._claims.get(refs)

@@ -150,6 +150,36 @@ def test_without_claim_status_none_is_written_and_failures_are_reported_all_the_
     assert not api.requests("PATCH")
 
 
+def test_what_is_found_out_beforehand_is_not_asked_again(api: ApiServer, tmp_path: Path) -> None:
+    claim = put(api, "a", "lamp-0")
+    cluster = KubeCluster(
+        Credentials(api.kubeconfig(tmp_path / "kubeconfig")), "node", claim_status=False, fatal=pytest.fail
+    )
+    cluster.connect()
+    (discovered,) = eventually(lambda: api.requests("GET"))
+    assert isinstance(cluster.get((reference(claim),))[reference(claim)], ResourceClaim)
+    assert [each.path for each in api.requests("GET")] == [
+        discovered.path, "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/a"
+    ]  # fmt: skip
+    cluster.close()
+
+
+def test_what_cannot_be_found_out_beforehand_is_found_out_where_it_is_needed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text("{}")
+    cluster = KubeCluster(Credentials(str(config)), "node", claim_status=False, fatal=pytest.fail)
+    caplog.set_level("DEBUG")
+    cluster.connect()
+    eventually(lambda: "the API server is not reached yet" in caplog.text)
+    with api_server() as api:
+        claim = put(api, "a", "lamp-0")
+        api.kubeconfig(config)
+        assert isinstance(cluster.get((reference(claim),))[reference(claim)], ResourceClaim)
+    cluster.close()
+
+
 def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: ApiServer, reported: Preparer) -> None:
     claim = put(api, "a", "lamp-3")
     assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], Prepared)
