@@ -2,7 +2,14 @@
 # and renews the tokens of an auth-provider. Two builds give the same bytes if they are made as `make release` makes them.
 ARG BASE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 
-FROM ${BASE} AS build
+FROM ${BASE} AS python
+# The base has Python's own modules without bytecode, and the root file system is read-only later: every start and every command
+# would compile those that it loads, which takes longer than all else that it does. Left out is what nobody here loads.
+RUN PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode timestamp \
+        -x '/(ensurepip|idlelib|lib2to3|pydoc_data|site-packages|dist-packages|test|tests|tkinter|turtledemo|unittest)/' \
+        "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
+
+FROM python AS build
 WORKDIR /src
 COPY requirements/ requirements/
 # Wheels alone and every one by its hash, so that nothing is compiled and nothing else gets in: the lock leaves out what rich
@@ -23,12 +30,16 @@ COPY memory/ memory/
 COPY sim/ sim/
 COPY kubectl/ kubectl/
 COPY sanity/ sanity/
+COPY release/save_modules.py ./
 ARG SOURCE_DATE_EPOCH=0
 # From an index of one folder, since pip writes down where a file that is named comes from. Bytecode is made here, once: the root
 # file system is read-only later, and a driver has to start fast. One process makes it, in one order, so that it is the same again.
+# What a start needs of it is saved in one file besides.
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && /opt/build/bin/pip --python /opt/dranode/bin/python install --no-index --find-links wheels --no-deps --no-compile dranode \
     && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/dranode/lib \
+    && find /opt/dranode -exec touch -h -d "@${SOURCE_DATE_EPOCH}" {} + \
+    && /opt/dranode/bin/python save_modules.py \
     && find /opt/dranode -exec touch -h -d "@${SOURCE_DATE_EPOCH}" {} +
 
 FROM build AS build-debug
@@ -40,7 +51,7 @@ RUN cp -r /opt/build/lib/python3*/site-packages/pip /opt/dranode/lib/python3*/si
     && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/dranode/lib \
     && find /opt/dranode -exec touch -h -d "@${SOURCE_DATE_EPOCH}" {} +
 
-FROM ${BASE} AS base
+FROM python AS base
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title=dranode \

@@ -13,11 +13,13 @@ from typing import NoReturn
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.process.deferred import defer_untouched
+from dranode.driver.process.saved_modules import saved_modules, use_saved_modules
 
 
 def main() -> None:
     """Run the program; the exit status is 0 done, 1 "no" or failed, 2 wrong usage or an invalid configuration."""
     defer_untouched()
+    use_saved_modules(saved_modules(sys.prefix))
     command, *arguments = sys.argv[1:] or [""]
     if command == "serve":
         end_with(lambda: _serve(arguments))

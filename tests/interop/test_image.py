@@ -12,7 +12,7 @@ import pytest
 
 from tests.interop.engine import ENVIRONMENT, ROOT, base_image, build, buildah, why_no_image
 
-LIMIT_MIB = 45
+LIMIT_MIB = 48
 REASON = why_no_image() if os.environ.get("INTEROP") else "make interop builds the image"
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(REASON), reason=REASON)]
 

@@ -32,7 +32,16 @@ def test_every_stage_is_made_from_one_pinned_base_and_the_last_is_the_drivers() 
     assert name == "ARG"
     assert re.fullmatch(r"BASE=python:3\.1\d\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
     froms = [each[0][1] for each in stages()]
-    assert froms == ["${BASE} AS build", "build AS build-debug", "${BASE} AS base", "base AS debug", "base AS serve"]
+    assert froms[0] == "${BASE} AS python"
+    assert froms[1:] == [
+        "python AS build", "build AS build-debug", "python AS base", "base AS debug", "base AS serve"
+    ]  # fmt: skip
+
+
+def test_python_is_compiled_and_what_a_start_needs_is_saved_in_one_file() -> None:
+    assert "compileall" in " ".join(rest for _, rest in stage("python"))
+    (*_, (_, build)) = stage("build")
+    assert build.index("compileall") < build.index("touch") < build.index("save_modules.py")
 
 
 def test_what_the_image_holds_is_pinned_and_compiled_before() -> None:
@@ -79,7 +88,7 @@ def test_the_image_and_the_package_are_of_one_version() -> None:
 
 
 def test_every_part_and_nothing_secret_is_copied() -> None:
-    copied = {source for name, rest in stages()[0] if name == "COPY" for source in map(str, rest.split()[:-1])}
+    copied = {source for name, rest in stage("build") if name == "COPY" for source in map(str, rest.split()[:-1])}
     listed = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
     assert set(listed.values()) == {source.rstrip("/") for source in copied if source.endswith("/")} - {"requirements"}
     ignored = (DEPLOY.parent / ".dockerignore").read_text().splitlines()
