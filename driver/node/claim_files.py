@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -14,13 +14,13 @@ from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Recovers
-from dranode.driver.core.claims.metadata import with_metadata
+from dranode.driver.core.claims.metadata import metadata_devices
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.node.discovery import Discovery
-from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.metadata_files import Described, DeviceMetadata, MetadataError
 from dranode.driver.node.record_book import RecordBook
-from dranode.driver.node.specs import Marks, Specs
+from dranode.driver.node.specs import Specs, Stamp
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ class ClaimFiles(msgspec.Struct, dict=True):
         specs: the CDI specs.
         metadata: the device metadata (KEP-5304); None if workloads get none.
         discovery: what the driver has read of the hardware, for the metadata.
-        written: each claim's CDI specs as this process wrote or saw them; a claim without is to be looked into.
+        written: the CDI specs of claims of which this process has written or seen all files, as they were then; a claim
+            without is to be looked into.
         undescribed: called with each claim whose metadata cannot be written, and why.
         problem: why CDI specs cannot be written or listed; None if they can, as far as is known.
     """
@@ -47,7 +48,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
     specs: Specs
     discovery: Discovery
     metadata: DeviceMetadata | None = None
-    written: dict[str, Marks] = msgspec.field(default_factory=dict)
+    written: dict[str, Stamp] = msgspec.field(default_factory=dict)
     undescribed: Callable[[ClaimRef, str], None] = lambda _claim, _reason: None
     problem: str | None = None
 
@@ -77,7 +78,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
         return frozenset(uid for uid in metadata.uids() if self.book.entry(uid) is None)
 
     def sweep(self) -> None:
-        """Remove the metadata of claims of which nothing is known, and what of an earlier version's no spec mounts.
+        """Remove the metadata of claims of which nothing is known, and what of earlier versions' no spec mounts.
 
         Raises:
             DranodeError: something cannot be removed.
@@ -89,69 +90,63 @@ class ClaimFiles(msgspec.Struct, dict=True):
         self.metadata.remove_older()
 
     def write(self, record: Record) -> bool:
-        """Write a claim's CDI spec, completed by what only the live machine knows; False if it says the same already.
+        """Write a claim's metadata, if workloads get any, and the CDI spec that mounts what is there of it.
+
+        The spec is completed by what only the live machine knows. False if it says the same already.
 
         Raises:
-            DranodeError: it cannot be written, or something that it names is not there.
+            MetadataError: some metadata cannot be written; the spec is there all the same.
+            DranodeError: the spec cannot be written, or something that it names is not there.
         """
         grants = self.plugin.complete(record.ref, record.grants)
-        original = record if self._copies(grants) else None
-        return self.specs.write(msgspec.structs.replace(record, grants=grants), original)
+        described = self._describe(record)
+        original = record if self._copies(record, grants) else None
+        changed = self.specs.write(msgspec.structs.replace(record, grants=grants), described.mounts, original)
+        if described.problem:
+            raise MetadataError(described.problem)
+        return changed
 
-    def _copies(self, grants: tuple[Grant, ...]) -> bool:
+    def _describe(self, record: Record) -> Described:
+        return Described() if self.metadata is None else self.metadata.write(record, self.discovery.inventory)
+
+    def _copies(self, record: Record, grants: tuple[Grant, ...]) -> bool:
         """Return whether the CDI spec of a claim with these grants carries a copy of its record."""
-        # A driver's own form says nothing of several requests, whose CDI devices kubelet goes on asking for.
-        return not isinstance(self.plugin, Recovers) or any(grant.cpus is not None for grant in grants)
+        # A driver's own form says nothing of several requests, whose CDI devices kubelet goes on asking for, nor of a
+        # claim whose containers get no edits.
+        says_all = record.edits or any(grant.edits for grant in grants)
+        return not (isinstance(self.plugin, Recovers) and says_all) or any(grant.cpus is not None for grant in grants)
 
-    def remove(self, uid: str) -> None:
-        """Remove a claim's CDI spec.
+    def write_and_note(self, record: Record) -> None:
+        """Write a claim's files, and note that they say what they should.
 
-        Raises:
-            DranodeError: it cannot be removed.
-        """
-        self.written.pop(uid, None)
-        self.specs.remove(uid)
-
-    def note(self, record: Record) -> None:
-        """Note the claim's files as they are: this process has just written or seen that they say what they should."""
-        marks = self._marks(record)
-        if marks is not None:
-            self.written[record.uid] = marks
-        else:
-            self.written.pop(record.uid, None)
-
-    def _marks(self, record: Record) -> Marks | None:
-        return self.specs.marks_of(self._names(record))
-
-    def _names(self, record: Record) -> frozenset[str]:
-        """The files that a claim should have in the CDI directory: one without edits may have no spec of its own."""
-        edits = record.edits or any(grant.edits for grant in record.grants)
-        own = (self.specs.name(record.uid),) if edits or self._copies(record.grants) or self.plugin.completes() else ()
-        return frozenset((*own, *(self.metadata.spec_names(record) if self.metadata is not None else ())))
-
-    def describe(self, record: Record) -> None:
-        """Write a claim's metadata, if workloads get any.
+        Metadata that cannot be written is reported, and is no failure of the claim, which can do without.
 
         Raises:
-            DranodeError: it cannot be written.
+            DranodeError: the CDI spec cannot be written, or something that it names is not there.
         """
-        if self.metadata is not None:
-            self.metadata.write(record, self.discovery.inventory)
-
-    def describe_if_possible(self, record: Record) -> None:
-        """Write a claim's metadata; a failure is reported and is no failure of the claim, which can do without."""
         try:
-            self.describe(record)
-        except DranodeError as error:
+            self.write(record)
+        except MetadataError as error:
             log.warning("claim=%s uid=%s driver=%s: %s", record.ref, record.uid, self.plugin.driver, error)
             self.undescribed(record.ref, str(error))
+            self._note(record.uid, None)
+        else:
+            self._note(record.uid, self.specs.stamp(record.uid))
 
-    def remove_metadata(self, claim: ClaimRef, requests: tuple[str, ...]) -> None:
-        """Remove a claim's metadata; `requests` are those that are known of it.
+    def _note(self, uid: str, stamp: Stamp | None) -> None:
+        if stamp is not None:
+            self.written[uid] = stamp
+        else:
+            self.written.pop(uid, None)
+
+    def remove(self, claim: ClaimRef, requests: tuple[str, ...]) -> None:
+        """Remove a claim's CDI spec and its metadata; `requests` are those that are known of it.
 
         Raises:
-            DranodeError: it cannot be removed.
+            DranodeError: something cannot be removed.
         """
+        self.written.pop(claim.uid, None)
+        self.specs.remove(claim.uid)
         if self.metadata is not None:
             self.metadata.remove(claim, requests)
 
@@ -166,7 +161,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
     def unwritten(self) -> tuple[Record, ...]:
         """The records whose files are to be written before the first answer.
 
-        Those of a driver whose specs depend on the live machine, and the first that lack a file. After a reboot every
+        Those of a driver whose specs depend on the live machine, and the first that lack a spec. After a reboot every
         claim does, and kubelet asks for each anew before a container starts, which writes its files. So no call waits
         for more of them than a node usually has; the others follow in between (`SpecWatch`).
 
@@ -182,7 +177,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
         whole: list[Record] = []
         lacking: list[Record] = []
         for record in filter(self.writable, self.book.records()):
-            (whole if self._names(record) <= there else lacking).append(record)
+            (whole if self.specs.name(record.uid) in there else lacking).append(record)
         return (*(whole if self.plugin.completes() else ()), *lacking[:_BEFORE_ANSWERS])
 
     def mend(self, uids: Iterable[str]) -> dict[str, Refused | None]:
@@ -197,16 +192,12 @@ class ClaimFiles(msgspec.Struct, dict=True):
             if not self.writable(record):
                 continue
             try:
-                before = self._marks(record)
+                before = self.specs.stamp(record.uid)
                 if self.write(record):
                     mended[record.uid] = None
-                self.describe(record)
                 # Somebody may alter a file again meanwhile: only what was there before it was compared is noted. A file
                 # that was written is compared once more at the next look.
-                if before is not None and self._marks(record) == before:
-                    self.written[record.uid] = before
-                else:
-                    self.written.pop(record.uid, None)
+                self._note(record.uid, before if self.specs.stamp(record.uid) == before else None)
             except DranodeError as error:
                 mended[record.uid] = Refused(str(error))
             except Exception as error:  # noqa: BLE001 - the caller reports it, once and not at every look
@@ -218,18 +209,23 @@ class ClaimFiles(msgspec.Struct, dict=True):
 
     def devices(self, record: Record) -> tuple[PreparedDevice, ...]:
         """The devices of a claim that is prepared, for kubelet."""
-        devices = prepared_devices(self.specs.kind, record)
-        if self.metadata is None:
-            return devices
-        return with_metadata(devices, self.metadata.ids(record, there=record.uid in self.written))
+        return prepared_devices(self.specs.kind, record, self._mounting(record))
 
-    def paths(self, uid: str) -> tuple[Path, ...]:
-        """The CDI specs of a claim that are there: its own, and those that mount its metadata.
+    def _mounting(self, record: Record) -> Collection[str]:
+        """The claim's CDI devices that mount metadata; none that the spec lacks, which a runtime would not find."""
+        if self.metadata is None:
+            return ()
+        devices = metadata_devices(record).values()
+        if record.uid in self.written:
+            return devices
+        spec = self.specs.read(record.uid)
+        return () if spec is None else frozenset(devices) & {device.name for device in spec.devices}
+
+    def path(self, uid: str) -> Path | None:
+        """The CDI spec of a claim; None if it is not there.
 
         Raises:
             LedgerError: the CDI directory cannot be listed.
         """
         own = self.specs.path(uid)
-        record = self.book.record(uid)
-        metadata = () if record is None or self.metadata is None else self.metadata.spec_files(record)
-        return (*((own,) if own.name in self.specs.names() else ()), *metadata)
+        return own if own.name in self.specs.names() else None

@@ -15,11 +15,9 @@ from dranode.driver.core.claims.effects import (
     Configure,
     Decision,
     Effect,
-    RemoveMetadata,
-    RemoveSpec,
+    RemoveFiles,
     Restore,
-    WriteMetadata,
-    WriteSpec,
+    WriteFiles,
 )
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Configures, Tunes, was_tuned
@@ -95,7 +93,7 @@ class Interpreter(msgspec.Struct):
             with self.store.transaction():
                 self.store.commit(kept)
 
-    def act(self, effect: Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata) -> None:
+    def act(self, effect: Configure | Restore | WriteFiles | RemoveFiles) -> None:
         """Carry one effect out.
 
         Raises:
@@ -106,15 +104,10 @@ class Interpreter(msgspec.Struct):
                 self._configure(record)
             case Restore(record):
                 self._restore(record)
-            case WriteSpec(record):
-                self.files.write(record)
-            case RemoveSpec(claim):
-                self.files.remove(claim.uid)
-            case WriteMetadata(record):
-                self.files.describe_if_possible(record)
-                self.files.note(record)
-            case RemoveMetadata(claim, requests):
-                self.files.remove_metadata(claim, requests)
+            case WriteFiles(record):
+                self.files.write_and_note(record)
+            case RemoveFiles(claim, requests):
+                self.files.remove(claim, requests)
             case _:
                 assert_never(effect)
 
@@ -140,7 +133,5 @@ class Interpreter(msgspec.Struct):
         plugin.tune(claims, LedgerNotes(self.store))
 
 
-def _claim_of(
-    effect: Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata,
-) -> ClaimRef:
-    return effect.claim if isinstance(effect, (RemoveSpec, RemoveMetadata)) else effect.record.ref
+def _claim_of(effect: Configure | Restore | WriteFiles | RemoveFiles) -> ClaimRef:
+    return effect.claim if isinstance(effect, RemoveFiles) else effect.record.ref

@@ -1,42 +1,48 @@
-"""Device metadata in files (KEP-5304), one a request, and the CDI specs that mount them.
+"""Device metadata in files (KEP-5304), one a request, which the claim's CDI spec mounts.
 
 Nothing is flushed to disk: the files are derived from the ledger and made again at start and on every repeated Prepare.
 Readers see a file whole or not at all. A file's name says whose it is. Where it lies on the host is the driver's own
 business, and programs find it where the CDI spec mounts it: so a claim has no folders of its own, each of which would
 cost a Prepare as much as a file.
+
+A runtime starts no container for which a spec mounts what is not there. So the files come before the spec and go after
+it, and what cannot be written is not mounted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from dranode.cdi.directory import remove_spec, write_file, write_spec
+from dranode.cdi.directory import remove_spec, write_file
 from dranode.cdi.errors import CDIError
-from dranode.cdi.names import qualified_name
+from dranode.cdi.spec import Mount
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.metadata import (
-    RequestMetadata,
-    device_metadata,
-    metadata_device,
-    metadata_file,
-    metadata_kind,
-    metadata_owner,
-    metadata_spec_file,
-    requests_of,
-)
+from dranode.driver.core.claims.metadata import device_metadata, metadata_file, metadata_owner, older_spec_prefix
 from dranode.driver.core.claims.record import Record, uid_problem
-from dranode.driver.machine.presence import is_there
+from dranode.driver.machine.presence import is_file, is_there
 from dranode.driver.node.older_metadata import remove_unmounted
 
 
 class MetadataError(DranodeError):
     """Device metadata cannot be written or removed."""
+
+
+class Described(msgspec.Struct, frozen=True):
+    """A claim's metadata, as far as it could be written.
+
+    Attributes:
+        mounts: the mounts of the files that are there, by the CDI device that has them.
+        problem: why some could not be written; empty if all could.
+    """
+
+    mounts: Mapping[str, Mount] = {}
+    problem: str = ""
 
 
 class DeviceMetadata(msgspec.Struct, frozen=True):
@@ -59,53 +65,30 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         """The metadata of a driver with this folder and this CDI directory."""
         return cls(driver, data / "metadata", cdi, data / "dra-device-metadata")
 
-    def write(self, record: Record, inventory: Inventory) -> None:
-        """Write the metadata of a claim; files that say the same already are left alone.
-
-        Raises:
-            MetadataError: some of it cannot be written; what could be is there.
-        """
+    def write(self, record: Record, inventory: Inventory) -> Described:
+        """Write the metadata of a claim; files that say the same already are left alone."""
+        try:
+            files = device_metadata(self.driver, str(self.folder), record, inventory)
+        except DranodeError as error:
+            return Described(problem=str(error))
+        mounts: dict[str, Mount] = {}
         failures: list[str] = []
-        for each in device_metadata(self.driver, str(self.folder), record, inventory):
+        for each in files:
             try:
-                self._write(each)
-            except (OSError, CDIError) as error:
-                reason = error.strerror if isinstance(error, OSError) else error
-                failures.append(f'of request "{each.request}": {reason}')
-        if failures:
-            raise MetadataError(
-                f"claim {record.ref} gets no device metadata, because it cannot be written below {self.folder} and "
-                f"{self.cdi}: {', '.join(failures)}"
-            )
-
-    def _write(self, metadata: RequestMetadata) -> None:
-        # The file comes first: a runtime that sees the spec may start a container with it.
-        write_file(self.folder, metadata.file, metadata.text)
-        write_spec(self.cdi, metadata.spec_file, metadata.spec)
-
-    def ids(self, record: Record, *, there: bool) -> dict[str, str]:
-        """The CDI ids of the claim's requests that have metadata, by request; all have, if their specs are `there`.
-
-        Raises:
-            MetadataError: the CDI directory may not be looked into.
-        """
-        return {
-            request: qualified_name(metadata_kind(self.driver), metadata_device(record.uid, request))
-            for request in requests_of(record)
-            if there or _is_there(self.cdi / metadata_spec_file(self.driver, record.uid, request))
-        }
-
-    def spec_files(self, record: Record) -> tuple[Path, ...]:
-        """The CDI specs that mount the claim's metadata, as far as they are there.
-
-        Raises:
-            MetadataError: the CDI directory may not be looked into.
-        """
-        return tuple(filter(_is_there, map(self.cdi.joinpath, self.spec_names(record))))
-
-    def spec_names(self, record: Record) -> tuple[str, ...]:
-        """The names of the CDI specs that mount the claim's metadata, there or not."""
-        return tuple(metadata_spec_file(self.driver, record.uid, request) for request in requests_of(record))
+                write_file(self.folder, each.file, each.text)
+            except OSError as error:
+                failures.append(f'of request "{each.request}": {error.strerror}')
+                # Kubelet may have been told of a file that was there before.
+                if not _can_be_mounted(self.folder / each.file):
+                    continue
+            mounts[each.device] = each.mount
+        if not failures:
+            return Described(mounts)
+        reasons = ", ".join(failures)
+        return Described(
+            mounts,
+            f"claim {record.ref} gets no device metadata, because it cannot be written below {self.folder}: {reasons}",
+        )
 
     def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
         """Remove the metadata of a claim with these requests, or whatever there is of it if none is known.
@@ -118,9 +101,10 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         if uid_problem(ref.uid) is not None:
             return  # no file can be of it
         try:
-            for request in requests or self._requests(ref.uid):
-                remove_spec(self.cdi, metadata_spec_file(self.driver, ref.uid, request))
+            for request in requests:
                 remove_spec(self.folder, metadata_file(ref.uid, request))
+            if not requests:
+                self._remove_all(ref.uid)
         except OSError as error:
             raise MetadataError(
                 f"the device metadata of claim {ref} cannot be removed from {self.folder} and {self.cdi}: "
@@ -128,22 +112,26 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             ) from error
 
     def uids(self) -> frozenset[str]:
-        """The UIDs of the claims that have metadata.
+        """The UIDs of the claims that have metadata, or a CDI spec for it as earlier versions wrote.
 
         Raises:
             MetadataError: the folder or the CDI directory cannot be listed.
         """
-        return frozenset(map(metadata_owner, self._devices()))
+        return frozenset(uid for uid, _, _ in self._files() if uid_problem(uid) is None)
 
-    def _requests(self, uid: str) -> tuple[str, ...]:
-        return tuple(name.removeprefix(f"{uid}_") for name in self._devices() if metadata_owner(name) == uid)
+    def _remove_all(self, uid: str) -> None:
+        for owner, folder, name in self._files():
+            if owner == uid:
+                remove_spec(folder, name)
 
-    def _devices(self) -> frozenset[str]:
-        """The names by which files and specs are there, `<UID>_<request>`."""
-        before, after = metadata_spec_file(self.driver, "\0", "\0").split("\0_\0")
-        specs = (name for name in _names(self.cdi) if name.startswith(before) and name.endswith(after))
-        names = (*_names(self.folder), *(name[len(before) : -len(after)] for name in specs))
-        return frozenset(name for name in names if uid_problem(metadata_owner(name)) is None)
+    def _files(self) -> Iterator[tuple[str, Path, str]]:
+        """Whatever there is of metadata: the UID of the claim that it is of, the folder and the name of the file."""
+        for name in _names(self.folder):
+            yield metadata_owner(name), self.folder, name
+        prefix = older_spec_prefix(self.driver)
+        for name in _names(self.cdi):
+            if name.startswith(prefix):
+                yield metadata_owner(name.removeprefix(prefix)), self.cdi, name
 
     def has_older(self) -> bool:
         """Return whether there are folders of an earlier version.
@@ -162,12 +150,19 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         if self.older is None:
             return
         try:
-            remove_unmounted(self.older, self.cdi, metadata_spec_file(self.driver, "", "").removesuffix("_.json"))
+            remove_unmounted(self.older, self.cdi, older_spec_prefix(self.driver))
         except (OSError, CDIError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise MetadataError(
                 f"device metadata of an earlier version cannot be removed from {self.older}: {reason}"
             ) from error
+
+
+def _can_be_mounted(file: Path) -> bool:
+    try:
+        return is_file(file)
+    except OSError:
+        return False
 
 
 def _is_there(path: Path) -> bool:

@@ -19,7 +19,7 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Answer, ClaimOutcome, Prepared, Refused
 from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.core.claims.disturbance import Disturbance
-from dranode.driver.core.claims.effects import WriteMetadata, WriteSpec
+from dranode.driver.core.claims.effects import WriteFiles
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes, was_tuned
 from dranode.driver.core.claims.inventory import Inventory
@@ -123,8 +123,7 @@ class NodeClaims:
     def _write_missing(self) -> None:
         try:
             with self._lock.held():
-                for record in self.files.unwritten():
-                    self.interpreter.carry_out((WriteSpec(record), WriteMetadata(record)))
+                self.interpreter.carry_out(map(WriteFiles, self.files.unwritten()))
         except UnreadError:
             pass
         except DranodeError as error:
@@ -297,7 +296,8 @@ class NodeClaims:
             for uid, record in decided.records.items():
                 if uid not in before and uid not in failures:
                     self.granted(record)
-            devices = {uid: Prepared(self.files.devices(record)) for uid, record in decided.records.items()}
+            done = (record for record in decided.records.values() if record.uid not in failures)
+            devices = {record.uid: Prepared(self.files.devices(record)) for record in done}
             return {**decided.outcomes, **devices, **failures}
 
     def _undo_unused(self, ref: ClaimRef) -> Refused | None:

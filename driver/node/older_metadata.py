@@ -1,8 +1,7 @@
 """Device metadata as earlier versions laid it out, and as dra-driver-cpu does, in folders of claims.
 
-The file of a request is `<namespace>_<claim>/<request>/metadata.json`. It goes when no CDI spec mounts it any more:
-specs of claims on record are written anew at the first looks after an upgrade and mount files of today then, specs of
-other claims go.
+The file of a request is `<namespace>_<claim>/<request>/metadata.json`. It goes when no CDI spec mounts it any more: the
+specs that do are those that kubelet was told of, and go when their claims are unprepared.
 """
 
 from __future__ import annotations

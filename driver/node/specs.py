@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from dranode.cdi.directory import read_spec, remove_spec, write_spec
 from dranode.cdi.errors import CDIError
-from dranode.cdi.spec import Spec
+from dranode.cdi.spec import Mount, Spec
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.claims.record import Record, claim_spec, spec_file, uid_problem
 
 # What of a file changes whenever somebody touches it: its inode, size and time of modification.
 Stamp = tuple[int, int, int]
-# A claim's files by name, each with its stamp.
-Marks = frozenset[tuple[str, Stamp]]
 
 
 class SpecError(DranodeError):
@@ -55,22 +52,19 @@ class Specs(msgspec.Struct, frozen=True):
             raise SpecError(f"the UID of a claim becomes part of a CDI device name, but {problem}")
         return spec_file(self.kind, uid)
 
-    def write(self, record: Record, original: Record | None = None) -> bool:
+    def write(self, record: Record, mounts: Mapping[str, Mount], original: Record | None = None) -> bool:
         """Write a claim's spec; False if a file says the same already, which is left alone.
 
         Args:
             record: the record, its grants completed.
+            mounts: the mounts of its devices beyond their edits, by the device's name.
             original: the record as it is in the ledger, where the spec is to carry a copy.
 
         Raises:
             SpecError: it cannot be written.
         """
-        spec = claim_spec(self.kind, record, original)
-        if spec is None:
-            self.remove(record.uid)
-            return False
         try:
-            return write_spec(self.directory, self.name(record.uid), spec)
+            return write_spec(self.directory, self.name(record.uid), claim_spec(self.kind, record, mounts, original))
         except (OSError, CDIError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SpecError(
@@ -138,60 +132,34 @@ class Specs(msgspec.Struct, frozen=True):
         Raises:
             LedgerError: the directory cannot be listed.
         """
+        return self.uids_of(self.names())
+
+    def uids_of(self, names: Iterable[str]) -> frozenset[str]:
+        """The UIDs of the claims whose specs have these names."""
         before, after = spec_file(self.kind, "\0").split("\0")
-        ours = (name for name in self.names() if name.startswith(before) and name.endswith(after))
+        ours = (name for name in names if name.startswith(before) and name.endswith(after))
         uids = (name[len(before) : -len(after)] for name in ours)
         return frozenset(uid for uid in uids if uid_problem(uid) is None)
 
-    def marks_of(self, names: Iterable[str]) -> Marks | None:
-        """Names and stamps of these files; None if one is not there."""
+    def stamp(self, uid: str) -> Stamp | None:
+        """The stamp of a claim's spec; None if it is not there."""
         try:
-            return frozenset((name, _stamp(os.stat(f"{self.directory}/{name}"))) for name in names)
+            status = os.stat(f"{self.directory}/{self.name(uid)}")
         except OSError:
             return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
-    def marks(self, others: str) -> dict[str, Marks]:
-        """Names and stamps of each claim's files, by UID: its spec, and those called `<others><UID>_...`.
+    def stamps(self) -> dict[str, Stamp]:
+        """The stamps of all claims' specs, by UID.
 
         Raises:
             LedgerError: the directory cannot be listed.
         """
-        before, after = spec_file(self.kind, "\0").split("\0")
-        found: dict[str, set[tuple[str, Stamp]]] = {}
-        for name, stamp in self._files((before, others), after):
-            found.setdefault(_claim_of(name, before, others, after), set()).add((name, stamp))
-        return {uid: frozenset(marks) for uid, marks in found.items()}
-
-    def claims_of(self, names: Iterable[str], others: str) -> frozenset[str]:
-        """The UIDs of the claims that have these files; `others` as in `marks`."""
-        before, after = spec_file(self.kind, "\0").split("\0")
-        ours = (name for name in names if name.startswith((before, others)) and name.endswith(after))
-        return frozenset(_claim_of(name, before, others, after) for name in ours)
-
-    def _files(self, prefixes: tuple[str, ...], suffix: str) -> Iterator[tuple[str, Stamp]]:
-        try:
-            with os.scandir(self.directory) as entries:
-                for entry in entries:
-                    if entry.name.startswith(prefixes) and entry.name.endswith(suffix):
-                        with contextlib.suppress(FileNotFoundError):
-                            yield entry.name, _stamp(entry.stat())
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            # What lies there may be the only record of a claim.
-            raise self._unlisted(error) from error
+        stamps = {uid: self.stamp(uid) for uid in self.uids()}
+        return {uid: stamp for uid, stamp in stamps.items() if stamp is not None}
 
     def _unlisted(self, error: OSError) -> LedgerError:
         return LedgerError(
             f"the CDI specs in {self.directory} cannot be listed: {error.strerror}; "
             "nothing is handed out until they can"
         )
-
-
-def _claim_of(name: str, before: str, others: str, after: str) -> str:
-    stem = name.removesuffix(after)
-    return stem.removeprefix(before) if stem.startswith(before) else stem.removeprefix(others).partition("_")[0]
-
-
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dranode.driver.core.claims.effects import Commit, WriteSpec
+from dranode.driver.core.claims.effects import Commit, WriteFiles
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.interpreter import Interpreter
@@ -19,7 +19,7 @@ class UnfinishedClaims(msgspec.Struct):
     Attributes:
         store: the records.
         lock: the lock on decisions.
-        interpreter: what writes the CDI specs of those that are completed.
+        interpreter: what writes the files of those that are completed.
     """
 
     store: RecordStore
@@ -36,7 +36,7 @@ class UnfinishedClaims(msgspec.Struct):
             return tuple(record for record in self.store.book.records() if not record.fingerprint)
 
     def complete(self, pairs: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
-        """Put on record what was learned of unfinished records, as pairs of before and after, and write their specs.
+        """Put on record what was learned of unfinished records, as pairs of before and after, and write their files.
 
         A record that has changed meanwhile stays as it is; what was put on record comes back.
 
@@ -48,7 +48,7 @@ class UnfinishedClaims(msgspec.Struct):
             if put:
                 with self.store.transaction():
                     self.store.commit(Commit(put=put))
-            self.interpreter.carry_out(map(WriteSpec, filter(self.interpreter.files.writable, put)))
+            self.interpreter.carry_out(map(WriteFiles, filter(self.interpreter.files.writable, put)))
             return put
 
     def _is_news(self, before: Record, after: Record) -> bool:

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from typing import Final
 
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.metadata import metadata_spec_file
 from dranode.driver.machine.folder_events import FolderEvents
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.node.specs import Marks
+from dranode.driver.node.specs import Stamp
 from dranode.driver.nri.wake import Wake
 
 log = logging.getLogger(__name__)
@@ -49,8 +48,8 @@ class SpecWatch:
         self._events = FolderEvents(node.files.specs.directory)
         self._all_due = 0.0
         self._sweep_due = False
-        # The files of claims that this process did not leave so, as they were when they were last seen.
-        self._seen: dict[str, Marks] = {}
+        # The files of claims that this process did not leave so, as they were when they were last seen; None: missing.
+        self._seen: dict[str, Stamp | None] = {}
         # Claims whose files are to be mended now; False: they were never there since this process began.
         self._due: dict[str, bool] = {}
         # Those that are still to be looked into.
@@ -72,14 +71,13 @@ class SpecWatch:
             self._all_due = now + _ALL_SECONDS
             self._sweep_due = True
         else:
-            book, touched = self.node.store.book, self.node.files.specs.claims_of(named, self._others)
+            book, touched = self.node.store.book, self.node.files.specs.uids_of(named)
             uids = (uid for uid in touched if book.record(uid) is not None and not self._is_as_left(uid))
             self._due |= dict.fromkeys(uids, True)
         known = itertools.islice(self._unknown, _AT_ONCE)
         self._due |= dict.fromkeys((*self._failing, *known), True)
         self._mend_due()
-        # A spec that was not looked into yet may mount the metadata of an earlier version.
-        if self._sweep_due and not self._unknown:
+        if self._sweep_due:
             self._sweep_due = False
             self.node.sweep()
 
@@ -116,27 +114,23 @@ class SpecWatch:
         self._events.close()
         self._wake.close()
 
-    @property
-    def _others(self) -> str:
-        return metadata_spec_file(self.node.plugin.driver, "", "").removesuffix("_.json")
-
     def _is_as_left(self, uid: str) -> bool:
         left = self.node.files.written.get(uid)
-        return left is not None and self.node.files.specs.marks_of(name for name, _ in left) == left
+        return left is not None and self.node.files.specs.stamp(uid) == left
 
     def _look_at_all(self) -> None:
         """Find the claims whose files are others than they were; those that lay there before wait for their turn."""
-        files = self.node.files.specs.marks(self._others)
-        seen: dict[str, Marks] = {}
-        for uid in files.keys() | self.node.store.book.uids():
-            marks, left = files.get(uid, frozenset()), self.node.files.written.get(uid)
-            if marks == left:
+        stamps = self.node.files.specs.stamps()
+        seen: dict[str, Stamp | None] = {}
+        for uid in stamps.keys() | self.node.store.book.uids():
+            stamp, left = stamps.get(uid), self.node.files.written.get(uid)
+            if stamp is not None and stamp == left:
                 continue
-            seen[uid] = marks
+            seen[uid] = stamp
             new = uid not in self._seen and left is None
-            if new and marks:
+            if new and stamp is not None:
                 self._unknown[uid] = None
-            elif self._seen.get(uid) != marks:
+            elif uid not in self._seen or self._seen[uid] != stamp:
                 self._due[uid] = not new
         self._seen = seen
 

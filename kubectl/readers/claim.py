@@ -15,7 +15,7 @@ from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Known, known
-from dranode.driver.core.claims.record import Record, claim_spec, prepared_devices
+from dranode.driver.core.claims.record import Record, prepared_devices
 from dranode.driver.core.claims.uses import ClaimUse, with_users
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.claim import ClaimFacts, ContainerMemory
@@ -192,8 +192,8 @@ def _same(claim: ResourceClaim | None, record: Record | None, plugin: Plugin) ->
 
 
 def _spec(options: ServeOptions, specs: Specs, record: Record | None) -> str:
-    """Return the path of the claim's spec file; empty if it needs none."""
-    if record is None or claim_spec(specs.kind, record) is None:
+    """Return the path of the claim's spec file; empty if nothing is known that it could say."""
+    if record is None or record.lost:
         return ""
     return f"{options.cdi_dir}/{specs.path(record.uid).name}"
 
@@ -211,7 +211,7 @@ def _spec_unseen(specs: Specs, record: Record) -> str:
 
 def _spec_problem(specs: Specs, record: Record) -> str:
     """Return why a runtime would not find the claim's CDI devices; empty if it would."""
-    if claim_spec(specs.kind, record) is None:
+    if record.lost:
         return ""
     try:
         data = read_regular(specs.path(record.uid))
@@ -224,5 +224,5 @@ def _spec_problem(specs: Specs, record: Record) -> str:
         return f"no runtime loads it: {verdict.problems[0]}"
     spec = specs.read(record.uid)
     there = {f"{spec.kind}={device.name}" for device in spec.devices} if spec is not None else set()
-    missing = {cdi for device in prepared_devices(specs.kind, record) for cdi in device.cdi} - there
+    missing = {cdi for device in prepared_devices(specs.kind, record, ()) for cdi in device.cdi} - there
     return f"it lacks the devices {', '.join(sorted(missing))}" if missing else ""

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from dranode.cdi.errors import CDIError
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Record, claim_spec
 from dranode.driver.core.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
 from dranode.driver.kubelet.registered import who_serves
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
@@ -152,7 +150,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
             unwritten=tuple(
                 str(record.ref)
                 for record in contents.records
-                if written is not None and record.uid not in written and _writes(specs.kind, record)
+                if written is not None and record.uid not in written and not record.lost
             ),
             orphans=tuple(f"{options.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
             disturbances=read_disturbances(host.files, plugin, contents, unseen),
@@ -173,13 +171,6 @@ def _written(specs: Specs) -> frozenset[str] | None:
         return specs.uids()
     except LedgerError:
         return None
-
-
-def _writes(kind: str, record: Record) -> bool:
-    try:
-        return claim_spec(kind, record) is not None
-    except CDIError:
-        return False
 
 
 def _cpuset(host: NodeHost, unseen: list[str]) -> bool | None:

@@ -200,7 +200,8 @@ class LocalRun:
         return (f"not prepared by {', '.join(missing)}: no such driver runs here",) if missing else ()
 
     def _cdi_files(self, uid: str) -> tuple[str, ...]:
-        return tuple(str(path) for service in self.services.values() for path in service.node.files.paths(uid))
+        paths = (service.node.files.path(uid) for service in self.services.values())
+        return tuple(str(path) for path in paths if path is not None)
 
     def unprepare(self) -> bool:
         """Unprepare all pods, last first; whether nothing is left of their claims.

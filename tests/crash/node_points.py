@@ -116,7 +116,6 @@ def survive(point: Point) -> bool:
         Violation: it does not.
     """
     with node() as where:
-        where.book.answers_grow = bool(point.error)
         try:
             work(where, ("-e", f"trace={point.call}", "-e", f"inject={point.injection}"))
             where.kill(TRACED)

@@ -27,8 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from msgspec.structs import replace
-
 from dranode.cdi.directory import remove_abandoned
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
@@ -40,6 +38,7 @@ from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger_reading import read_ledger
 from tests.crash.runs import Point, Violation, report
+from tests.fakes.node import missing_mounts
 from tests.fakes.waiting import PATIENCE
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
@@ -287,6 +286,7 @@ def survive(point: Point, subject: Subject = CPU, life: str = "plain") -> bool:
         with serving(folder, ("strace", "-f", "-qq", "-o", str(folder / "trace"), *injected), subject) as run:
             use(run, told)
         trace = (folder / "trace").read_text(errors="replace")
+        see_mounts(folder / "cdi", point)
         with serving(folder, subject=subject) as run:
             look(run, told, point)
         return "killed by SIGKILL" in trace or "INJECTED" in trace
@@ -308,16 +308,14 @@ def _asked_again(run: Run, number: int) -> Prepared | Refused:
             return answer
 
 
-def _has_all(now: Sequence[PreparedDevice], told: Sequence[PreparedDevice], point: Point) -> bool:
-    """Return whether an answer has what kubelet was told, and else CDI ids alone that an error had kept away.
+def see_mounts(cdi: Path, point: Point) -> None:
+    """See that no CDI spec mounts what is not there: a runtime would start no container with it.
 
-    A claim whose metadata cannot be written is answered without it, and with it once it is there.
+    Raises:
+        Violation: one does.
     """
-    if not point.error:
-        return now == told
-    return [replace(each, cdi=()) for each in now] == [replace(each, cdi=()) for each in told] and all(
-        set(before.cdi) <= set(after.cdi) for before, after in zip(told, now, strict=True)
-    )
+    if missing := missing_mounts(cdi):
+        raise Violation(f"{point}: specs mount {missing}, which are not there")
 
 
 def look(run: Run, told: Told, point: Point) -> None:
@@ -329,7 +327,7 @@ def look(run: Run, told: Told, point: Point) -> None:
         if not isinstance(answer, Prepared):
             raise Violation(f"{point}: claim {number} is refused: {answer}")
         known = told.get(number)
-        if known is not None and not _has_all(answer.devices, known, point):
+        if known is not None and answer.devices != known:
             raise Violation(f"{point}: claim {number} has {answer.devices}, and kubelet was told {known}")
     ledger, subject = run.folder / "kubelet" / "plugins" / run.subject.driver / "ledger.db", run.subject
     contents = read_ledger(ledger)
@@ -337,6 +335,7 @@ def look(run: Run, told: Told, point: Point) -> None:
     masks = {uid: record.held for uid, record in records.items()}
     if contents.damaged or sum(map(len, masks.values())) != len(CPUSet.union(masks.values())):
         raise Violation(f"{point}: the ledger has {masks}, damaged: {contents.damaged}")
+    see_mounts(run.folder / "cdi", point)
     for number in range(CLAIMS):
         uid = f"uid-{number}"
         spec = json.loads((run.folder / "cdi" / f"{subject.spec}{uid}.json").read_bytes())

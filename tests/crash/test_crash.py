@@ -1,12 +1,14 @@
-"""Cut after every effect, start again, and compare with a run that was not disturbed."""
+"""Cut after every effect and between a claim's files, start again, and compare with a run that was not disturbed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import field
 
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Refused
@@ -15,45 +17,71 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.node.specs import Specs
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim, damage_ledger, reference
+from tests.fakes.node import missing_mounts
 
 
 class PowerCutError(BaseException):
     """Nothing after this point happens; no handler gets a say."""
 
 
-class Fused(Interpreter):
+@dataclass
+class Fuse:
+    """Lets so many steps through; None: any number."""
+
+    steps_left: int | None = None
+
+    def spend(self) -> None:
+        if self.steps_left is not None:
+            if self.steps_left == 0:
+                raise PowerCutError
+            self.steps_left -= 1
+
+
+class FusedInterpreter(Interpreter):
     """Carries effects out until its power goes."""
 
-    effects_left: int | None = None
-
-    def _spend(self) -> None:
-        if self.effects_left is not None:
-            if self.effects_left == 0:
-                raise PowerCutError
-            self.effects_left -= 1
+    fuse: Fuse = field(default_factory=Fuse)
 
     def act(self, effect: Any) -> None:
-        self._spend()
+        self.fuse.spend()
         super().act(effect)
 
     def commit(self, commit: Any, failures: Any) -> None:
-        self._spend()
+        self.fuse.spend()
         super().commit(commit, failures)
 
     def carry_out(self, effects: Iterable[Effect]) -> dict[str, Refused]:
         # The commit of a Prepare's decision is part of the transaction in which it was made.
         found = super().carry_out(effects)
-        self._spend()
+        self.fuse.spend()
         return found
 
 
-def world(folder: Path, board: Board, *, wired: bool) -> NodeClaims:
+class FusedSpecs(Specs, frozen=True, kw_only=True):
+    """Specs between which and the files that they mount the power may go."""
+
+    fuse: Fuse
+
+    def write(self, *args: Any) -> bool:
+        self.fuse.spend()
+        return super().write(*args)
+
+    def remove(self, uid: str) -> None:
+        self.fuse.spend()
+        super().remove(uid)
+        self.fuse.spend()
+
+
+def world(folder: Path, board: Board, fuse: Fuse, *, wired: bool) -> NodeClaims:
     (folder / "data").mkdir(exist_ok=True)
     plugin: Plugin = WiredLamps(board) if wired else Lamps()
     metadata = DeviceMetadata.of(plugin.driver, folder / "data", folder / "cdi")
     node = NodeClaims(plugin, folder / "data", folder / "cdi", metadata=metadata)
-    node.interpreter = node.unfinished.interpreter = Fused(plugin, node.store, node.files)
+    specs = node.files.specs
+    node.files.specs = FusedSpecs(specs.directory, specs.kind, fuse=fuse)
+    node.interpreter = node.unfinished.interpreter = FusedInterpreter(plugin, node.store, node.files, fuse)
     node.open()
     return node
 
@@ -98,28 +126,28 @@ def test_a_crash_after_any_effect_ends_as_if_there_was_none(
 ) -> None:
     asked, wired = claims(driver), driver == WiredLamps.driver
 
-    def before(folder: Path, board: Board) -> NodeClaims:
-        node = world(folder, board, wired=wired)
+    def before(folder: Path, board: Board, fuse: Fuse) -> NodeClaims:
+        node = world(folder, board, fuse, wired=wired)
         if what == "unprepare" or damaged:
             call(node, "prepare", asked)
         if damaged:
             node.close()
             damage_ledger(folder)
-            node = world(folder, board, wired=wired)
+            node = world(folder, board, fuse, wired=wired)
         return node
 
     undisturbed, board = tmp_path / "undisturbed", Board()
     undisturbed.mkdir()
-    node = before(undisturbed, board)
+    node = before(undisturbed, board, Fuse())
     answer = call(node, what, asked)
     expected = state(undisturbed, node, board)
 
     cuts = 0
     for cut in range(100):
-        folder, board = tmp_path / str(cut), Board()
+        folder, board, fuse = tmp_path / str(cut), Board(), Fuse()
         folder.mkdir()
-        node = before(folder, board)
-        node.interpreter.effects_left = cut  # type: ignore[attr-defined] # it is fused
+        node = before(folder, board, fuse)
+        fuse.steps_left = cut
         try:
             call(node, what, asked)
         except PowerCutError:
@@ -127,7 +155,8 @@ def test_a_crash_after_any_effect_ends_as_if_there_was_none(
         else:
             break
         node.close()
-        again = world(folder, board, wired=wired)
+        assert missing_mounts(folder / "cdi") == []
+        again = world(folder, board, Fuse(), wired=wired)
         held_devices = {name for _, devices in state(folder, again, board)[0].values() for name in devices}
         assert board.lit <= held_devices, "hardware is configured for a claim that is not on record"
         assert call(again, what, asked) == answer

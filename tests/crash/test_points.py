@@ -8,7 +8,7 @@ import pytest
 
 from dranode.driver.core.claims.answers import Prepared
 from tests.crash import node_points, setting_points, unsynced
-from tests.crash.points import CPU, MEMORY, find_points, look, missing, pod, serving, survive, world
+from tests.crash.points import CPU, MEMORY, find_points, look, missing, pod, see_mounts, serving, survive, world
 from tests.crash.runs import Point, Violation, report
 from tests.fakes.settings import DEFAULT
 from tests.fakes.waiting import PATIENCE
@@ -64,6 +64,18 @@ def test_a_claim_that_has_less_than_it_was_given_is_a_violation() -> None:
         pytest.raises(Violation, match="does not say DRANODE_MEMS_uid-0=7"),
     ):
         look(run, {}, Point("write", 1))
+
+
+def test_a_spec_that_mounts_what_is_not_there_is_a_violation() -> None:
+    with world() as folder:
+        with serving(folder) as run:
+            assert run.register()
+            run.kubelet.prepare(pod(0))
+        see_mounts(folder / "cdi", Point("write", 1))
+        for file in (folder / "kubelet" / "plugins" / CPU.driver / "metadata").iterdir():
+            file.unlink()
+        with pytest.raises(Violation, match="uid-0_r'], which are not there"):
+            see_mounts(folder / "cdi", Point("write", 1))
 
 
 def test_a_sample_beside_another_instance_and_a_runtime_is_survived() -> None:

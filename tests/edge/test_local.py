@@ -78,11 +78,8 @@ def test_claims_are_published_allocated_prepared_and_taken_down(tmp_path: Path) 
     assert (b["name"], b["cpus"]) == ("b", "2-3,18")
     assert set(a) == {"namespace", "name", "uid", "node", "allocation", "devices", "cdi_files", "cpus", "error"}
     assert set(a["devices"][0]) == {"requests", "pool", "device", "cdi", "share_id"}
-    assert a["devices"][0]["cdi"] == [f"dra.k8s.io/cpu=claim-{a['uid']}", f"dra.cpu/metadata={a['uid']}_r"]
-    assert [Path(path).name for path in a["cdi_files"]] == [
-        f"dra.k8s.io-cpu_claim-{a['uid']}.json",
-        f"dra.cpu_metadata_{a['uid']}_r.json",
-    ]
+    assert a["devices"][0]["cdi"] == [f"dra.k8s.io/cpu=claim-{a['uid']}"]
+    assert [Path(path).name for path in a["cdi_files"]] == [f"dra.k8s.io-cpu_claim-{a['uid']}.json"]
     assert a["devices"][0]["share_id"] == a["allocation"]["devices"]["results"][0]["shareID"]
     assert shown["unprepared"] is True
     assert list((tmp_path / "state" / "cdi").iterdir()) == []

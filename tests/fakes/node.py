@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dranode.cdi.directory import read_spec, spec_files
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared, Refused
@@ -49,6 +50,12 @@ def given(spec: Any) -> list[list[str]]:
 def spec_of(folder: Path, claim: ResourceClaim) -> Path:
     """Where the CDI spec of a claim lies."""
     return folder / "cdi" / f"{LAMPS}-claim_claim-{claim.metadata.uid}.json"
+
+
+def missing_mounts(cdi: Path) -> list[str]:
+    """What CDI specs mount that is not there: a runtime would start no container with it."""
+    edits = (device.container_edits for path in spec_files(cdi) for device in read_spec(path).devices)
+    return [mount.host_path for each in edits for mount in each.mounts if not Path(mount.host_path).is_file()]
 
 
 def in_pool(claim: ResourceClaim, pool: str) -> ResourceClaim:

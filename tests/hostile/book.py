@@ -62,15 +62,12 @@ class Book:
         cdi: the folder of CDI specs.
         claims: by UID.
         offline: the CPUs that were offline at some time since all was right.
-        answers_grow: whether a file could not be written: a claim is answered without its metadata then, and with it
-            once it is there.
     """
 
     data: Path
     cdi: Path
     claims: dict[str, BookedClaim] = field(default_factory=dict)
     offline: CPUSet = field(default_factory=CPUSet)
-    answers_grow: bool = False
 
     def told(self) -> list[BookedClaim]:
         """The claims that kubelet was told are prepared."""
@@ -91,10 +88,6 @@ class Book:
         Raises:
             Violation: it differs from what kubelet was told before, or gives a CPU twice.
         """
-        devices = tuple(devices)
-        if self.answers_grow:
-            for device in devices:
-                device.cdi_device_ids[:] = [each for each in device.cdi_device_ids if "/metadata=" not in each]
         answer = tuple(device.SerializeToString(deterministic=True) for device in devices)
         if claim.stage is Stage.TOLD and claim.devices != answer:
             raise Violation(f"claim {claim.name} is answered {answer}, and kubelet was told {claim.devices}")
@@ -202,7 +195,7 @@ class Book:
         if held != told:
             wrong.append(f"the ledger has {_differing(held, told)}, and kubelet was told {_differing(told, held)}")
         names = {path.name for path in self.cdi.iterdir() if path.suffix == ".json"}
-        right = {name for uid in told for name in (self.spec(uid).name, f"dra.cpu_metadata_{uid}_r.json")}
+        right = {self.spec(uid).name for uid in told}
         if names != right:
             wrong.append(f"specs {sorted(names - right)} are too many and {sorted(right - names)} are missing")
         else:

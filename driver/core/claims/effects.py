@@ -41,32 +41,20 @@ class Restore(msgspec.Struct, frozen=True):
     record: Record
 
 
-class WriteSpec(msgspec.Struct, frozen=True):
-    """Write the claim's CDI spec, or see that it is there as it should be."""
+class WriteFiles(msgspec.Struct, frozen=True):
+    """Write the claim's CDI spec and its device metadata (KEP-5304), or see that they are there as they should be."""
 
     record: Record
 
 
-class RemoveSpec(msgspec.Struct, frozen=True):
-    """Remove the claim's CDI spec."""
-
-    claim: ClaimRef
-
-
-class WriteMetadata(msgspec.Struct, frozen=True):
-    """Write the claim's device metadata (KEP-5304), or see that it is there as it should be."""
-
-    record: Record
-
-
-class RemoveMetadata(msgspec.Struct, frozen=True):
-    """Remove the claim's device metadata; `requests` are the names of its requests that are known."""
+class RemoveFiles(msgspec.Struct, frozen=True):
+    """Remove the claim's CDI spec and its device metadata; `requests` are the names of its requests that are known."""
 
     claim: ClaimRef
     requests: tuple[str, ...] = ()
 
 
-Effect = Commit | Configure | Restore | WriteSpec | RemoveSpec | WriteMetadata | RemoveMetadata
+Effect = Commit | Configure | Restore | WriteFiles | RemoveFiles
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -110,14 +110,16 @@ class Recovers(ABC):
     """A driver whose CDI specs have a form that is given, and say what claims were given.
 
     Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. For a
-    driver that is none, the framework keeps a copy of the record in every spec and reads that.
+    driver that is none, the framework keeps a copy of the record in every spec and reads that; so it does where a claim
+    has no edits, or the requests of a claim are told apart.
     """
 
     @abstractmethod
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
         """Return what claim `uid` was given by a CDI spec on the node; None if the spec is not this driver's.
 
-        `grants` may be empty if the spec says `cpus`; they come back with the next Prepare.
+        `grants` may be empty if the spec says `cpus`; they come back with the next Prepare. Beside the edits of a claim
+        its spec mounts device metadata (KEP-5304), which is none of them.
         """
 
     def adopted(self, claim: AllocatedClaim, recovered: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it

@@ -1,27 +1,26 @@
-"""Writes a workload's device metadata (KEP-5304): one file a request, mounted into the containers that ask for it.
+"""A workload's device metadata (KEP-5304): one file a request, mounted into the containers that ask for it.
 
 A file may be a stream of JSON documents, the same object once in each version of the API. Ours has the latest version
-alone, as dra-driver-cpu's has, so that programs that know nothing of streams read it as well. It is reached through a
-CDI device of its own, `<driver>/metadata=<claim UID>_<request>`, so that it needs nothing of the claim's own devices.
+alone, as dra-driver-cpu's has, so that programs that know nothing of streams read it as well. A CDI device of the claim
+mounts it (`metadata_devices`). dra-driver-cpu and earlier versions have a CDI spec of its own for each request instead.
+Kubelet goes on asking for its device until the pods end that were given it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
-from dranode.cdi.names import qualified_name
-from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
+from dranode.cdi.spec import Mount
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import DeviceAttribute
 from dranode.driver.core.claims.configs import main_request
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import PreparedDevice, Record
+from dranode.driver.core.claims.record import Record, claim_device, request_device
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a claim that was made from a pod's template: the name by which the pod knows it."""
@@ -29,7 +28,6 @@ POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 CONTAINER_FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 MAX_ATTRIBUTES: Final = 32
 _VERSION: Final = "metadata.resource.k8s.io/v1beta1"
-_CDI_VERSION: Final = "0.5.0"
 
 
 class RequestMetadata(msgspec.Struct, frozen=True):
@@ -39,32 +37,25 @@ class RequestMetadata(msgspec.Struct, frozen=True):
         request: the main request's name.
         file: the file's name in the driver's metadata folder.
         text: what it says.
-        spec_file: the CDI spec that mounts it.
-        spec: what that says.
-        cdi: the id of its CDI device.
+        device: the name of the claim's CDI device that mounts it.
+        mount: how.
     """
 
     request: str
     file: str
     text: bytes
-    spec_file: str
-    spec: Spec
-    cdi: str
+    device: str
+    mount: Mount
 
 
-def metadata_kind(driver: str) -> str:
-    """The kind of the CDI devices that mount metadata."""
+def older_kind(driver: str) -> str:
+    """The kind of the CDI devices that mounted metadata before: `<kind>=<claim UID>_<request>`."""
     return f"{driver}/metadata"
 
 
-def metadata_device(uid: str, request: str) -> str:
-    """The CDI device that mounts the metadata of a claim's request."""
-    return f"{uid}_{request}"
-
-
-def metadata_spec_file(driver: str, uid: str, request: str) -> str:
-    """The file of its CDI spec."""
-    return f"{driver}_metadata_{metadata_device(uid, request)}.json"
+def older_spec_prefix(driver: str) -> str:
+    """The beginning of the names of their CDI specs: `<prefix><claim UID>_<request>.json`."""
+    return f"{driver}_metadata_"
 
 
 def metadata_file(uid: str, request: str) -> str:
@@ -73,7 +64,7 @@ def metadata_file(uid: str, request: str) -> str:
     Raises:
         DranodeError: a name is not one of Kubernetes and would lead elsewhere.
     """
-    return _part(metadata_device(_part(uid), _part(request)))
+    return f"{_part(uid)}_{_part(request)}"
 
 
 def metadata_owner(file: str) -> str:
@@ -84,6 +75,18 @@ def metadata_owner(file: str) -> str:
 def requests_of(record: Record) -> tuple[str, ...]:
     """The main requests of a claim, each once, in the order of the results."""
     return tuple(dict.fromkeys(main_request(grant.request) for grant in record.grants))
+
+
+def metadata_devices(record: Record) -> dict[str, str]:
+    """The claim's CDI devices that mount the metadata of its requests, by main request.
+
+    Of a claim of one request it is the device that every container with the claim gets. Of several, each has the device
+    of its first result, which kubelet gives to the containers that name the request or the whole claim.
+    """
+    devices: dict[str, str] = {}
+    for index, grant in enumerate(record.grants):
+        devices.setdefault(main_request(grant.request), request_device(record.uid, index))
+    return devices if len(devices) > 1 else dict.fromkeys(devices, claim_device(record.uid))
 
 
 def device_metadata(driver: str, folder: str, record: Record, inventory: Inventory) -> tuple[RequestMetadata, ...]:
@@ -100,40 +103,28 @@ def device_metadata(driver: str, folder: str, record: Record, inventory: Invento
     """
     if not record.name:
         return ()
-    return tuple(_of_request(driver, folder, record, inventory, request) for request in requests_of(record))
-
-
-def with_metadata(devices: Iterable[PreparedDevice], ids: Mapping[str, str]) -> tuple[PreparedDevice, ...]:
-    """The answer for kubelet with each request's metadata (`ids`: request -> CDI id) at its first device."""
-    left = dict(ids)
     return tuple(
-        replace(device, cdi=(*device.cdi, left.pop(device.request))) if device.request in left else device
-        for device in devices
+        RequestMetadata(
+            request=request,
+            file=metadata_file(record.uid, request),
+            text=_text(driver, record, inventory, request),
+            device=device,
+            mount=_mount(driver, folder, record, request),
+        )
+        for request, device in metadata_devices(record).items()
     )
 
 
-def _of_request(driver: str, folder: str, record: Record, inventory: Inventory, request: str) -> RequestMetadata:
-    file = metadata_file(record.uid, request)
+def _mount(driver: str, folder: str, record: Record, request: str) -> Mount:
     where = (
         f"resourceclaimtemplates/{_part(record.pod_claim_name)}"
         if record.pod_claim_name
         else f"resourceclaims/{_part(record.name)}"
     )
-    mount = Mount(
-        host_path=f"{folder}/{file}",
+    return Mount(
+        host_path=f"{folder}/{metadata_file(record.uid, request)}",
         container_path=f"{CONTAINER_FOLDER}/{where}/{request}/{driver}-metadata.json",
         options=("ro", "bind"),
-    )
-    device = metadata_device(record.uid, request)
-    kind = metadata_kind(driver)
-    edits = ContainerEdits(mounts=(mount,))
-    return RequestMetadata(
-        request=request,
-        file=file,
-        text=_text(driver, record, inventory, request),
-        spec_file=metadata_spec_file(driver, record.uid, request),
-        spec=Spec(cdi_version=_CDI_VERSION, kind=kind, devices=(CDIDevice(name=device, container_edits=edits),)),
-        cdi=qualified_name(kind, device),
     )
 
 

@@ -3,13 +3,12 @@
 The order of commits and effects is what makes a crash harmless. A claim is on record before anything is done for it and
 until everything is undone, so it is on record whenever the node may hold something of it:
 
-    Prepare     Commit(STARTED) -> Configure -> Commit(COMPLETED) -> files        with hardware to configure
-                Commit(COMPLETED) -> files                                        without
-    Unprepare   Commit(STARTED) -> Restore -> files -> Commit(drop)               with hardware to restore
-                files -> Commit(drop)                                             without
+    Prepare     Commit(STARTED) -> Configure -> Commit(COMPLETED) -> WriteFiles   with hardware to configure
+                Commit(COMPLETED) -> WriteFiles                                   without
+    Unprepare   Commit(STARTED) -> Restore -> RemoveFiles -> Commit(drop)         with hardware to restore
+                RemoveFiles -> Commit(drop)                                       without
 
-where files are WriteSpec -> WriteMetadata, and RemoveMetadata -> RemoveSpec. Repeating either from the start is always
-right: `Configure` and `Restore` may be repeated, the files are derived data.
+Repeating either from the start is always right: `Configure` and `Restore` may be repeated, the files are derived data.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ from dranode.driver.core.claims.effects import (
     Configure,
     Decision,
     Effect,
-    RemoveMetadata,
-    RemoveSpec,
+    RemoveFiles,
     Restore,
-    WriteMetadata,
-    WriteSpec,
+    WriteFiles,
 )
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
@@ -218,8 +215,7 @@ def prepared(records: Iterable[Record], before: Callable[[str], Record | None]) 
     if started:
         effects.extend(Configure(record) for record in started)
         effects.append(Commit(put=tuple(completed(record) for record in started)))
-    for record in records:
-        effects += (WriteSpec(record), WriteMetadata(record))
+    effects.extend(map(WriteFiles, records))
     return Decision(Commit(put=changed), tuple(effects))
 
 
@@ -240,7 +236,7 @@ def unprepared(
     effects: list[Effect] = [Restore(record) for record in started]
     for claim in claims:
         record = on_record.get(claim.uid)
-        effects += (RemoveMetadata(claim, requests_of(record) if record else ()), RemoveSpec(claim))
+        effects.append(RemoveFiles(claim, requests_of(record) if record else ()))
     dropped = (*(record.uid for record in records), *damaged)
     if dropped:
         effects.append(Commit(drop=dropped))

@@ -7,14 +7,14 @@ A claim's spec can carry a copy of its record, from which a ledger that is lost 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from dranode.cdi.names import device_problem, qualified_name, spec_file_name
-from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
+from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
 from dranode.cdi.version import with_minimum_version
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.documents import decode_json, encode_json
@@ -175,24 +175,31 @@ def spec_file(kind: str, uid: str) -> str:
     return spec_file_name(kind, claim_device(uid))
 
 
-def claim_spec(kind: str, record: Record, original: Record | None = None) -> Spec | None:
-    """The claim's CDI spec, in the lowest CDI version that can say it; None if there is nothing to say.
+def claim_spec(kind: str, record: Record, mounts: Mapping[str, Mount], original: Record | None = None) -> Spec:
+    """The claim's CDI spec, in the lowest CDI version that can say it.
 
     Args:
         kind: vendor and class of its devices.
         record: the record, its grants completed.
+        mounts: the mounts of its devices beyond their edits, by the device's name.
         original: the record as it is in the ledger, where the spec is to carry a copy.
     """
+    edits = {claim_device(record.uid): record.edits}
+    for index, grant in enumerate(record.grants):
+        edits[request_device(record.uid, index)] = grant.edits
     devices = [
-        CDIDevice(name=request_device(record.uid, index), container_edits=grant.edits)
-        for index, grant in enumerate(record.grants)
-        if grant.edits
+        CDIDevice(name=name, container_edits=_with_mount(own, mounts.get(name)))
+        for name, own in edits.items()
+        if own or name in mounts
     ]
-    if record.edits:
-        devices.insert(0, CDIDevice(name=claim_device(record.uid), container_edits=record.edits))
     if original is not None:
         devices.append(_copy(original))
-    return with_minimum_version(Spec(cdi_version="", kind=kind, devices=tuple(devices))) if devices else None
+    return with_minimum_version(Spec(cdi_version="", kind=kind, devices=tuple(devices)))
+
+
+def _with_mount(own: ContainerEdits | None, mount: Mount | None) -> ContainerEdits:
+    edits = own or ContainerEdits()
+    return edits if mount is None else msgspec.structs.replace(edits, mounts=(*edits.mounts, mount))
 
 
 def _copy(record: Record) -> CDIDevice:
@@ -219,15 +226,25 @@ def copied(uid: str, spec: Spec) -> Record | None:
     return record if record.uid == uid and not record.fingerprint else None
 
 
-def prepared_devices(kind: str, record: Record) -> tuple[PreparedDevice, ...]:
-    """The answer for kubelet: for every result the claim's CDI device, if it has one, and its own, if it has one."""
-    shared = (qualified_name(kind, claim_device(record.uid)),) if record.edits else ()
+def prepared_devices(kind: str, record: Record, mounting: Container[str]) -> tuple[PreparedDevice, ...]:
+    """The answer for kubelet: for every result the claim's CDI device, if it has one, and its own, if it has one.
+
+    Args:
+        kind: vendor and class of the claim's CDI devices.
+        record: the claim's record.
+        mounting: the names of its CDI devices that mount something beyond their edits.
+    """
+
+    def given(name: str, edits: ContainerEdits | None) -> tuple[str, ...]:
+        return (qualified_name(kind, name),) if edits or name in mounting else ()
+
+    shared = given(claim_device(record.uid), record.edits)
     return tuple(
         PreparedDevice(
             request=main_request(grant.request),
             pool=grant.pool,
             device=grant.device,
-            cdi=shared + ((qualified_name(kind, request_device(record.uid, index)),) if grant.edits else ()),
+            cdi=shared + given(request_device(record.uid, index), grant.edits),
             share_id=grant.share_id,
         )
         for index, grant in enumerate(record.grants)

@@ -9,7 +9,7 @@ import msgspec
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.metadata import metadata_kind
+from dranode.driver.core.claims.metadata import older_kind
 from dranode.driver.core.claims.record import Record, claim_device
 
 
@@ -87,7 +87,7 @@ def with_users(record: Record, pods: Iterable[str]) -> Record:
 def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
     """The known claim whose device `<kind>=claim-<uid>[-<index>]` or `<driver>/metadata=<uid>_<request>` is, if any."""
     kind, _, name = device.partition("=")
-    if kind.endswith(metadata_kind("")):
+    if kind.endswith(older_kind("")):
         uids = (name.rpartition("_")[0], "")
     else:
         uid = name.removeprefix(claim_device("")) if name.startswith(claim_device("")) else ""

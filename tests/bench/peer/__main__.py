@@ -217,8 +217,7 @@ class Bench:
             for count in _GROWN:
                 folders = {name: self.folder / f"{name}-{count}" for name in ("grown", "empty")}
                 seed(folders["grown"] / "kubelet" / "plugins" / "dra.cpu", count, cpus)
-                # A claim has a spec for its metadata, and one for its CPUs if it has any.
-                specs = {folders["grown"].name: count + min(count, len(cpus)), folders["empty"].name: 0}
+                specs = {folders["grown"].name: count, folders["empty"].name: 0}
                 for folder in folders.values():
                     # The first start of all writes the specs of claims that never had any, however long that takes.
                     with self._serving(command, folder, machine, api, group_by="machine"):

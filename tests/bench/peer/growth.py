@@ -1,8 +1,7 @@
 """Claims on record, many of them, and what should not grow with them: cost of a call, start, memory.
 
 Records come into the ledger by the driver's own code, since the API servers' clients of both drivers would take hours.
-Above the CPUs of the machine they are of claims with admin access, which hold nothing and have no CDI spec of their own
-but that of their metadata.
+Above the CPUs of the machine they are of claims with admin access, which hold nothing.
 """
 
 from __future__ import annotations

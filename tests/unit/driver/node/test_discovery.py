@@ -102,10 +102,10 @@ def test_specs_that_are_missing_after_a_reboot_are_written_when_the_hardware_can
     lamps.dark = True
     again = opened(tmp_path, lamps)
     assert again.mend_files([CLAIM.metadata.uid]) == {}
-    assert again.files.paths(CLAIM.metadata.uid) == ()
+    assert again.files.path(CLAIM.metadata.uid) is None
     lamps.dark = False
     again.look()
-    assert again.files.paths(CLAIM.metadata.uid) != ()
+    assert again.files.path(CLAIM.metadata.uid) is not None
 
 
 def test_options_that_do_not_fit_hardware_that_is_read_late_are_a_mistake_of_usage(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -10,12 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dranode.cdi.directory import encode_spec, read_spec, write_spec
+from dranode.cdi.loader.validate import validate
+from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
+from dranode.driver.node import metadata_files
 from dranode.driver.node.metadata_files import DeviceMetadata, MetadataError
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.spec_watch import SpecWatch
@@ -39,8 +44,15 @@ def names(folder: Path) -> list[str]:
 
 
 def files(metadata: DeviceMetadata) -> list[str]:
-    """The names of the metadata's files and specs."""
+    """The names of the metadata's files and of CDI specs."""
     return [name for folder in (metadata.folder, metadata.cdi) for name in names(folder)]
+
+
+def mounts(metadata: DeviceMetadata, claim: ResourceClaim) -> dict[str, str]:
+    """What the claim's CDI spec mounts, by the id of the CDI device: the file on the host."""
+    spec = read_spec(metadata.cdi / f"{Lamps.driver}-claim_claim-{claim.metadata.uid}.json")
+    pairs = ((device.name, mount) for device in spec.devices for mount in device.container_edits.mounts)
+    return {f"{spec.kind}={name}": mount.host_path for name, mount in pairs}
 
 
 def swept(metadata: DeviceMetadata) -> NodeClaims:
@@ -79,10 +91,9 @@ def test_a_claim_makes_one_file_a_request_and_no_folder(metadata: DeviceMetadata
 
 def test_the_same_again_is_not_written_again(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
-    written = (metadata.folder / "uid-old_r", *metadata.spec_files(OLD))
-    before = [path.stat().st_ino for path in written]
+    before = (metadata.folder / "uid-old_r").stat().st_ino
     metadata.write(OLD, INVENTORY)
-    assert [path.stat().st_ino for path in written] == before
+    assert (metadata.folder / "uid-old_r").stat().st_ino == before
 
 
 def test_nothing_is_left_after_removal(metadata: DeviceMetadata) -> None:
@@ -99,34 +110,49 @@ def test_of_a_claim_that_is_not_on_record_any_more_everything_goes(metadata: Dev
         metadata.write(record, INVENTORY)
     (metadata.folder / "uid-old_s").unlink()
     metadata.remove(OLD.ref, ())
-    assert files(metadata) == ["uid-old_s_r", f"{Lamps.driver}_metadata_uid-old_s_r.json"]
+    assert files(metadata) == ["uid-old_s_r"]
 
 
 def test_a_claim_leaves_the_files_of_its_successor_of_the_same_name_alone(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     metadata.write(NEW, INVENTORY)
     metadata.remove(OLD.ref, ("r",))
-    assert files(metadata) == ["uid-new_r", f"{Lamps.driver}_metadata_uid-new_r.json"]
+    assert files(metadata) == ["uid-new_r"]
 
 
 def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
-    (metadata.cdi / f"{Lamps.driver}_metadata_..").mkdir()
-    reachable = metadata.cdi / "x_r.json"
+    reachable = metadata.folder.parent / "x_r"
     reachable.write_text("somebody else's")
     metadata.remove(ClaimRef("ns", "c", "../x"), ("r",))
     assert reachable.exists()
     assert names(metadata.folder) == ["uid-old_r"]
 
 
-def test_kubelet_gets_metadata_at_the_first_device_of_each_request(metadata: DeviceMetadata) -> None:
+def test_containers_of_a_request_get_its_metadata_and_no_others(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("a", Lamps.driver, {"r/sub": "lamp-0", "s": "lamp-1"})
     uid = claim.metadata.uid
-    kinds = (f"{Lamps.driver}/claim=claim-{uid}", f"{Lamps.driver}/metadata={uid}")
-    assert prepare(node(metadata), claim) == [
-        (f"{kinds[0]}-0", f"{kinds[1]}_r"),
-        (f"{kinds[0]}-1", f"{kinds[1]}_s"),
-    ]
+    device = f"{Lamps.driver}/claim=claim-{uid}"
+    assert prepare(node(metadata), claim) == [(f"{device}-0",), (f"{device}-1",)]
+    assert mounts(metadata, claim) == {
+        f"{device}-0": f"{metadata.folder}/{uid}_r",
+        f"{device}-1": f"{metadata.folder}/{uid}_s",
+    }
+
+
+def test_every_container_with_a_claim_of_one_request_gets_its_metadata_once(metadata: DeviceMetadata) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0", "lamp-1"])
+    device = f"{Lamps.driver}/claim=claim-{claim.metadata.uid}"
+    assert prepare(node(metadata), claim) == [(device, f"{device}-0"), (device, f"{device}-1")]
+    assert mounts(metadata, claim) == {device: f"{metadata.folder}/{claim.metadata.uid}_r"}
+
+
+def test_a_prepare_writes_one_spec_a_claim_which_every_runtime_loads(metadata: DeviceMetadata) -> None:
+    prepare(node(metadata), allocated_claim("a", Lamps.driver, {"r": "lamp-0", "s": "lamp-1"}))
+    (spec,) = metadata.cdi.iterdir()
+    verdict = validate(spec.read_bytes())
+    assert verdict.ok
+    assert read_spec(spec).cdi_version == "0.3.0"
 
 
 def test_metadata_that_was_lost_is_made_again_by_a_repeated_prepare_and_by_a_restart(metadata: DeviceMetadata) -> None:
@@ -135,7 +161,7 @@ def test_metadata_that_was_lost_is_made_again_by_a_repeated_prepare_and_by_a_res
     answer = prepare(first, claim)
     written = names(metadata.folder) + names(metadata.cdi)
     for again in (lambda: prepare(first, claim), lambda: node(metadata)):
-        for path in (*metadata.cdi.glob("*metadata*"), *metadata.folder.iterdir()):
+        for path in (*metadata.cdi.iterdir(), *metadata.folder.iterdir()):
             path.unlink()
         again()
         assert names(metadata.folder) + names(metadata.cdi) == written
@@ -153,11 +179,33 @@ def test_metadata_that_cannot_be_written_fails_no_claim_and_is_not_named(
     assert prepare(driver, claim) == [(f"{Lamps.driver}/claim=claim-{claim.metadata.uid}-0",)]
     assert "claim default/a gets no device metadata" in caplog.text
     assert 'request "r"' in caplog.text
+    assert mounts(metadata, claim) == {}
     ((ref, reason),) = told
     assert ref == reference(claim)
     assert reason.startswith("claim default/a gets no device metadata")
     metadata.folder.unlink()
+    assert len(prepare(driver, claim)[0]) == len(mounts(metadata, claim)) + 1 == 2
     assert driver.unprepare((reference(claim),)) == {claim.metadata.uid: None}
+    assert files(metadata) == []
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_file_that_cannot_be_written_anew_is_mounted_as_long_as_it_is_there(
+    metadata: DeviceMetadata,
+    monkeypatch: pytest.MonkeyPatch,
+    stays: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    def full(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    driver = node(metadata)
+    told = prepare(driver, claim)
+    if not stays:
+        (metadata.folder / f"{claim.metadata.uid}_r").unlink()
+    monkeypatch.setattr(metadata_files, "write_file", full)
+    assert (prepare(driver, claim) == told) is stays
+    assert len(mounts(metadata, claim)) == stays
 
 
 def test_a_claim_from_a_template_is_mounted_where_its_pod_looks(metadata: DeviceMetadata) -> None:
@@ -167,10 +215,10 @@ def test_a_claim_from_a_template_is_mounted_where_its_pod_looks(metadata: Device
         metadata=msgspec.structs.replace(claim.metadata, annotations={"resource.kubernetes.io/pod-claim-name": "lamp"}),
     )
     prepare(node(metadata), annotated)
-    (spec,) = metadata.cdi.glob("*metadata*")
-    (mount,) = json.loads(spec.read_bytes())["devices"][0]["containerEdits"]["mounts"]
-    assert "/resourceclaimtemplates/lamp/r/" in mount["containerPath"]
-    assert json.loads(Path(mount["hostPath"]).read_text())["podClaimName"] == "lamp"
+    (spec,) = metadata.cdi.iterdir()
+    (mount,) = read_spec(spec).devices[0].container_edits.mounts
+    assert "/resourceclaimtemplates/lamp/r/" in mount.container_path
+    assert json.loads(Path(mount.host_path).read_text())["podClaimName"] == "lamp"
 
 
 def test_the_metadata_of_a_claim_of_which_nothing_is_known_goes_with_the_first_look(metadata: DeviceMetadata) -> None:
@@ -182,7 +230,7 @@ def test_the_metadata_of_a_claim_of_which_nothing_is_known_goes_with_the_first_l
     prepare(node(metadata), again)
     driver = swept(metadata)
     assert [name for name in files(metadata) if lost.metadata.uid in name] == []
-    assert len(list(metadata.cdi.glob("*metadata_uid-again_*"))) == len(names(metadata.folder)) == 2
+    assert names(metadata.folder) == ["uid-again_r", "uid-again_s"]
     assert driver.unprepare((reference(again),)) == {"uid-again": None}
     assert files(metadata) == []
 
@@ -210,9 +258,9 @@ def test_the_metadata_of_a_claim_on_record_is_its_own_to_remove(metadata: Device
     driver = node(metadata)
     prepare(driver, first)
     prepare(driver, second)
-    assert len(list(metadata.cdi.glob("*metadata*"))) == 2
+    assert len(names(metadata.folder)) == 2
     assert driver.unprepare((reference(first),)) == {first.metadata.uid: None}
-    assert [path.name for path in metadata.cdi.glob("*metadata*")] == [f"{Lamps.driver}_metadata_uid-second_r.json"]
+    assert names(metadata.folder) == ["uid-second_r"]
 
 
 def test_a_writer_whose_folder_is_taken_away_makes_it_again(metadata: DeviceMetadata) -> None:
@@ -226,45 +274,77 @@ def test_a_writer_whose_folder_is_taken_away_makes_it_again(metadata: DeviceMeta
 # --- what earlier versions wrote ---
 
 
-def laid_out_as_before(metadata: DeviceMetadata, claim: ResourceClaim) -> Path:
-    """Prepare a claim and let its metadata lie as an earlier version had it."""
-    prepare(node(metadata), claim)
+def older_spec(metadata: DeviceMetadata, claim: ResourceClaim, file: Path) -> Path:
+    """The CDI spec that mounts a file as earlier versions, and dra-driver-cpu, had it."""
     uid = claim.metadata.uid
+    mount = Mount(host_path=str(file), container_path="/metadata.json", options=("ro", "bind"))
+    device = CDIDevice(name=f"{uid}_r", container_edits=ContainerEdits(mounts=(mount,)))
+    name = f"{Lamps.driver}_metadata_{uid}_r.json"
+    write_spec(metadata.cdi, name, Spec(cdi_version="0.5.0", kind=f"{Lamps.driver}/metadata", devices=(device,)))
+    return metadata.cdi / name
+
+
+def laid_out_as_before(metadata: DeviceMetadata, claim: ResourceClaim) -> Path:
+    """Prepare a claim and let its metadata lie as the first versions had it: in a folder of its own."""
+    prepare(node(metadata), claim)
     assert metadata.older is not None
     file = metadata.older / f"default_{claim.metadata.name}" / "r" / "metadata.json"
     file.parent.mkdir(parents=True)
-    today = (metadata.folder / f"{uid}_r").rename(file).with_name(f"{uid}_r")
-    (spec,) = metadata.cdi.glob(f"*metadata_{uid}*")
-    spec.write_text(spec.read_text().replace(str(metadata.folder / today.name), str(file)))
+    (metadata.folder / f"{claim.metadata.uid}_r").rename(file)
+    older_spec(metadata, claim, file)
     return file
 
 
-def test_what_an_earlier_version_wrote_goes_when_the_specs_mount_the_files_of_today(metadata: DeviceMetadata) -> None:
-    claims = [allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("abc")]
-    for claim in claims:
-        file = laid_out_as_before(metadata, claim)
-    (file.parent / "spec.0123456789abcdef.tmp").write_text("half")
-    gone = node(metadata)
-    assert gone.unprepare((reference(claims[0]),)) == {claims[0].metadata.uid: None}
+def test_a_spec_of_an_earlier_version_stays_until_its_claim_is_unprepared(
+    metadata: DeviceMetadata,
+) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    prepare(node(metadata), claim)
+    (own,) = metadata.cdi.iterdir()
+    file = metadata.folder / f"{claim.metadata.uid}_r"
+    own.write_bytes(encode_spec(without_mounts(read_spec(own))))
+    spec = older_spec(metadata, claim, file)
+    said = spec.read_bytes()
+    driver = swept(metadata)
+    assert mounts(metadata, claim) == {f"{Lamps.driver}/claim=claim-{claim.metadata.uid}": str(file)}
+    assert (spec.read_bytes(), file.exists()) == (said, True)
+    assert driver.unprepare((reference(claim),)) == {claim.metadata.uid: None}
+    driver.sweep()
+    assert files(metadata) == []
+
+
+def without_mounts(spec: Spec) -> Spec:
+    devices = (device for device in spec.devices if not device.container_edits.mounts)
+    return msgspec.structs.replace(spec, devices=tuple(devices))
+
+
+def test_what_the_first_versions_wrote_goes_when_no_spec_mounts_it(metadata: DeviceMetadata) -> None:
+    claims = [allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("ab")]
+    kept, last = (laid_out_as_before(metadata, claim) for claim in claims)
+    (last.parent / "spec.0123456789abcdef.tmp").write_text("half")
+    driver = node(metadata)
+    assert driver.unprepare((reference(claims[1]),)) == {claims[1].metadata.uid: None}
     swept(metadata)
     assert metadata.older is not None
+    assert names(metadata.older) == ["default_a", "default_a/r", "default_a/r/metadata.json"]
+    assert kept.exists()
+    # What a container finds that starts now is a file of today.
+    assert [Path(path).parent for path in mounts(metadata, claims[0]).values()] == [metadata.folder]
+    assert driver.unprepare((reference(claims[0]),)) == {claims[0].metadata.uid: None}
+    swept(metadata)
     assert not metadata.older.exists()
-    for claim in claims[1:]:
-        (spec,) = metadata.cdi.glob(f"*metadata_{claim.metadata.uid}*")
-        (mount,) = json.loads(spec.read_bytes())["devices"][0]["containerEdits"]["mounts"]
-        assert json.loads(Path(mount["hostPath"]).read_text())["metadata"]["uid"] == claim.metadata.uid
+    assert files(metadata) == []
 
 
-def test_what_a_spec_still_mounts_stays_and_so_does_what_others_have_put_beside_it(metadata: DeviceMetadata) -> None:
-    first, second = (allocated_claim(name, Lamps.driver, [f"lamp-{number}"]) for number, name in enumerate("ab"))
-    mounted = laid_out_as_before(metadata, first)
-    theirs = laid_out_as_before(metadata, second).with_name("theirs")
+def test_what_others_have_put_beside_it_stays(metadata: DeviceMetadata) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
+    theirs = laid_out_as_before(metadata, claim).with_name("theirs")
     theirs.write_text("another program's")
     driver = node(metadata)
-    assert driver.unprepare((reference(second),)) == {second.metadata.uid: None}
+    assert driver.unprepare((reference(claim),)) == {claim.metadata.uid: None}
     driver.sweep()
     assert metadata.older is not None
-    assert sorted(path for path in metadata.older.rglob("*") if path.is_file()) == sorted((mounted, theirs))
+    assert [path for path in metadata.older.rglob("*") if path.is_file()] == [theirs]
 
 
 def test_nothing_of_an_earlier_version_goes_while_a_spec_cannot_be_read(metadata: DeviceMetadata) -> None:
@@ -281,7 +361,6 @@ def test_files_that_cannot_be_looked_for_are_not_taken_for_missing(tmp_path: Pat
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     metadata = DeviceMetadata("d.example.com", loop, loop, loop / "older")
-    record = Record(uid="uid-a", namespace="default", name="a", grants=(Grant(request="r", pool="node", device="d"),))
-    for look in (lambda: metadata.ids(record, there=False), lambda: metadata.spec_files(record), metadata.has_older):
-        with pytest.raises(MetadataError, match=r"loop/.* cannot be looked for: Too many levels of symbolic links"):
+    for look, cannot in ((metadata.uids, "listed"), (metadata.has_older, "looked for")):
+        with pytest.raises(MetadataError, match=rf"loop.* cannot be {cannot}: Too many levels of symbolic links"):
             look()

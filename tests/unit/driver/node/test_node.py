@@ -20,8 +20,8 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.node.metadata_files import DeviceMetadata
-from tests.fakes.drivers import Lamps, allocated_claim, reference
-from tests.fakes.node import LAMPS, given, in_pool, opened, prepare, specs, unprepare
+from tests.fakes.drivers import Lamps, allocated_claim, damage_ledger, reference
+from tests.fakes.node import LAMPS, given, in_pool, opened, prepare, spec_of, specs, unprepare
 
 
 @pytest.mark.parametrize("uid", ["a/b", "ü", "../x", "x" * 101])
@@ -121,7 +121,11 @@ def test_claims_of_one_call_see_each_other(tmp_path: Path) -> None:
     assert isinstance(answers["b"], Conflict)
 
 
-def test_a_claim_whose_containers_get_nothing_has_no_spec_to_be_made_again_at_each_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("described", [True, False])
+def test_a_claim_whose_containers_get_nothing_has_a_spec_that_says_what_it_was_given(
+    tmp_path: Path,
+    described: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
     class Silent(Lamps, Recovers):
         """Lamps with a form of specs of their own, which says nothing of a claim without edits."""
 
@@ -133,15 +137,20 @@ def test_a_claim_whose_containers_get_nothing_has_no_spec_to_be_made_again_at_ea
             given = super().grant(claim, held, inventory)
             return ClaimGrant(tuple(msgspec.structs.replace(grant, edits=None) for grant in given.grants))
 
-    metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi")
+    metadata = DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi") if described else None
     node = opened(tmp_path, Silent(), metadata=metadata)
     claim = allocated_claim("a", LAMPS, ["lamp-1"])
-    prepare(node, claim)
-    (name,) = specs(tmp_path)
+    ids = (f"{LAMPS}/claim=claim-{claim.metadata.uid}",) if described else ()
+    assert [device.cdi for device in prepare(node, claim)["a"]] == [ids]
     assert claim.metadata.uid in node.files.written
     assert node.files.unwritten() == ()
-    (tmp_path / "cdi" / name).unlink()
-    assert [record.name for record in node.files.unwritten()] == ["a"]
+    node.close()
+    damage_ledger(tmp_path)
+    (tmp_path / "data" / "ledger.db-copy").unlink()
+    again = opened(tmp_path, Silent(), metadata=metadata)
+    assert [(record.name, record.devices) for record in again.records()] == [("a", ("lamp-1",))]
+    spec_of(tmp_path, claim).unlink()
+    assert [record.name for record in again.files.unwritten()] == ["a"]
 
 
 def test_admin_access_stands_beside_the_holder_and_holds_nothing(tmp_path: Path) -> None:

@@ -171,10 +171,11 @@ def test_a_claims_spec_that_may_not_be_looked_for_is_not_taken_for_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = world.opened([])
-    (spec,) = node.files.paths("uid-a")
+    spec = node.files.path("uid-a")
+    assert spec is not None
     forbid(monkeypatch, world.folder / "cdi")
     with pytest.raises(LedgerError, match="Permission denied"):
-        node.files.paths("uid-a")
+        node.files.path("uid-a")
     monkeypatch.undo()
     spec.unlink()
-    assert node.files.paths("uid-a") == ()
+    assert node.files.path("uid-a") is None

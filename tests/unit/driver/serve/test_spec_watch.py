@@ -14,7 +14,6 @@ from dranode.driver.core.api.errors import UnreadError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.metadata import metadata_spec_file
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
@@ -55,11 +54,11 @@ def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, mo
     watch = SpecWatch(node)
     watch.look()
     assert looked_into == []
-    altered = tmp_path / "cdi" / metadata_spec_file(LAMPS, claims[1].metadata.uid, "r")
+    altered = spec_of(tmp_path, claims[1])
     altered.write_text("{}")
     watch.look()
     assert looked_into == [{claims[1].metadata.uid}]
-    assert "metadata" in altered.read_text()
+    assert "metadata.json" in altered.read_text()
 
 
 def test_a_look_after_a_call_passes_over_no_claim_but_those_of_the_call(
@@ -92,7 +91,7 @@ def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a
     claims = prepared_before(tmp_path, 50, metadata)
     whole = contents(tmp_path)
     spec_of(tmp_path, claims[0]).unlink()
-    (tmp_path / "cdi" / metadata_spec_file(LAMPS, claims[1].metadata.uid, "r")).unlink()
+    spec_of(tmp_path, claims[1]).unlink()
     spec_of(tmp_path, claims[2]).write_text("{}")
     again = NodeClaims(Lamps(50), tmp_path / "data", tmp_path / "cdi", metadata=metadata)
     written: list[str] = []
@@ -192,18 +191,22 @@ def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
     prepare(node, claim)
     watch = SpecWatch(node)
     watch.look()
-    lost = tmp_path / "cdi" / metadata_spec_file(LAMPS, claim.metadata.uid, "r")
-    lost.unlink()
+    spec = spec_of(tmp_path, claim)
+    whole = spec.read_bytes()
+    spec.unlink()
     (tmp_path / "metadata").rename(tmp_path / "away")
     (tmp_path / "metadata").touch()
     for _ in range(3):
         watch.look()
+    # A runtime would start no container with a mount of what is not there.
+    assert b"LAMP=lamp-0" in spec.read_bytes()
+    assert b"metadata.json" not in spec.read_bytes()
     (reason,) = caplog.messages
     assert "claim default/a gets no device metadata" in reason
     (tmp_path / "metadata").unlink()
     (tmp_path / "away").rename(tmp_path / "metadata")
     watch.look()
-    assert lost.exists()
+    assert spec.read_bytes() == whole
 
 
 def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_again(

@@ -1,4 +1,4 @@
-"""Device metadata as values: what a workload reads, where, and by which CDI device."""
+"""Device metadata as values: what a workload reads, where, and which CDI device mounts it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.cdi.directory import encode_spec
-from dranode.cdi.loader.validate import validate
+from dranode.cdi.spec import Mount
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.metadata import MAX_ATTRIBUTES, RequestMetadata, device_metadata, with_metadata
-from dranode.driver.core.claims.record import PreparedDevice, Record
+from dranode.driver.core.claims.metadata import MAX_ATTRIBUTES, RequestMetadata, device_metadata
+from dranode.driver.core.claims.record import Record
 
 DRIVER = "lamps.example.com"
 UID = "7f0c1f0e-0000-4000-8000-000000000001"
@@ -63,45 +62,28 @@ def test_a_file_is_one_document_that_any_reader_of_json_takes() -> None:
     assert b'\n  "kind": "DeviceMetadata"' in only.text
 
 
-def test_names_of_cdi_and_the_path_in_containers_are_those_that_other_drivers_and_readers_use() -> None:
+def test_the_path_in_containers_is_that_which_other_drivers_and_readers_use() -> None:
     (only,) = made(record(grant("r", "lamp-0")))
     assert only.file == f"{UID}_r"
-    assert only.spec_file == f"{DRIVER}_metadata_{UID}_r.json"
-    assert only.cdi == f"{DRIVER}/metadata={UID}_r"
-    assert json.loads(encode_spec(only.spec)) == {
-        "cdiVersion": "0.5.0",
-        "kind": f"{DRIVER}/metadata",
-        "devices": [
-            {
-                "name": f"{UID}_r",
-                "containerEdits": {
-                    "mounts": [
-                        {
-                            "hostPath": f"/data/metadata/{UID}_r",
-                            "containerPath": f"/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/r/"
-                            f"{DRIVER}-metadata.json",
-                            "options": ["ro", "bind"],
-                        }
-                    ]
-                },
-            }
-        ],
-    }
+    assert only.mount == Mount(
+        host_path=f"/data/metadata/{UID}_r",
+        container_path=f"/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/r/{DRIVER}-metadata.json",
+        options=("ro", "bind"),
+    )
 
 
-def test_every_runtime_loads_the_spec() -> None:
-    (only,) = made(record(grant("r", "lamp-0")))
-    verdict = validate(encode_spec(only.spec))
-    assert verdict.ok
-    assert [warning for warning in verdict.warnings if "0.5.0" in warning] == []
+def test_the_only_request_is_that_of_every_container_with_the_claim_and_each_of_several_has_its_first_result() -> None:
+    one = made(record(grant("r/big", "lamp-0"), grant("r/big", "lamp-1")))
+    assert [(each.request, each.device) for each in one] == [("r", f"claim-{UID}")]
+    several = made(record(grant("r", "lamp-0"), grant("r", "lamp-1"), grant("s", "lamp-2")))
+    assert [(each.request, each.device) for each in several] == [("r", f"claim-{UID}-0"), ("s", f"claim-{UID}-2")]
 
 
 def test_a_claim_from_a_template_is_found_under_the_pods_name_for_it() -> None:
     (only,) = made(record(grant("r", "lamp-0"), name="pod-lamp-x7k2p", pod_claim_name="lamp"))
     assert json.loads(only.text)["podClaimName"] == "lamp"
-    (mount,) = only.spec.devices[0].container_edits.mounts
-    assert mount.container_path.endswith("/resourceclaimtemplates/lamp/r/lamps.example.com-metadata.json")
-    assert mount.host_path == f"/data/metadata/{UID}_r"
+    assert only.mount.container_path.endswith("/resourceclaimtemplates/lamp/r/lamps.example.com-metadata.json")
+    assert only.mount.host_path == f"/data/metadata/{UID}_r"
 
 
 def test_a_request_has_one_file_and_names_the_alternative_that_was_taken() -> None:
@@ -145,13 +127,6 @@ def test_a_request_that_would_lead_elsewhere_is_refused() -> None:
         made(record(grant("..", "lamp-0")))
 
 
-def test_each_requests_metadata_goes_to_its_first_device() -> None:
-    devices = tuple(PreparedDevice(request, "node", "d", ("x/y=z",)) for request in ("a", "b", "a"))
-    told = with_metadata(devices, {"a": "m/a", "b": "m/b"})
-    assert [device.cdi for device in told] == [("x/y=z", "m/a"), ("x/y=z", "m/b"), ("x/y=z",)]
-    assert with_metadata(devices, {}) == devices
-
-
 def test_a_path_of_the_host_is_taken_as_it_is(tmp_path: Path) -> None:
     (only,) = device_metadata(DRIVER, str(tmp_path), record(grant("r", "lamp-0")), INVENTORY)
-    assert only.spec.devices[0].container_edits.mounts[0].host_path == f"{tmp_path}/{UID}_r"
+    assert only.mount.host_path == f"{tmp_path}/{UID}_r"

@@ -11,11 +11,9 @@ from dranode.driver.core.claims.effects import (
     Commit,
     Configure,
     Decision,
-    RemoveMetadata,
-    RemoveSpec,
+    RemoveFiles,
     Restore,
-    WriteMetadata,
-    WriteSpec,
+    WriteFiles,
 )
 from dranode.driver.core.claims.held import Held
 from dranode.driver.core.claims.plugin import Plugin
@@ -47,16 +45,14 @@ def record_of_claim() -> Record:
 
 def test_a_prepare_commits_what_was_decided_before_it_writes_files() -> None:
     record = record_of_claim()
-    assert prepared([record], lambda _: None) == Decision(
-        Commit(put=(record,)), (WriteSpec(record), WriteMetadata(record))
-    )
+    assert prepared([record], lambda _: None) == Decision(Commit(put=(record,)), (WriteFiles(record),))
 
 
 def test_a_repeated_prepare_commits_nothing_and_looks_at_the_files() -> None:
     record = record_of_claim()
     decision = prepared([record], lambda _: record)
     assert not decision.commit
-    assert decision.effects == (WriteSpec(record), WriteMetadata(record))
+    assert decision.effects == (WriteFiles(record),)
 
 
 def test_hardware_is_configured_between_two_commits() -> None:
@@ -70,7 +66,7 @@ def test_an_unprepare_forgets_the_record_when_all_is_undone() -> None:
     record = record_of_claim()
     decision = unprepared([REF], {REF.uid: record}, (), Lamps())
     assert not decision.commit
-    assert decision.effects == (RemoveMetadata(REF, ("r",)), RemoveSpec(REF), Commit(drop=(REF.uid,)))
+    assert decision.effects == (RemoveFiles(REF, ("r",)), Commit(drop=(REF.uid,)))
 
 
 def test_an_unprepare_commits_that_hardware_is_restored_before_it_is() -> None:
@@ -82,13 +78,11 @@ def test_an_unprepare_commits_that_hardware_is_restored_before_it_is() -> None:
 
 def test_a_damaged_row_is_dropped_after_the_files_of_its_claim() -> None:
     decision = unprepared([REF], {}, (REF.uid,), Lamps())
-    assert decision == Decision(
-        effects=(RemoveMetadata(REF, ()), RemoveSpec(REF), Commit(drop=(REF.uid,))),
-    )
+    assert decision == Decision(effects=(RemoveFiles(REF, ()), Commit(drop=(REF.uid,))))
 
 
 def test_an_unknown_claim_is_undone_without_a_commit() -> None:
-    assert unprepared([REF, REF], {}, (), Lamps()) == Decision(effects=(RemoveMetadata(REF, ()), RemoveSpec(REF)))
+    assert unprepared([REF, REF], {}, (), Lamps()) == Decision(effects=(RemoveFiles(REF, ()),))
 
 
 def test_a_new_claim_waits_while_it_is_not_known_what_others_hold() -> None:

@@ -221,8 +221,7 @@ def test_a_claim_that_comes_back_from_its_spec_is_treated_and_described_as_befor
     before = decide(asked, claim, Held(), INVENTORY, CPU)
     assert before.grants[0].state
     assert before.grants[0].attributes
-    spec = claim_spec(KIND, before)
-    assert spec is not None
+    spec = claim_spec(KIND, before, {})
     grant = CPU.recover(UID, spec)
     assert grant is not None
     back = named(recovered(UID, grant), told(None, claim), INVENTORY, CPU)
@@ -236,7 +235,7 @@ def test_a_claim_of_another_nodes_pool_does_not_complete_what_came_back_from_a_s
     assert (here.held, here.name) == (elsewhere.held, elsewhere.name) == (CPUSet((2, 3)), "a")
 
 
-def test_a_claim_of_which_containers_get_its_metadata_alone_is_not_idle() -> None:
+def test_a_claim_of_which_containers_get_its_metadata_alone_by_an_earlier_version_is_not_idle() -> None:
     seen = ClaimUse("default", "pod", "main", "a", frozenset({f"{Lamps.driver}/metadata={UID}_r"}))
     damaged, other = ClaimRef("", "", UID), ClaimRef("", "", "other")
     assert [claim.idle for claim in leftover((damaged, other), (seen,), ()).claims] == [False, True]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dranode.cdi.rules import spec_problems
-from dranode.cdi.spec import CDIDevice, ContainerEdits, DeviceNode, Spec
+from dranode.cdi.spec import CDIDevice, ContainerEdits, DeviceNode, Mount, Spec
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode_json, encode_json
 from dranode.driver.core.api.errors import DocumentError
@@ -40,14 +40,29 @@ def test_a_spec_carries_what_the_claim_was_given_and_nothing_that_is_asked_again
     pods = (ResourceClaimConsumerReference(resource="pods", name="pod", uid="pod-uid"),)
     record = msgspec.structs.replace(GIVEN, state=ClaimState.STARTED, pods=pods, pod_claim_name="lamp", fingerprint="f")
     grants = tuple(msgspec.structs.replace(each, edits=ContainerEdits(device_nodes=(NODE,))) for each in record.grants)
-    spec = claim_spec("lamps.example.com/claim", msgspec.structs.replace(record, grants=grants), record)
-    assert spec is not None
+    spec = claim_spec("lamps.example.com/claim", msgspec.structs.replace(record, grants=grants), {}, record)
     assert copied("uid-g", spec) == GIVEN
     assert spec.cdi_version == "0.3.0"
     assert list(spec_problems(spec)) == []
-    told = {name for device in prepared_devices(spec.kind, record) for name in device.cdi}
+    told = {name for device in prepared_devices(spec.kind, record, ()) for name in device.cdi}
     hidden = [device for device in spec.devices if f"{spec.kind}={device.name}" not in told]
     assert [device.name for device in hidden] == ["record-uid-g"]
+
+
+def test_what_a_device_mounts_comes_beside_its_edits_or_makes_a_device_of_its_own() -> None:
+    record = msgspec.structs.replace(GIVEN, grants=(*GIVEN.grants, Grant(request="s", pool="p", device="e")))
+    mounts = {name: Mount(host_path=f"/host/{name}", container_path="/c") for name in ("claim-uid-g", "claim-uid-g-1")}
+    spec = claim_spec("lamps.example.com/claim", record, mounts)
+    edits = {device.name: device.container_edits for device in spec.devices}
+    assert edits == {
+        "claim-uid-g": ContainerEdits(env=("WALL=ü\u2028",), mounts=(mounts["claim-uid-g"],)),
+        "claim-uid-g-0": ContainerEdits(env=("LAMP=d",)),
+        "claim-uid-g-1": ContainerEdits(mounts=(mounts["claim-uid-g-1"],)),
+    }
+    first, second = (device.cdi for device in prepared_devices("k/c", record, mounts))
+    assert first == ("k/c=claim-uid-g", "k/c=claim-uid-g-0")
+    assert second == ("k/c=claim-uid-g", "k/c=claim-uid-g-1")
+    assert prepared_devices("k/c", record, ())[1].cdi == ("k/c=claim-uid-g",)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +171,7 @@ def test_a_row_is_what_versions_wrote_that_kept_cpu_lists_as_text(
 
 def test_the_copy_in_a_spec_is_what_versions_wrote_that_kept_cpu_lists_as_text() -> None:
     record, *_ = ROWS["parts"]
-    spec = claim_spec("dra.k8s.io/cpu", record, record)
-    assert spec is not None
+    spec = claim_spec("dra.k8s.io/cpu", record, {}, record)
     assert spec.devices[-1].container_edits.env == (
         (
             'DRANODE_RECORD={"uid":"uid-a","namespace":"default","name":"a","grants":[{"request":"r","pool":"node",'
