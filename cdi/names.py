@@ -7,6 +7,7 @@ length of vendor and class. A writer follows these rules (`written_kind_problem`
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from dranode.cdi.errors import CDIError, shown
@@ -36,6 +37,7 @@ def split_kind(kind: str) -> tuple[str, str]:
     return (vendor, device_class) if vendor and device_class else ("", "")
 
 
+@lru_cache(maxsize=64)
 def kind_problem(kind: str) -> str | None:
     """Return why the Go library refuses a kind, or None if it accepts it."""
     vendor, device_class = split_kind(kind)
@@ -50,6 +52,7 @@ def kind_problem(kind: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def written_kind_problem(kind: str) -> str | None:
     """Return why a kind must not be written by SPEC.md or by the library's rules, or None if it may be."""
     if problem := kind_problem(kind):

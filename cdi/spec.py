@@ -82,7 +82,10 @@ class ContainerEdits(_Part, frozen=True, kw_only=True):
     additional_gids: tuple[int, ...] = ()
 
     def __bool__(self) -> bool:
-        return self != ContainerEdits()
+        return self != _NO_EDITS
+
+
+_NO_EDITS: Final = ContainerEdits()
 
 
 class CDIDevice(_Part, frozen=True, kw_only=True):
@@ -100,7 +103,7 @@ class Spec(_Part, frozen=True, kw_only=True, rename={"cdi_version": "cdiVersion"
     kind: str
     annotations: Mapping[str, str] = {}
     devices: tuple[CDIDevice, ...]
-    container_edits: ContainerEdits = ContainerEdits()
+    container_edits: ContainerEdits = _NO_EDITS
 
 
 # msgspec compiles a type when it first decodes one, and crashes if two threads do so at once; so compile them now.
