@@ -110,7 +110,22 @@ def replace_file(target: str, data: bytes) -> None:
     """
     # mkstemp is not used, because its search for a free name takes longer than everything else here.
     temporary = f"{target.rpartition('/')[0]}/{TEMPORARY[0]}{os.urandom(8).hex()}{TEMPORARY[1]}"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+    make_file(temporary, data)
+    try:
+        os.rename(temporary, target)
+    except BaseException:
+        _discard(temporary)
+        raise
+
+
+def make_file(path: str, data: bytes) -> None:
+    """Write a file that is not there yet, readable for everybody; who reads it meanwhile sees a part of it.
+
+    Raises:
+        FileExistsError: something is there.
+        OSError: the file cannot be written; nothing of it is left behind.
+    """
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         try:
             written = 0
@@ -120,11 +135,14 @@ def replace_file(target: str, data: bytes) -> None:
             os.fchmod(handle, FILE_MODE)
         finally:
             os.close(handle)
-        os.rename(temporary, target)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        _discard(path)
         raise
+
+
+def _discard(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def remove_abandoned(directory: Path) -> None:

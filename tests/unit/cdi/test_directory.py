@@ -12,6 +12,7 @@ import pytest
 from dranode.cdi.directory import (
     ABANDONED_AFTER,
     encode_spec,
+    make_file,
     read_spec,
     remove_abandoned,
     remove_spec,
@@ -137,6 +138,18 @@ def test_a_target_that_cannot_be_replaced_leaves_no_temporary_file(tmp_path: Pat
     with pytest.raises(IsADirectoryError):
         write_spec(tmp_path, NAME, _spec())
     assert [entry.name for entry in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_file_that_is_made_takes_the_place_of_no_other(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        make_file(str(tmp_path / NAME), b"first")
+    finally:
+        os.umask(before)
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o644
+    with pytest.raises(FileExistsError):
+        make_file(str(tmp_path / NAME), b"second")
+    assert (tmp_path / NAME).read_bytes() == b"first"
 
 
 @pytest.mark.parametrize("name", ["a.yml", "a", "../a.json", "b/a.json", ""])

@@ -96,6 +96,18 @@ def test_the_same_again_is_not_written_again(metadata: DeviceMetadata) -> None:
     assert (metadata.folder / "uid-old_r").stat().st_ino == before
 
 
+def test_what_a_killed_driver_left_of_a_file_is_replaced(metadata: DeviceMetadata) -> None:
+    metadata.write(OLD, INVENTORY)
+    file = metadata.folder / "uid-old_r"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:10])
+    with file.open("rb") as reader:
+        metadata.write(OLD, INVENTORY)
+        assert reader.read() == whole[:10]
+    assert file.read_bytes() == whole
+    assert names(metadata.folder) == ["uid-old_r"]
+
+
 def test_nothing_is_left_after_removal(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     metadata.remove(OLD.ref, ("r",))
@@ -195,7 +207,7 @@ def test_a_file_that_cannot_be_written_anew_is_mounted_as_long_as_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
     stays: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    def full(*_: object) -> bool:
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     claim = allocated_claim("a", Lamps.driver, ["lamp-0"])
@@ -203,7 +215,7 @@ def test_a_file_that_cannot_be_written_anew_is_mounted_as_long_as_it_is_there(
     told = prepare(driver, claim)
     if not stays:
         (metadata.folder / f"{claim.metadata.uid}_r").unlink()
-    monkeypatch.setattr(metadata_files, "write_file", full)
+    monkeypatch.setattr(metadata_files, "make_file", full)
     assert (prepare(driver, claim) == told) is stays
     assert len(mounts(metadata, claim)) == stays
 
