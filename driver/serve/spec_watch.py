@@ -28,6 +28,8 @@ LOOK_SECONDS: Final = 0.5
 # How often to look without an event: there is none when another folder is mounted over this one.
 _IDLE_SECONDS: Final = 5.0
 _ALL_SECONDS: Final = 60.0
+# In place of the stamp of a spec that was looked into: whatever lies there at the next look is compared once more.
+_MENDED: Final[Stamp] = (0, 0, 0)
 # Looking into a claim's files takes a millisecond, under the lock on decisions.
 _AT_ONCE: Final = 20
 
@@ -87,6 +89,7 @@ class SpecWatch:
             began = self.clock()
             self._mend(batch)
             for uid in batch:
+                self._seen[uid] = _MENDED
                 self._due.pop(uid, None)
                 self._unknown.pop(uid, None)
             if self._due and self._ending.wait(self.clock() - began):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -181,6 +182,18 @@ def test_a_spec_that_is_altered_while_others_wait_for_their_turn_is_mended_at_on
         spec_of(tmp_path, claim).write_text("{}")
         watch.look()
         assert spec_of(tmp_path, claim).read_bytes() == whole
+
+
+def test_a_spec_that_is_missing_a_second_time_is_written_again_without_events(tmp_path: Path) -> None:
+    node = opened(tmp_path)
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    prepare(node, claim)
+    watch = SpecWatch(node)
+    for times in range(1, 4):
+        shutil.rmtree(tmp_path / "cdi")
+        watch.look()
+        assert spec_of(tmp_path, claim).exists()
+        assert watch.rewritten == times
 
 
 def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
