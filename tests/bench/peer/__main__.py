@@ -33,7 +33,7 @@ from tests.bench.peer.drivers import Command, Driver, dranode, peer, serving
 from tests.bench.peer.growth import churn, many_claims, seed
 from tests.bench.peer.parts import get, twice
 from tests.bench.peer.surroundings import Api, Runtime, api_server, claim, runtime
-from tests.bench.peer.usage import resident
+from tests.bench.peer.usage import Usage, resident
 from tests.bench.prepare import commit, echo, rename
 
 _MACHINE = "sockets=2,cores=16,threads=2"
@@ -46,8 +46,11 @@ _GROWN = (1000, 10_000)
 _MANY = 100_000
 # Parts that measure this driver alone: what is its own, and what would take the other hours at 5 requests a second.
 _ALONE = ("floor", "growth", "memory")
-# Of a CPU, for work that no call asked for.
-_CALM = 0.01
+# How many processes are compared with as many others: two with the same records differ by up to a tenth, since their
+# memory and the inodes of their files lie elsewhere.
+_PROCESSES = 3
+# Of a CPU, for work that no call asked for. Looking into what lay there at its start, a driver uses half a percent.
+_CALM = 0.001
 # dra-driver-cpu asks the API server 5 times a second, after 10 that it asks at once: a round waits until it may again.
 _REFILL = 1.7
 
@@ -135,7 +138,7 @@ class Bench:
             for containers in (0, _CONTAINERS):
                 with contextlib.ExitStack() as stack:
                     drivers = self._all(stack, f"calls-{containers}", machine, api, containers=containers)
-                    self._rounds(drivers, f"{containers} containers", range(_CLAIMS))
+                    self._rounds(_alone(drivers), f"{containers} containers", range(_CLAIMS))
 
     def records(self) -> None:
         """The same with claims on record, each with its container among 500 shared ones."""
@@ -149,7 +152,7 @@ class Bench:
                     drivers = self._all(
                         stack, f"records-{count}", machine, api, containers=_CONTAINERS, held=held, group_by="machine"
                     )
-                    self._rounds(drivers, f"{count} on record", range(1000, 1000 + _CLAIMS))
+                    self._rounds(_alone(drivers), f"{count} on record", range(1000, 1000 + _CLAIMS))
 
     def pods(self) -> None:
         """A pod of eight claims, the API server answering at once, in 2 and in 10 ms."""
@@ -241,16 +244,22 @@ class Bench:
                             driver.unprepare((0,))
                             took = _until_written(folder / "cdi", specs[folder.name])
                             self.note(f"{count} on record, no specs: from there to all specs, ms", name, took)
-                with contextlib.ExitStack() as stack:
-                    drivers = {
-                        name: stack.enter_context(
-                            self._serving(command, folder, machine, api, containers=_CONTAINERS, group_by="machine")
-                        )
-                        for name, folder in folders.items()
-                    }
-                    for driver, _ in drivers.values():
-                        _until_calm(driver)
-                    self._rounds(drivers, f"{count} on record", range(_CLAIMS))
+                self._grown_calls(command, count, machine, api, cpus)
+
+    def _grown_calls(self, command: Command, count: int, machine: Path, api: Api, cpus: Sequence[int]) -> None:
+        """Calls with so many claims on record and with none, once all drivers have looked into what they found."""
+        with contextlib.ExitStack() as stack:
+            drivers: dict[str, list[Driver]] = {"grown": [], "empty": []}
+            for number in range(_PROCESSES):
+                for name, each in in_turn(drivers, number):
+                    folder = self.folder / f"calls-{name}-{count}-{number}"
+                    seed(folder / "kubelet" / "plugins" / "dra.cpu", count if name == "grown" else 0, cpus)
+                    serving = self._serving(command, folder, machine, api, containers=_CONTAINERS, group_by="machine")
+                    each.append(stack.enter_context(serving)[0])
+            for each in drivers.values():
+                for driver in each:
+                    _until_calm(driver)
+            self._rounds(drivers, f"{count} on record", range(_CLAIMS))
 
     def _note_start(self, case: str, name: str, driver: Driver) -> None:
         self.note(f"{case}: exec to GetInfo, ms", name, driver.started.info)
@@ -270,26 +279,33 @@ class Bench:
     def _note_of(self, name: str, what: str, value: float) -> None:
         self.note(what, name, value)
 
-    def _rounds(self, drivers: Mapping[str, tuple[Driver, Runtime]], case: str, numbers: Sequence[int]) -> None:
+    def _rounds(self, drivers: Mapping[str, Sequence[Driver]], case: str, numbers: Sequence[int]) -> None:
         every: dict[tuple[str, str], list[float]] = {}
         for number in range(self.rounds + 2):
             time.sleep(_REFILL)
-            for name, (driver, _) in in_turn(drivers, number):
-                for call, ask in (("Prepare", driver.prepare), ("Unprepare", driver.unprepare)):
-                    before = driver.usage()
-                    took = [ask((each,)) for each in numbers]
-                    # What a driver does after its answer is part of what a call costs.
-                    time.sleep(0.05)
-                    used = driver.usage().since(before)
-                    if number < 2:
-                        continue  # the first ones warm up
-                    every.setdefault((call, name), []).extend(took)
-                    self.note(f"{call}, {case}: p50, ms", name, statistics.median(took))
-                    self.note(f"{call}, {case}: CPU a call, us", name, used.cpu / len(numbers))
-                    self.note(f"{call}, {case}: switches a call", name, used.switches / len(numbers))
+            used: dict[tuple[str, str], list[Usage]] = {}
+            took: dict[tuple[str, str], list[float]] = {}
+            for place in range(max(map(len, drivers.values()))):
+                for name, each in in_turn(drivers, number + place):
+                    driver = each[place]
+                    for call, ask in (("Prepare", driver.prepare), ("Unprepare", driver.unprepare)):
+                        before = driver.usage()
+                        took.setdefault((call, name), []).extend(ask((claim,)) for claim in numbers)
+                        # What a driver does after its answer is part of what a call costs.
+                        time.sleep(0.05)
+                        used.setdefault((call, name), []).append(driver.usage().since(before))
+            if number < 2:
+                continue  # the first ones warm up
+            for (call, name), taken in took.items():
+                every.setdefault((call, name), []).extend(taken)
+                uses = used[call, name]
+                self.note(f"{call}, {case}: p50, ms", name, statistics.median(taken))
+                self.note(f"{call}, {case}: CPU a call, us", name, sum(each.cpu for each in uses) / len(taken))
+                switches = sum(each.switches for each in uses)
+                self.note(f"{call}, {case}: switches a call", name, switches / len(taken))
         # Of all rounds together, since those of one are too few.
-        for (call, name), took in every.items():
-            self.note(f"{call}, {case}: p99, ms", name, statistics.quantiles(took, n=100, method="inclusive")[-1])
+        for (call, name), taken in every.items():
+            self.note(f"{call}, {case}: p99, ms", name, statistics.quantiles(taken, n=100, method="inclusive")[-1])
 
     def _all(
         self,
@@ -348,6 +364,10 @@ def in_turn(each: Mapping[str, T], number: int) -> Iterator[tuple[str, T]]:
     first = number % len(names)
     for name in (*names[first:], *names[:first]):
         yield name, each[name]
+
+
+def _alone(drivers: Mapping[str, tuple[Driver, Runtime]]) -> dict[str, tuple[Driver]]:
+    return {name: (driver,) for name, (driver, _) in drivers.items()}
 
 
 def _until_written(folder: Path, files: int) -> float:
