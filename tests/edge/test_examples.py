@@ -19,6 +19,7 @@ from tests.kubernetes_schemas import documents, is_known, problems
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dranode")
 EXAMPLES = sorted((ROOT / "examples").glob("cpu-*.yaml"))
+OF_MEMORY = sorted((ROOT / "examples").glob("memory-*.yaml"))
 
 # What each example says that it gives, as CPUs of the machine in its command.
 CPUS = {
@@ -33,6 +34,28 @@ CPUS = {
     "cpu-shared-in-pod.yaml": {"three-containers-cpus": "0-2,16-18"},
     "cpu-socket.yaml": {"one-socket-cpus": "8-13,24-29"},
     "cpu-spread.yaml": {"two-nodes-cpus": "0-2,4-6,16-18,20-22"},
+}
+
+# What each example says that it gives of memory and besides: the device of each request, and its amount.
+DEVICES = {
+    "memory-database.yaml": {
+        "cpus": ("cpudevnuma000", "4"),
+        "memory": ("memory-numa0", "8Gi"),
+        "buffers": ("hugepages-1g-numa0", "1Gi"),
+    },
+    "memory-dpdk.yaml": {"cpus": ("cpudevnuma000", "4"), "pages": ("hugepages-2m-numa0", "512Mi")},
+    "memory-gpu.yaml": {
+        "gpu": ("gpu-0000-17-00-0", ""),
+        "cpus": ("cpudevnuma000", "4"),
+        "memory": ("memory-numa0", "16Gi"),
+        "pages": ("hugepages-2m-numa0", "1Gi"),
+    },
+    "memory-vm.yaml": {
+        "cpus-0": ("cpudevnuma000", "4"),
+        "ram-0": ("hugepages-1g-numa0", "4Gi"),
+        "cpus-1": ("cpudevnuma001", "4"),
+        "ram-1": ("hugepages-1g-numa1", "4Gi"),
+    },
 }
 
 
@@ -55,7 +78,21 @@ def test_an_example_gives_what_it_says(path: Path) -> None:
     assert answer["unprepared"] is True
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", OF_MEMORY, ids=lambda path: path.stem)
+def test_an_example_of_memory_gives_devices_of_the_nodes_that_it_says(path: Path) -> None:
+    answer = run(path)
+    (claim,) = answer["claims"]
+    assert claim["error"] is None
+    results = claim["allocation"]["devices"]["results"]
+    amounts = {each["request"]: next(iter(each.get("consumedCapacity", {}).values()), "") for each in results}
+    given = {each["request"]: (each["device"], amounts[each["request"]]) for each in results}
+    assert given == DEVICES[path.name]
+    prepared = [request for device in claim["devices"] for request in device["requests"] if device["cdi"]]
+    assert sorted(prepared) == sorted(given)
+    assert answer["unprepared"] is True
+
+
+@pytest.mark.parametrize("path", [*EXAMPLES, *OF_MEMORY], ids=lambda path: path.stem)
 def test_an_example_follows_kubernetes_schemas(path: Path) -> None:
     found = list(documents(path))
     assert all(is_known(document) for document in found)
