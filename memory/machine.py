@@ -47,12 +47,16 @@ class MachineMemory(msgspec.Struct, frozen=True):
         warnings: one sentence each for what was found odd and left out.
         limits_pages: whether a container's huge pages can be limited: runtimes find the hugetlb controller.
         unified: whether they find it in cgroup v2.
+        numa: whether the kernel has a folder for each NUMA node; else node 0 is the whole machine.
+        unseen_pages: the sizes of huge pages, in bytes, of which a node does not show how many it has.
     """
 
     nodes: tuple[MemoryNode, ...]
     warnings: tuple[str, ...] = ()
     limits_pages: bool = False
     unified: bool = False
+    numa: bool = True
+    unseen_pages: frozenset[int] = frozenset()
 
     def node(self, number: int) -> MemoryNode | None:
         """Return the node of that number, if it has memory."""

@@ -16,15 +16,17 @@ _WHOLE: Final = 50
 # A size for which people reserve pages while a machine runs.
 _COMMON: Final = 2 * MIB
 _NODES: Final = "/sys/devices/system/node"
+_WHOLE_MACHINE: Final = "/sys/kernel/mm"
 
 
 def memory_problems(
     machine: MachineMemory, options: MemoryOptions, counts: Sequence[NodeCounts]
 ) -> Iterator[HardwareProblem]:
     """Yield what is wrong with a node's memory, for claims of it."""
-    reserve = ",".join(f"{node.id}:1Gi" for node in machine.nodes)
+    # Memory of other nodes is never handed out.
+    with_cpus = [node.id for node in machine.nodes if node.cpus]
     if not any(pool.total for node in machine.nodes for pool in node.pools.values()):
-        yield _no_pages(machine)
+        yield from _no_pages(machine)
     elif not machine.limits_pages:
         yield HardwareProblem(
             "hugetlb-controller-missing",
@@ -33,39 +35,44 @@ def memory_problems(
             "add hugetlb to cgroup.subtree_control (systemd does with Delegate=yes), or boot with a kernel that has "
             "CONFIG_CGROUP_HUGETLB",
         )
-    if not any(size == ORDINARY and amount for (_, size), amount in options.reserved.items()):
+    if with_cpus and not any(size == ORDINARY and amount for (_, size), amount in options.reserved.items()):
         yield HardwareProblem(
             "memory-unreserved",
             "no ordinary memory is reserved, so claims may be given all that the system, kubelet and pods without "
             "claims need",
-            f"pass --reserved-memory {reserve}, with what kubelet reserves",
+            f"pass --reserved-memory {','.join(f'{number}:1Gi' for number in with_cpus)}, with what kubelet reserves",
         )
     if _COMMON in machine.page_sizes:
-        yield from (_fragmented(each) for each in counts if _is_fragmented(each))
+        yield from (_fragmented(each) for each in counts if each.id in with_cpus and _is_fragmented(each))
 
 
-def _no_pages(machine: MachineMemory) -> HardwareProblem:
+def _no_pages(machine: MachineMemory) -> Iterator[HardwareProblem]:
+    """Yield that there are no huge pages, unless a node does not show its own, which the reader's warnings name."""
+    if machine.unseen_pages:
+        return
     if not machine.page_sizes:
-        return HardwareProblem(
+        yield HardwareProblem(
             "hugepages-unknown",
-            "the kernel has no huge pages, so no claim gets any",
-            "boot a kernel with CONFIG_HUGETLBFS",
+            "/sys/kernel/mm/hugepages shows no size of huge pages, so no claim gets any",
+            "boot a kernel with CONFIG_HUGETLBFS, and see that the driver's pod has the node's /sys",
         )
-    sizes = " and ".join(map(resource_name, machine.page_sizes))
-    return HardwareProblem(
-        "hugepages-none", f"no huge pages are reserved, of {sizes}, so no claim gets any", how_to_reserve(machine)
-    )
+    else:
+        sizes = " and ".join(map(resource_name, machine.page_sizes))
+        what = f"no huge pages are reserved, of {sizes}, so no claim gets any"
+        yield HardwareProblem("hugepages-none", what, how_to_reserve(machine))
 
 
 def how_to_reserve(machine: MachineMemory) -> str:
     """Return how pages are reserved on this machine: at boot and, of one node, while it runs."""
-    numbers = [node.id for node in machine.nodes if node.cpus]
+    numbers = [node.id for node in machine.nodes if node.cpus] or [node.id for node in machine.nodes]
     largest, smallest = machine.page_sizes[-1], _COMMON if _COMMON in machine.page_sizes else machine.page_sizes[0]
-    at_boot = f"hugepagesz={short_name(largest).upper()} hugepages={','.join(f'{number}:2' for number in numbers)}"
-    path = f"{_NODES}/node{numbers[0] if numbers else 0}/hugepages/{folder_of(smallest)}/nr_hugepages"
+    counts = ",".join(f"{number}:2" for number in numbers) if machine.numa else "2"
+    at_boot = f"hugepagesz={short_name(largest).upper()} hugepages={counts}"
+    pages = f"{_NODES}/node{numbers[0]}" if machine.numa else _WHOLE_MACHINE
     return (
-        f"reserve some at boot, on the kernel's command line ({at_boot}), or of one node while it runs (echo 512 > "
-        f"{path}), and restart kubelet, which counts them when it starts"
+        f"reserve some at boot, on the kernel's command line ({at_boot}), or {'of one node ' if machine.numa else ''}"
+        f"while it runs (echo 512 > {pages}/hugepages/{folder_of(smallest)}/nr_hugepages), and restart kubelet, which "
+        "counts them when it starts"
     )
 
 

@@ -56,6 +56,7 @@ class _MemoryReader:
             size for size in sizes if self._number(f"{_MACHINE_POOLS}/{folder_of(size)}/nr_hugepages") != 0
         )
         self._unlisted: dict[int, list[int]] = {}
+        self._uncounted: set[int] = set()
 
     def memory(self) -> MachineMemory:
         found = [self._node(number) for number in self._numbers] if self._numbers else [self._whole_machine()]
@@ -70,7 +71,14 @@ class _MemoryReader:
         # The hugetlb controller, where runtimes look for it: in cgroup v2 alone, or in a hierarchy of v1.
         unified = "hugetlb" in (self._text(f"{_CGROUP}/cgroup.controllers") or "").split()
         limits_pages = unified or self._root.exists(f"{_CGROUP}/hugetlb")
-        return MachineMemory(nodes, tuple(dict.fromkeys(self._warnings)), limits_pages, unified)
+        return MachineMemory(
+            nodes,
+            tuple(dict.fromkeys(self._warnings)),
+            limits_pages,
+            unified,
+            numa=bool(self._numbers),
+            unseen_pages=frozenset(self._unlisted) | self._uncounted,
+        )
 
     def _node(self, number: int) -> MemoryNode | None:
         folder = f"{_NODES}/node{number}"
@@ -102,6 +110,7 @@ class _MemoryReader:
             total = self._number(f"{pages}/nr_hugepages")
             if total is None:
                 self._warnings.append(f"huge pages are left out: there is no file /{pages}/nr_hugepages")
+                self._uncounted.add(size)
                 continue
             surplus = self._surplus(pages, size, total)
             used = self._used(pages, size, total)

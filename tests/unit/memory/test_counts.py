@@ -136,6 +136,29 @@ def test_without_any_page_it_is_said_how_they_are_reserved_on_this_machine() -> 
     assert "hugepages-none" not in problems(two_nodes())
 
 
+def test_without_numa_they_are_reserved_for_the_whole_machine() -> None:
+    none = {f"{MACHINE_PAGES}/{name}_hugepages": "0" for name in ("nr", "free", "surplus")}
+    fix = problems({f"{CPU}/online": "0-1", "proc/meminfo": f"MemTotal: {8 << 20} kB\n", **none})["hugepages-none"][1]
+    assert "(hugepagesz=2M hugepages=2), or while it runs" in fix
+    assert f"echo 512 > /{MACHINE_PAGES}/nr_hugepages" in fix
+
+
+def test_pages_that_no_node_shows_are_not_said_to_be_missing() -> None:
+    bare = {f"{CPU}/online": "0-1", **node_files(0, "0-1", 4)}
+    assert problems(bare)["hugepages-unknown"][0].startswith("/sys/kernel/mm/hugepages shows no size of huge pages")
+    assert set(problems(bare | {f"{MACHINE_PAGES}/nr_hugepages": "16"})) == set()
+    uncounted = {path: text for path, text in pages(0, 2048, 4).items() if not path.endswith("/nr_hugepages")}
+    assert set(problems(bare | uncounted)) == set()
+
+
+def test_what_is_said_of_nodes_leaves_out_those_whose_memory_is_never_handed_out() -> None:
+    cpus = {f"{NODE}/node1/cpulist": "", f"{CPU}/online": "0-1"}
+    meminfo = {f"{NODE}/node1/meminfo": f"Node 1 MemTotal: {4 << 20} kB\nNode 1 MemFree: {42 * 1024} kB\n"}
+    assert "pass --reserved-memory 0:1Gi, with" in problems(two_nodes() | cpus, "")["memory-unreserved"][1]
+    assert "memory-fragmented" in problems(two_nodes() | meminfo)
+    assert "memory-fragmented" not in problems(two_nodes() | meminfo | cpus)
+
+
 def test_a_node_without_the_controller_or_without_a_reserve_is_warned_of() -> None:
     assert problems(two_nodes()) == {}
     assert "memory-unreserved" in problems(two_nodes(), "")
