@@ -16,9 +16,10 @@ import msgspec
 from dranode.driver import Root, read_text
 from dranode.memory.machine import MachineMemory, MemoryNode
 from dranode.memory.page_size import KIB, folder_of
-from dranode.memory.pod_pages import pod_pages
+from dranode.memory.pod_pages import pod_pages, pods_promised
 
 _NODES: Final = "sys/devices/system/node"
+_MACHINE_POOLS: Final = "sys/kernel/mm/hugepages"
 _FREE: Final = re.compile(r"MemFree:\s+([0-9]+) kB", re.ASCII)
 _RUNS: Final = re.compile(r"Node ([0-9]+), zone +\S+ +([0-9 ]+)", re.ASCII)
 _ZONE: Final = re.compile(r"Node ([0-9]+), zone", re.ASCII)
@@ -35,6 +36,8 @@ class PoolCounts(msgspec.Struct, frozen=True):
         pods: those that pods' containers use.
         addable: how many more could be reserved now without moving anything; None for pages that are larger than the
             largest run of which the kernel keeps count.
+        promised: the free pages that may be promised to processes outside pods, which have not used them yet; the
+            kernel counts them of the whole machine.
     """
 
     total: int | None = None
@@ -42,6 +45,7 @@ class PoolCounts(msgspec.Struct, frozen=True):
     surplus: int | None = None
     pods: int | None = None
     addable: int | None = None
+    promised: int | None = None
 
 
 class NodeCounts(msgspec.Struct, frozen=True):
@@ -78,7 +82,7 @@ def read_counts(root: Root, machine: MachineMemory) -> tuple[NodeCounts, ...]:
 def _node(root: Root, node: MemoryNode, runs: Mapping[int, int], *, numa: bool) -> NodeCounts:
     folder = f"{_NODES}/node{node.id}"
     free = _FREE.search(_text(root, f"{folder}/meminfo" if numa else "proc/meminfo"))
-    pages = f"{folder}/hugepages" if numa else "sys/kernel/mm/hugepages"
+    pages = f"{folder}/hugepages" if numa else _MACHINE_POOLS
     return NodeCounts(
         node.id,
         node.total,
@@ -97,7 +101,15 @@ def _pool(root: Root, pages: str, node: int, size: int, runs: Mapping[int, int])
         surplus,
         0 if total is not None and total == free else pod_pages(root, size, node),
         None if in_runs is None else in_runs // size,
+        _promised(root, size, free),
     )
+
+
+def _promised(root: Root, size: int, free: int | None) -> int | None:
+    promised = _number(root, f"{_MACHINE_POOLS}/{folder_of(size)}/resv_hugepages")
+    if promised is None or free is None:
+        return None
+    return min(free, max(0, promised - pods_promised(root, size)))
 
 
 class _Runs:

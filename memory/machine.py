@@ -12,7 +12,7 @@ class PagePool(msgspec.Struct, frozen=True):
 
     Attributes:
         total: those that the kernel has reserved (`nr_hugepages`), without surplus pages.
-        others: those of them that are in use outside pods or surplus, or may be.
+        others: those of them that are surplus, or in use outside pods or promised there, or may be.
     """
 
     total: int

@@ -1,7 +1,9 @@
-"""Counts the huge pages of a NUMA node that the containers of pods use, by the cgroup above all pods.
+"""Counts the huge pages that the containers of pods use or were promised, by the cgroup above all pods.
 
-In cgroup v2 and v1 alike the file is `hugetlb.<size>.numa_stat`, with bytes a node: `total=8388608 N0=8388608`
-(Documentation/admin-guide/cgroup-v2.rst; v1 adds lines that begin with `hierarchical_total`, which count here).
+In cgroup v2 and v1 alike the file of those in use is `hugetlb.<size>.numa_stat`, with bytes a node:
+`total=8388608 N0=8388608` (Documentation/admin-guide/cgroup-v2.rst; v1 adds lines that begin with
+`hierarchical_total`, which count here). A page is promised when memory is mapped, and used when it is touched
+(Documentation/admin-guide/mm/hugetlbpage.rst, `HugePages_Rsvd`); of which NUMA node it will be, nobody says.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from dranode.driver import Root, page_size_name, read_text
 
 # cgroup v2, v1, and v2 beside v1; with the systemd driver and without, and as kind nests its kubelet.
 _HIERARCHIES: Final = ("sys/fs/cgroup", "sys/fs/cgroup/hugetlb", "sys/fs/cgroup/unified")
+# Bytes that were promised, and bytes in use: in cgroup v2, and in v1.
+_PROMISED: Final = (("rsvd.current", "current"), ("rsvd.usage_in_bytes", "usage_in_bytes"))
 _ABOVE_PODS: Final = ("kubepods.slice", "kubepods", "kubelet.slice/kubelet-kubepods.slice", "kubelet/kubepods")
 
 
@@ -25,6 +29,26 @@ def pod_pages(root: Root, size: int, node: int) -> int | None:
             if used is not None:
                 return used // size
     return None
+
+
+def pods_promised(root: Root, size: int) -> int:
+    """Return how many pages of a size pods were promised and have not used yet; 0 if no cgroup says it."""
+    name = f"hugetlb.{page_size_name(size)}"
+    for hierarchy in _HIERARCHIES:
+        for folder in _ABOVE_PODS:
+            for files in _PROMISED:
+                promised, used = (_number(root, f"{hierarchy}/{folder}/{name}.{file}") for file in files)
+                if promised is not None and used is not None:
+                    return max(0, promised - used) // size
+    return 0
+
+
+def _number(root: Root, path: str) -> int | None:
+    try:
+        text = read_text(root, path)
+    except OSError:
+        return None
+    return int(text) if re.fullmatch("[0-9]{1,18}", text, re.ASCII) else None
 
 
 def _bytes(root: Root, path: str, node: int) -> int | None:

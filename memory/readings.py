@@ -57,6 +57,11 @@ def count_remarks(counts: Iterable[NodeCounts]) -> Iterator[str]:
                 yield f"NUMA node {node.id}: how many {pages} was not seen, and none is handed out"
             elif pool.surplus:
                 yield f"NUMA node {node.id}: {pool.surplus} {pages}, and not handed out"
+            if pool.promised:
+                yield (
+                    f"NUMA node {node.id}: {pool.promised} of the free pages of {Quantity.binary(size)} may be "
+                    "promised to processes outside pods, and are not handed out"
+                )
 
 
 def _rounded(size: int) -> Quantity:

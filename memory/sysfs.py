@@ -1,7 +1,8 @@
 """Reads a machine's memory from `/sys` into `MachineMemory`.
 
 Sources: Documentation/ABI/stable/sysfs-devices-node (`meminfo`, `cpulist`, `distance`),
-Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages`, `free_hugepages`, `surplus_hugepages` of each node) and
+Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages`, `free_hugepages`, `surplus_hugepages` of each node, and
+`resv_hugepages` of the machine: promised to processes that have not touched them, so free for a while) and
 Documentation/admin-guide/cgroup-v2.rst (`cgroup.controllers`). A kernel without NUMA has no
 folder for its one node, which is node 0; its memory is that of `/proc/meminfo` and `/sys/kernel/mm/hugepages`.
 
@@ -18,7 +19,7 @@ from typing import Final
 from dranode.driver import CPUSet, MachineError, Root, missing_nodes, node_cpus, read_text
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.page_size import KIB, folder_of, size_of_folder
-from dranode.memory.pod_pages import pod_pages
+from dranode.memory.pod_pages import pod_pages, pods_promised
 
 _NODES: Final = "sys/devices/system/node"
 _CPUS: Final = "sys/devices/system/cpu"
@@ -55,6 +56,7 @@ class _MemoryReader:
         self._machine_pages = frozenset(
             size for size in sizes if self._number(f"{_MACHINE_POOLS}/{folder_of(size)}/nr_hugepages") != 0
         )
+        self._promised = {size: self._promised_elsewhere(size) for size in self._machine_pages}
         self._unlisted: dict[int, list[int]] = {}
         self._uncounted: set[int] = set()
 
@@ -120,10 +122,27 @@ class _MemoryReader:
                     f"{used} huge pages of {size // KIB} kB are in use on NUMA node {node}, and the cgroups do not say "
                     "whether by pods: they are not handed out"
                 )
-            if surplus is None:
+            promised = self._promised.get(size, 0)
+            if surplus is None or (promised is None and total):
                 yield size, PagePool(total, total)
             else:
-                yield size, PagePool(max(0, total - surplus), max(0, used - (known or 0)))
+                # Of which node a promised page will be nobody knows, so it is kept back on each that has one free.
+                others = max(0, used - (known or 0)) + min(promised or 0, total - used)
+                yield size, PagePool(max(0, total - surplus), min(others, max(0, total - surplus)))
+
+    def _promised_elsewhere(self, size: int) -> int | None:
+        """Return how many pages are promised outside pods and not used yet; None if that was not seen."""
+        path = f"{_MACHINE_POOLS}/{folder_of(size)}/resv_hugepages"
+        # Asked for first: what a pod touches meanwhile is promised no more.
+        by_pods = pods_promised(self._root, size)
+        promised = self._number(path)
+        if promised is None:
+            self._warnings.append(
+                f"huge pages of {size // KIB} kB may be promised to processes that have not used them yet, and are not "
+                f"handed out: there is no file /{path}"
+            )
+            return None
+        return max(0, promised - by_pods)
 
     def _surplus(self, folder: str, size: int, total: int) -> int | None:
         """Return how many pages are surplus; None if that was not seen: the kernel has the file where it has pages."""

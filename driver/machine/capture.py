@@ -29,7 +29,7 @@ _CAPTURED: Final = {
     "sys/devices/system/node": "online possible has_cpu has_memory has_normal_memory node*/cpulist node*/cpumap"
     " node*/distance node*/meminfo node*/hugepages/*/nr_hugepages node*/hugepages/*/free_hugepages"
     " node*/hugepages/*/surplus_hugepages",
-    "sys/kernel/mm/hugepages/*": "nr_hugepages free_hugepages surplus_hugepages",
+    "sys/kernel/mm/hugepages/*": "nr_hugepages free_hugepages surplus_hugepages resv_hugepages",
     "sys/devices": "cpu_core/cpus cpu_atom/cpus cpu_lowpower/cpus pci*/pci_bus/*/cpulistaffinity",
     "sys/bus/pci/devices/*": "vendor device subsystem_vendor subsystem_device revision class modalias numa_node"
     " local_cpulist local_cpus current_link_speed max_link_speed current_link_width max_link_width resource enable"

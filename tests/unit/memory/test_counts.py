@@ -111,6 +111,19 @@ def test_without_numa_the_counts_are_those_of_the_machine() -> None:
     assert (only.free, only.pools) == (6 * GIB, {HUGE: PoolCounts(8, 5)})
 
 
+def test_free_pages_that_are_promised_outside_pods_are_said_not_to_be_handed_out() -> None:
+    files = two_nodes() | {f"{MACHINE_PAGES}/nr_hugepages": "8", f"{MACHINE_PAGES}/resv_hugepages": "7"}
+    first, second = counts(files)
+    assert (first.pools[HUGE].promised, second.pools[HUGE].promised) == (5, 0)
+    said = "NUMA node 0: 5 of the free pages of 2Mi may be promised to processes outside pods, and are not handed out"
+    assert said in list(count_remarks((first, second)))
+    by_pods = {
+        "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.rsvd.current": f"{9 * HUGE}",
+        "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.current": f"{2 * HUGE}",
+    }
+    assert counts(files | by_pods)[0].pools[HUGE].promised == 0
+
+
 def test_fragmented_memory_is_a_problem_of_its_node_alone() -> None:
     files = two_nodes(
         **{

@@ -15,6 +15,7 @@ from tests.fakes.memory import GIB, MIB, node_files, one_node, pages
 
 HUGE = 2 * MIB
 POOL = f"{NODE}/node0/hugepages/hugepages-2048kB"
+MACHINE_POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
 # Above all pods: cgroup v2 with systemd, cgroup v1, and v2 beside v1.
 STATS = (
     "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.numa_stat",
@@ -46,7 +47,8 @@ class TestNodes:
             **node_files(0, "0-1", 4),
             **pages(0, 2048, 16),
             **node_files(1, "2-3", 4),
-            "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": all_of_them,
+            f"{MACHINE_POOL}/nr_hugepages": all_of_them,
+            f"{MACHINE_POOL}/resv_hugepages": "0",
         }
         said = (
             "huge pages of 2048 kB are left out on NUMA nodes 1: /sys/kernel/mm/hugepages has some, and there is no "
@@ -87,9 +89,10 @@ class TestNodes:
     def test_without_numa_the_machine_is_node_0(self) -> None:
         files = {
             "proc/meminfo": "MemTotal:        2097152 kB\nMemFree:  12 kB\n",
-            "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "4",
-            "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages": "4",
-            "sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages": "0",
+            f"{MACHINE_POOL}/nr_hugepages": "4",
+            f"{MACHINE_POOL}/free_hugepages": "4",
+            f"{MACHINE_POOL}/surplus_hugepages": "0",
+            f"{MACHINE_POOL}/resv_hugepages": "0",
         }
         (node,) = read(files).nodes
         assert (node.id, node.total, node.pools, node.cpus) == (0, 2 * GIB, {HUGE: PagePool(4)}, True)
@@ -152,6 +155,47 @@ class TestHugePages:
         text = f"total=0 N0=0\nhierarchical_total={6 * HUGE} N0={6 * HUGE}\n"
         files = {**one_node(), **pages(0, 2048, 10, free=4), STATS[1]: text}
         assert read(files).nodes[0].pools[HUGE] == PagePool(10)
+
+    def test_pages_that_are_promised_outside_pods_are_kept_back_on_each_node_that_has_them_free(self) -> None:
+        files = {
+            **one_node(),
+            **pages(0, 2048, 10),
+            **node_files(1, "2-3"),
+            **pages(1, 2048, 8, free=2),
+            f"{MACHINE_POOL}/nr_hugepages": "18",
+            f"{MACHINE_POOL}/resv_hugepages": "5",
+            STATS[0]: f"total={6 * HUGE} N0=0 N1={6 * HUGE}",
+        }
+        assert [node.pools[HUGE] for node in read(files).nodes] == [PagePool(10, others=5), PagePool(8, others=2)]
+
+    @pytest.mark.parametrize(
+        ("folder", "promised", "used"),
+        [
+            ("sys/fs/cgroup/kubepods.slice", "rsvd.current", "current"),
+            ("sys/fs/cgroup/hugetlb/kubepods", "rsvd.usage_in_bytes", "usage_in_bytes"),
+        ],
+    )
+    def test_pages_that_pods_were_promised_are_theirs_to_have(self, folder: str, promised: str, used: str) -> None:
+        files = {
+            **one_node(),
+            **pages(0, 2048, 10),
+            f"{MACHINE_POOL}/nr_hugepages": "10",
+            f"{MACHINE_POOL}/resv_hugepages": "5",
+            f"{folder}/hugetlb.2MB.{promised}": str(6 * HUGE),
+            f"{folder}/hugetlb.2MB.{used}": str(2 * HUGE),
+        }
+        assert read(files).nodes[0].pools[HUGE] == PagePool(10, others=1)
+        assert read(without(files, f"{folder}/hugetlb.2MB.{used}")).nodes[0].pools[HUGE] == PagePool(10, others=5)
+
+    def test_without_the_number_of_promised_pages_all_may_be_promised(self) -> None:
+        files = {**one_node(), **pages(0, 2048, 4), f"{MACHINE_POOL}/nr_hugepages": "4"}
+        found = read(files)
+        assert found.nodes[0].pools[HUGE] == PagePool(4, others=4)
+        (sentence,) = found.warnings
+        assert sentence == (
+            "huge pages of 2048 kB may be promised to processes that have not used them yet, and are not handed out: "
+            f"there is no file /{MACHINE_POOL}/resv_hugepages"
+        )
 
     @pytest.mark.parametrize("stat", [None, "", "total=0", "N1=4", "N0=x"])
     def test_where_no_cgroup_says_whose_pages_are_in_use_they_are_others(self, stat: str | None) -> None:
@@ -240,10 +284,11 @@ class Broken:
         f"{POOL}/nr_hugepages",
         f"{POOL}/free_hugepages",
         f"{POOL}/surplus_hugepages",
+        f"{MACHINE_POOL}/resv_hugepages",
         f"{CPU}/online",
     ],
 )
 def test_what_is_there_and_cannot_be_read_is_refused_with_its_name(path: str) -> None:
-    whole = machine({**one_node(), **pages(0, 2048, 4)})
+    whole = machine({**one_node(), **pages(0, 2048, 4), f"{MACHINE_POOL}/nr_hugepages": "4"})
     with pytest.raises(MachineError, match=f"/{path} cannot be read: "):
         read_memory(Broken(whole, path))  # type: ignore[arg-type] # it has what a root has
