@@ -143,7 +143,7 @@ def _handed_out(node: MemoryNode, size: int, options: MemoryOptions) -> int:
         pool = node.pools.get(size)
         total = (pool.total - pool.others) * size if pool else 0
     else:
-        total = node.total - sum(pool.total * each for each, pool in node.pools.items())
+        total = node.total - sum(pool.total * each for each, pool in node.pools.items()) - node.unseen
     return max(0, total - reserved)
 
 

@@ -29,6 +29,7 @@ class MemoryNode(msgspec.Struct, frozen=True):
         socket: the package of its CPUs; None if the kernel reports none, or its CPUs are of several.
         cpus: whether it has CPUs that are online.
         near: the other nodes at the least distance, of the same socket where that is known.
+        unseen: bytes that may be huge pages of which it does not show how many it has.
     """
 
     id: int
@@ -37,6 +38,7 @@ class MemoryNode(msgspec.Struct, frozen=True):
     socket: int | None = None
     cpus: bool = True
     near: tuple[int, ...] = ()
+    unseen: int = 0
 
 
 class MachineMemory(msgspec.Struct, frozen=True):

@@ -13,8 +13,11 @@ that cannot be read or parsed is one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
+
+from msgspec.structs import replace
 
 from dranode.driver import CPUSet, MachineError, Root, missing_nodes, node_cpus, read_text
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
@@ -52,22 +55,23 @@ class _MemoryReader:
         self._online = self._list(f"{_CPUS}/online")
         self._warnings += missing_nodes(root)
         sizes = filter(None, map(size_of_folder, self._names(_MACHINE_POOLS)))
-        # The sizes of which the machine has pages, and the nodes that do not have them among theirs.
-        self._machine_pages = frozenset(
-            size for size in sizes if self._number(f"{_MACHINE_POOLS}/{folder_of(size)}/nr_hugepages") != 0
-        )
+        # The sizes of which the machine has pages, and how many as far as it says; the nodes that show no folder of
+        # such a size, and those that show no number of its pages; and how many the others have.
+        counts = {size: self._number(f"{_MACHINE_POOLS}/{folder_of(size)}/nr_hugepages") for size in sizes}
+        self._machine_pages = {size: count for size, count in counts.items() if count != 0}
         self._promised = {size: self._promised_elsewhere(size) for size in self._machine_pages}
         self._unlisted: dict[int, list[int]] = {}
-        self._uncounted: set[int] = set()
+        self._uncounted: dict[int, list[int]] = {}
+        self._counted: Counter[int] = Counter()
 
     def memory(self) -> MachineMemory:
         found = [self._node(number) for number in self._numbers] if self._numbers else [self._whole_machine()]
-        nodes = tuple(node for node in found if node is not None and node.total)
+        nodes = tuple(self._with_unseen(node) for node in found if node is not None and node.total)
         if not nodes:
             raise MachineError(f"no NUMA node has memory by the meminfo files of its folders in /{_NODES}")
         self._warnings += (
             f"huge pages of {size // KIB} kB are left out on NUMA nodes {CPUSet(nodes)}: /{_MACHINE_POOLS} has some, "
-            f"and there is no folder {folder_of(size)} of these nodes"
+            f"and there is no folder {folder_of(size)} of these nodes, which keep as much memory back"
             for size, nodes in sorted(self._unlisted.items())
         )
         # The hugetlb controller, where runtimes look for it: in cgroup v2 alone, or in a hierarchy of v1.
@@ -79,8 +83,14 @@ class _MemoryReader:
             limits_pages,
             unified,
             numa=bool(self._numbers),
-            unseen_pages=frozenset(self._unlisted) | self._uncounted,
+            unseen_pages=frozenset(self._unlisted) | frozenset(self._uncounted),
         )
+
+    def _with_unseen(self, node: MemoryNode) -> MemoryNode:
+        """Return the node with what may be huge pages there, since no node shows them and the machine has them."""
+        sizes = [size for nodes in (self._unlisted, self._uncounted) for size in nodes if node.id in nodes[size]]
+        pages = {size: (self._machine_pages.get(size) or 0) - self._counted[size] for size in sizes}
+        return replace(node, unseen=sum(size * max(0, count) for size, count in pages.items()))
 
     def _node(self, number: int) -> MemoryNode | None:
         folder = f"{_NODES}/node{number}"
@@ -105,15 +115,16 @@ class _MemoryReader:
 
     def _pools(self, folder: str, node: int) -> Iterator[tuple[int, PagePool]]:
         sizes = frozenset(filter(None, map(size_of_folder, self._names(folder))))
-        for size in self._machine_pages - sizes:
+        for size in self._machine_pages.keys() - sizes:
             self._unlisted.setdefault(size, []).append(node)
         for size in sorted(sizes):
             pages = f"{folder}/{folder_of(size)}"
             total = self._number(f"{pages}/nr_hugepages")
             if total is None:
                 self._warnings.append(f"huge pages are left out: there is no file /{pages}/nr_hugepages")
-                self._uncounted.add(size)
+                self._uncounted.setdefault(size, []).append(node)
                 continue
+            self._counted[size] += total
             surplus = self._surplus(pages, size, total)
             used = self._used(pages, size, total)
             known = pod_pages(self._root, size, node) if used else 0

@@ -8,7 +8,9 @@ import pytest
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.forms import open_machine
+from dranode.memory.devices import memory_devices
 from dranode.memory.machine import MachineMemory, PagePool
+from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
 from tests.fakes.machine import CPU, NODE, machine
 from tests.fakes.memory import GIB, MIB, node_files, one_node, pages
@@ -52,9 +54,27 @@ class TestNodes:
         }
         said = (
             "huge pages of 2048 kB are left out on NUMA nodes 1: /sys/kernel/mm/hugepages has some, and there is no "
-            "folder hugepages-2048kB of these nodes"
+            "folder hugepages-2048kB of these nodes, which keep as much memory back"
         )
         assert read(files).warnings == ((said,) if missed else ())
+
+    def test_memory_that_may_be_huge_pages_which_a_node_does_not_show_is_not_taken_for_ordinary(self) -> None:
+        files = {
+            f"{CPU}/online": "0-3",
+            **node_files(0, "0-1", 4),
+            **pages(0, 2048, 16),
+            **node_files(1, "2-3", 4),
+            f"{MACHINE_POOL}/nr_hugepages": "48",
+            f"{MACHINE_POOL}/resv_hugepages": "0",
+        }
+        uncounted = without(files | pages(1, 2048, 32), f"{NODE}/node1/hugepages/hugepages-2048kB/nr_hugepages")
+        for unseen in (files, uncounted):
+            sizes = {device.name: device.size for device in memory_devices(read(unseen), MemoryOptions())}
+            assert sizes == {
+                "memory-numa0": 4 * GIB - 16 * HUGE,
+                "memory-numa1": 4 * GIB - 32 * HUGE,
+                "hugepages-2m-numa0": 16 * HUGE,
+            }
 
     def test_each_node_has_its_memory_and_its_huge_pages_of_every_size(self) -> None:
         two = {
