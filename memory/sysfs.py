@@ -66,7 +66,7 @@ class _MemoryReader:
 
     def memory(self) -> MachineMemory:
         found = [self._node(number) for number in self._numbers] if self._numbers else [self._whole_machine()]
-        nodes = tuple(self._with_unseen(node) for node in found if node is not None and node.total)
+        nodes = tuple(self._with_unseen(node) for node in found if node is not None)
         if not nodes:
             raise MachineError(f"no NUMA node has memory by the meminfo files of its folders in /{_NODES}")
         self._warnings += (
@@ -98,6 +98,9 @@ class _MemoryReader:
         if total is None:
             self._warnings.append(f"NUMA node {number} is left out: it has no file /{folder}/meminfo")
             return None
+        if not total:
+            # Not every kernel has a folder of huge pages for a node without memory, such as one whose slots are empty.
+            return None
         return MemoryNode(
             number,
             total,
@@ -109,7 +112,7 @@ class _MemoryReader:
 
     def _whole_machine(self) -> MemoryNode:
         total = self._total("proc/meminfo")
-        if total is None:
+        if not total:
             raise MachineError(f"neither /{_NODES} nor /proc/meminfo says how much memory the machine has")
         return MemoryNode(0, total, dict(self._pools(_MACHINE_POOLS, 0)))
 

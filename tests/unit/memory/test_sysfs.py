@@ -102,6 +102,11 @@ class TestNodes:
     def test_a_node_without_memory_is_none(self) -> None:
         assert [node.id for node in read({**one_node(), **node_files(1, "2-3", 0)}).nodes] == [0]
 
+    def test_a_node_without_memory_lacks_no_huge_pages(self) -> None:
+        pool = {f"{MACHINE_POOL}/nr_hugepages": "16", f"{MACHINE_POOL}/resv_hugepages": "0"}
+        found = read({**one_node(), **pages(0, 2048, 16), **node_files(1, "2-3", 0), **pool})
+        assert (found.warnings, found.unseen_pages) == ((), frozenset())
+
     def test_no_memory_at_all_is_refused(self) -> None:
         with pytest.raises(MachineError, match="no NUMA node has memory by the meminfo files"):
             read(without(one_node(), f"{NODE}/node0/meminfo"))
