@@ -27,6 +27,7 @@ _NETWORK: Final = "network"
 _GI: Final = 1 << 30
 # Between devices of drivers; network controllers have none.
 _DISTANCE: Final = "/sys/devices/system/node has no row of distances to all nodes for each"
+_NO_NODES: Final = "/sys/devices/system/node has no NUMA node with CPUs or memory, as in a kernel without NUMA"
 _NOT_SEEN: Final = "links beside PCIe, such as NVLink and xGMI"
 
 
@@ -100,6 +101,8 @@ def _nodes(root: Root) -> list[PlacedNode]:
         click.echo(f"dranode: the NUMA nodes are not known: {error}", err=True)
         return []
     numbers = sorted({*cpus, *memory})
+    if not numbers:
+        click.echo(f"dranode: where CPUs and memory are is not known: {_NO_NODES}", err=True)
     unplaced = CPUSet(number for number in numbers if number not in distances)
     if unplaced and len(numbers) > 1:
         click.echo(f"dranode: how far the NUMA nodes {unplaced} are from others is not known: {_DISTANCE}", err=True)

@@ -112,6 +112,15 @@ def test_a_machine_without_pci_has_its_numa_nodes(tmp_path: Path) -> None:
     assert "0-3" in drawn
 
 
+def test_a_machine_that_shows_no_numa_node_is_said_to_show_none(tmp_path: Path) -> None:
+    made = Machine()
+    made.put("sys/devices/system/cpu/online", "0-3")
+    done = CliRunner().invoke(cli, ["topo", "--machine", str(made.write(tmp_path / "machine"))])
+    assert done.exit_code == 0
+    said = "dranode: where CPUs and memory are is not known: /sys/devices/system/node has no NUMA node"
+    assert said in done.stderr
+
+
 def test_pci_devices_that_cannot_be_listed_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = server().write(tmp_path / "machine")
     forbid(monkeypatch, folder / "sys/bus/pci/devices")
