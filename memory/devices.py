@@ -36,6 +36,9 @@ PAGE_SIZE: Final = "dra.memory/pageSize"
 HUGE_TLB: Final = "dra.memory/hugeTLB"
 SOCKET: Final = "dra.memory/socketID"
 
+# The names by which dra-driver-memory, dra-driver-cpu and DraNet have published the NUMA node.
+_NUMA_NODE_ELSEWHERE: Final = ("dra.memory/numaNode", "dra.cpu/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
+
 
 class MemoryDevice(msgspec.Struct, frozen=True):
     """A device as values.
@@ -154,7 +157,7 @@ def _attributes(device: MemoryDevice, options: MemoryOptions) -> Iterator[tuple[
     if options.compat_attributes:
         number = DeviceAttribute(int_=device.nodes[0].id) if options.group_by is MemoryGroupBy.NUMA else None
         names |= {"resource.kubernetes.io/pageSize": page_size, "resource.kubernetes.io/hugeTLB": huge}
-        names |= dict.fromkeys(("dra.cpu/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode"), number)
+        names |= dict.fromkeys(_NUMA_NODE_ELSEWHERE, number)
     if device.socket is not None:
         names[SOCKET] = DeviceAttribute(int_=device.socket)
     return ((name, value) for name, value in names.items() if value is not None)

@@ -105,9 +105,9 @@ def test_the_numa_node_is_a_number_or_a_list_of_it_and_its_near_ones() -> None:
 
 
 def test_names_of_other_drivers_come_on_demand() -> None:
-    theirs = ("dra.cpu/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
+    theirs = ("dra.memory/numaNode", "dra.cpu/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
     compat = MemoryOptions(compat_attributes=True)
-    assert [attribute(compat, "memory-numa1", name) for name in theirs] == [DeviceAttribute(int_=1)] * 3
+    assert [attribute(compat, "memory-numa1", name) for name in theirs] == [DeviceAttribute(int_=1)] * 4
     assert attribute(compat, "hugepages-1g-numa1", "resource.kubernetes.io/pageSize") == DeviceAttribute(string="1g")
     assert attribute(compat, "hugepages-1g-numa1", "resource.kubernetes.io/hugeTLB") == DeviceAttribute(bool_=True)
     assert not set(devices(NUMA)["memory-numa1"].attributes) & {*theirs, "resource.kubernetes.io/pageSize"}
