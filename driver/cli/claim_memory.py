@@ -36,6 +36,9 @@ from dranode.driver.plugins import load_installed
 _MIB: Final = 1 << 20
 Key = tuple[str, str]
 
+UNSEEN: Final = "no container of it can be looked into"
+"""The word on a claim of which no container is to be seen."""
+
 
 class _Container(msgspec.Struct, frozen=True):
     """A container whose claims say which memory it gets."""
@@ -90,21 +93,25 @@ def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str
             "ok": container_has_memory(each.claims, each.expected, actual),
         }
         for claim, _ in each.claims:
-            found.setdefault((claim.driver, claim.record.uid), []).append(document)
-    return {key: {"ok": _all_ok(containers), "containers": containers} for key, containers in found.items()}
+            found.setdefault(_key(claim), []).append(document)
+    # Those of claims of which no container is seen have none here.
+    said = {key: found.get(key, []) for key in (*found, *(_key(each) for each in claims if _says_memory(each)))}
+    return {key: {"ok": _all_ok(containers), "containers": containers} for key, containers in said.items()}
 
 
 def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, list[dict[str, Any]]]:
     """Return what the containers of claims that hold memory use of it, by driver and UID of the claim.
 
-    A container with several such claims is named with each: memory does not say by which claim it was had.
+    A container with several such claims is named with each: memory does not say by which claim it was had. A claim of
+    which no container is seen has none.
 
     Raises:
         MachineError: `/proc` does not show the claims' processes.
     """
     reader = UsageReader(root, Cgroups(root))
-    used: dict[Key, list[dict[str, Any]]] = {}
-    for each in _containers(root, [claim for claim in claims if claim.held is not None and claim.held.nodes]):
+    holding = [claim for claim in claims if claim.held is not None and claim.held.nodes]
+    used: dict[Key, list[dict[str, Any]]] = {_key(claim): [] for claim in holding}
+    for each in _containers(root, holding):
         for claim, held in each.claims:
             if held is None:
                 continue
@@ -121,7 +128,7 @@ def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, li
                     for size, given in held.hugepages
                 },
             }
-            used.setdefault((claim.driver, claim.record.uid), []).append(document)
+            used.setdefault(_key(claim), []).append(document)
     return used
 
 
@@ -129,6 +136,8 @@ def draw_memory(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Print of each claim, by its name, which memory its containers should have and have."""
     table = columns("claim", "pod", "memory from nodes", "comes from", "huge pages", "may have", "")
     for name, verified in rows:
+        if verified["unseen"]:
+            table.add_row(name, *[""] * 5, UNSEEN)
         for each in verified["containers"]:
             word = {True: "yes", False: "[red]NO", None: "not seen"}[each["ok"]]
             expected, actual = each["expected"], each["found"]
@@ -170,6 +179,14 @@ def _containers(root: Root, claims: Sequence[RecordedClaim]) -> Iterator[_Contai
             yield _Container(seen, pods.get(seen.pod, seen.pod), theirs, expected)
 
 
+def _key(claim: RecordedClaim) -> Key:
+    return claim.driver, claim.record.uid
+
+
+def _says_memory(claim: RecordedClaim) -> bool:
+    return claim.held is not None and bool(expected_memory((claim.held,)))
+
+
 def _document(effective: Effective) -> dict[str, Any]:
     pages = {page_size_name(size): _bytes(limit) for size, limit in effective.hugepages}
     return {"nodes": None if effective.nodes is None else str(effective.nodes), "hugepages": pages}
@@ -182,7 +199,7 @@ def _bytes(limit: int) -> int | None:
 
 def _all_ok(containers: Iterable[Mapping[str, Any]]) -> bool | None:
     verdicts = [each["ok"] for each in containers]
-    return False if False in verdicts else None if None in verdicts else True
+    return False if False in verdicts else None if None in verdicts or not verdicts else True
 
 
 def _sum(values: Mapping[str, float] | None) -> int | None:

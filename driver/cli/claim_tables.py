@@ -61,12 +61,18 @@ def draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None
 
 
 def _once(verified: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each container once, though claims of one name are on record with several drivers."""
+    """Yield each container once, though claims of one name are on record with several drivers.
+
+    So is that no container of a claim was seen (`unseen`).
+    """
     seen: set[str] = set()
+    unseen: set[str] = set()
     for name, document in verified:
         fresh = [each for each in document["containers"] if each["cgroup"] not in seen]
         seen.update(each["cgroup"] for each in fresh)
-        yield name, {**document, "containers": fresh}
+        yield name, {**document, "containers": fresh, "unseen": not document["containers"] and name not in unseen}
+        if not document["containers"]:
+            unseen.add(name)
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -225,7 +225,7 @@ def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Con
         # A claim may be on record with several drivers, and what it holds of the CPUs is one's alone.
         if row["held"] and row["uid"] in used:
             row["usage"] = used[row["uid"]]
-        elif "memory_usage" not in row:
+        elif not row.get("memory_usage"):
             row["usage_unseen"] = _why_unseen(row)
 
 
@@ -235,6 +235,8 @@ def _why_unseen(row: Mapping[str, Any]) -> str:
         return "its row is damaged, so it is not known what it holds"
     if row["held"]:
         return "a process of its pods cannot be looked into; try as root"
+    if "memory_usage" in row:
+        return "no container of it can be looked into"
     return f"it holds no CPUs, and no cgroup says what is done with devices of {row['driver']}; their own tools do"
 
 

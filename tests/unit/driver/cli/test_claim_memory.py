@@ -105,6 +105,19 @@ def test_a_container_is_not_wrong_by_some_of_its_claims_where_another_does_not_s
     )
 
 
+def test_a_claim_of_which_no_container_is_seen_is_said_to_have_none(machine: RecordedMachine) -> None:
+    prepare(machine, MEMORY)
+    assert memory(machine) == ({"ok": None, "containers": []}, None)
+    local_cpus(machine)
+    looked = " ".join(machine.table("--verify").split())
+    assert looked.count("default/a no container of it can be looked into") == 1
+    prepared = {row["driver"]: row for row in machine.run("--usage", "--seconds", "0.1")[0]}
+    assert (prepared["dra.memory"]["memory_usage"], prepared["dra.memory"]["usage_unseen"]) == (
+        [],
+        "no container of it can be looked into",
+    )
+
+
 def test_a_limit_that_nobody_can_read_is_not_right(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     container(machine)
