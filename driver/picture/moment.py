@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from dranode.driver.core.api.names import qualified
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import AllocationResult
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.picture.devices import PoolKey, Published, Tally
@@ -64,12 +65,13 @@ def _fragmented(
     """The units of which as much is free on the node as a whole box has, while no box is free."""
     total: dict[str, dict[int, Tally]] = defaultdict(dict)
     free: dict[str, dict[int, Tally]] = defaultdict(dict)
+    in_steps = _in_steps(node)
     for device in node.devices:
         # Devices that draw on counters overlap: their number says nothing.
         is_counted = device.published and device.key.driver not in unknown
         if device.numa is None or device.key in what.draws or not is_counted:
             continue
-        for unit, amount, remaining in _amounts(device, consumed.get(device.key)):
+        for unit, amount, remaining in _amounts(device, consumed.get(device.key), in_steps):
             total[unit][device.numa] = total[unit].get(device.numa, 0) + amount
             free[unit][device.numa] = free[unit].get(device.numa, 0) + remaining
     for unit, boxes in total.items():
@@ -79,7 +81,25 @@ def _fragmented(
             yield unit
 
 
-def _amounts(device: FleetDevice, consumed: Mapping[str, Tally] | None) -> Iterator[tuple[str, Tally, Tally]]:
+def _in_steps(node: FleetNode) -> frozenset[str]:
+    """Return the capacities that devices of the node share out in different steps, such as memory and huge pages.
+
+    One of them is of no use to who asks for the other, so they are not added up.
+    """
+    steps: dict[str, set[Quantity | None]] = defaultdict(set)
+    for device in node.devices:
+        for name in device.capacity if device.shared else ():
+            steps[_unit(device, name)].add(device.steps.get(name))
+    return frozenset(unit for unit, different in steps.items() if len(different) > 1)
+
+
+def _unit(device: FleetDevice, name: str) -> str:
+    return qualified(name.removeprefix(f"{device.key.driver}/"), device.key.driver)
+
+
+def _amounts(
+    device: FleetDevice, consumed: Mapping[str, Tally] | None, in_steps: Collection[str]
+) -> Iterator[tuple[str, Tally, Tally]]:
     """Unit, amount, and what is free of it."""
     usable = not device.closed
     if not device.shared:
@@ -89,4 +109,5 @@ def _amounts(device: FleetDevice, consumed: Mapping[str, Tally] | None) -> Itera
         plain = name.removeprefix(f"{device.key.driver}/")
         taken = 0 if consumed is None else consumed.get(plain, amount.value)
         remaining = max(0, amount.value - taken) if usable else 0
-        yield qualified(plain, device.key.driver), amount.value, remaining
+        unit, step = _unit(device, name), device.steps.get(name)
+        yield f"{unit} in steps of {step}" if step and unit in in_steps else unit, amount.value, remaining

@@ -4,6 +4,8 @@ import pytest
 
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import (
+    CapacityRequestPolicy,
+    CapacityRequestPolicyRange,
     Counter,
     CounterSet,
     Device,
@@ -37,6 +39,17 @@ def cpus(numa: int, **fields: object) -> Device:
 
 def gpu(number: int) -> Device:
     return Device(name=f"gpu-{number}", attributes={"numa": DeviceAttribute(int_=number // 2)})
+
+
+def memory(numa: int, step: str) -> Device:
+    only = CapacityRequestPolicyRange(min=Quantity(step), step=Quantity(step))
+    policy = CapacityRequestPolicy(default=Quantity(step), valid_range=only)
+    return Device(
+        name=f"memory-{step}-{numa}",
+        attributes={"numaNode": DeviceAttribute(int_=numa)},
+        capacity={"size": DeviceCapacity(value=Quantity("8Gi"), request_policy=policy)},
+        allow_multiple_allocations=True,
+    )
 
 
 def standing(devices: list[Device], *claims: FleetClaim, counters: int = 0) -> FleetMoment:
@@ -82,6 +95,24 @@ def test_whole_devices_are_fragmented_by_number_and_tainted_ones_are_not_free() 
     taint = (DeviceTaint(key="k", effect="NoSchedule"),)
     boxes = [cpus(0, taints=taint), cpus(1), cpus(2)]
     assert standing(boxes, claim("numa-1", 4), claim("numa-2", 4)).fragmented == {"n": ("d/cpu",)}
+
+
+@pytest.mark.parametrize(
+    ("held", "units"),
+    [
+        ({"memory-1Gi-0": 4, "memory-1Gi-1": 4}, ("d/size in steps of 1Gi",)),
+        ({"memory-1Mi-0": 1, "memory-1Gi-1": 1}, ()),  # of each, a NUMA node has all
+    ],
+)
+def test_what_is_shared_out_in_different_steps_is_fragmented_each_by_itself(
+    held: dict[str, int], units: tuple[str, ...]
+) -> None:
+    devices = [memory(numa, step) for step in ("1Mi", "1Gi") for numa in range(2)]
+    claims = [
+        FleetClaim(device, shares=(DeviceShare(DeviceKey("d", "n", device), {"size": Quantity(f"{gib}Gi")}),))
+        for device, gib in held.items()
+    ]
+    assert standing(devices, *claims).fragmented.get("n", ()) == units
 
 
 def test_one_box_is_never_fragmented() -> None:
