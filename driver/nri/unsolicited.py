@@ -139,14 +139,15 @@ class Unsolicited(msgspec.Struct):
         """Return whether masks have waited so long that a reconnection has to mend them; a true answer is noted.
 
         So it is once ledger and hardware can be read again: of containers that were taken in meanwhile only the runtime
-        knows all that shows whose they are, and it says that once a connection. An instance that waits for its time
-        needs one for that reason as well, and for no other: no other instance can tell it.
+        knows all that shows whose they are, and it says that once a connection. Before that it would say it in vain,
+        and containers that are created between two connections are held to nothing. An instance that waits for its
+        time needs one for that reason as well, and for no other: no other instance can tell it.
         """
         containers, runtime = self.enforced.containers, self.enforced.status.runtime
         if runtime is None or not (self.instance.active or containers.unsure):
             return False
         now = self.enforced.clock()
-        if containers.unsure and self._snapshot().unread is None:
+        if containers.clarified(self._snapshot()):
             log.warning(
                 "runtime=%s: reconnecting, because containers came while ledger or hardware was unread", runtime
             )

@@ -46,7 +46,9 @@ class Containers:
         self._sandboxes: dict[str, set[str]] = {}
         # Containers that belong to the shared pool by the settled snapshot.
         self._pooled: set[str] = set()
+        # Those that came while a ledger was unread: that of a driver which decides about CPUs, or about memory alone.
         self._unsure: set[str] = set()
+        self._memory_unsure: set[str] = set()
         self._unheard: set[str] = set()
         self._denied: set[str] = set()
         self.settled: HeldSnapshot | None = None
@@ -86,12 +88,18 @@ class Containers:
     @property
     def certain(self) -> bool:
         """Return whether the claims of every container are certain."""
-        return not (self._unsure or self._unheard)
+        return not (self.unsure or self._unheard)
 
     @property
     def unsure(self) -> bool:
         """Return whether there are containers that were taken in while a ledger could not be read."""
-        return bool(self._unsure)
+        return bool(self._unsure or self._memory_unsure)
+
+    def clarified(self, snapshot: HeldSnapshot) -> bool:
+        """Return whether there are such containers, and the ledger that was unread then has been read by now."""
+        return bool(
+            (self._unsure and snapshot.unread is None) or (self._memory_unsure and snapshot.memory_unread is None)
+        )
 
     @property
     def unheard(self) -> tuple[Pinned, ...]:
@@ -149,7 +157,8 @@ class Containers:
             self._drop(key)
             self._enter(pinned)
         self._all[key] = pinned
-        (self._unsure.add if pinned.unsure or pinned.memory_unsure else self._unsure.discard)(key)
+        (self._unsure.add if pinned.unsure else self._unsure.discard)(key)
+        (self._memory_unsure.add if pinned.memory_unsure else self._memory_unsure.discard)(key)
         (self._unheard.add if pinned.unheard else self._unheard.discard)(key)
         (self._denied.add if pinned.denied else self._denied.discard)(key)
 
@@ -166,6 +175,7 @@ class Containers:
             return
         self._pooled.discard(key)
         self._unsure.discard(key)
+        self._memory_unsure.discard(key)
         self._unheard.discard(key)
         self._denied.discard(key)
         _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)

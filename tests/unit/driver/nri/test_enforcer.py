@@ -13,6 +13,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import DriftRepaired, Occurrence
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.mending import REPAIRS
@@ -257,6 +258,33 @@ def test_the_drivers_own_container_is_pinned_without_a_word(caplog: pytest.LogCa
     enforcer.synchronize((own, other))
     assert "of pod default/p4 had no CPU set and is pinned now" in caplog.text
     assert enforcer.status().unpinned == 1
+
+
+def test_containers_that_came_while_the_memory_ledger_was_unread_are_asked_for_again_once_it_is_read() -> None:
+    unread = replace(HELD, memory_unread=Unread("the ledger of dra.memory is damaged"))
+    node = Node(now=unread)
+    enforcer = Enforcer(node, HostRoot())
+    enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
+    enforcer.synchronize((OTHER,))
+    # A new connection would bring nothing new: CPUs are read, and memory is as unread as before.
+    assert (enforcer.is_certain(), enforcer.unsolicited.reconnection_due()) == (False, False)
+    node.now = HELD
+    assert enforcer.unsolicited.reconnection_due()
+    enforcer.synchronize((OTHER,))
+    assert (enforcer.is_certain(), enforcer.unsolicited.reconnection_due()) == (True, False)
+
+
+def test_containers_that_came_while_no_ledger_was_read_are_asked_for_again_with_each_that_is() -> None:
+    damaged = Unread("it is damaged")
+    none_read = replace(HELD, unread=damaged, memory_unread=damaged)
+    node = Node(now=none_read)
+    enforcer = Enforcer(node, HostRoot())
+    enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.1"))
+    enforcer.synchronize((OTHER,))
+    for node.now in (none_read, replace(HELD, memory_unread=damaged), HELD):
+        due = enforcer.unsolicited.reconnection_due()
+        enforcer.synchronize((OTHER,))
+        assert (due, enforcer.unsolicited.reconnection_due()) == (node.now.unread is None, False)
 
 
 STRANGER = replace(MINE, id="c3", pod=PodSandbox("s3", "p3", "default", "p3"), started=True)
