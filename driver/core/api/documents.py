@@ -16,7 +16,7 @@ import msgspec
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.unknown_fields import field_names
+from dranode.driver.core.api.unknown_fields import field_names, words_at
 
 T = TypeVar("T")
 
@@ -41,6 +41,7 @@ _learned: Final[set[type]] = set()
 _learning: Final = threading.Lock()
 _NULL: Final = "got `null`"
 _UNKNOWN: Final = "contains unknown field "
+_NO_WORD: Final = "Invalid enum value "
 _AT: Final = r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$"
 
 
@@ -144,7 +145,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
-    """Convert an error of msgspec: the path comes first, and an unknown field is followed by the known ones."""
+    """Convert an error of msgspec: the path comes first, and an unknown field or word is followed by the known ones."""
     text = str(error)
     match = re.search(_AT, text)
     path = match["path"] if match else ""
@@ -152,6 +153,8 @@ def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
     if sentence.startswith(_UNKNOWN):
         names = ", ".join(field_names(kind, path))
         sentence += f"; there are {names}" if names else ""
+    elif sentence.startswith(_NO_WORD) and (words := words_at(kind, path)):
+        sentence = f"{sentence.removeprefix(_NO_WORD)} is not {' or '.join(words)}"
     return DocumentError(sentence, path.replace("[...]", "{}"))
 
 

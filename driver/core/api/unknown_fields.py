@@ -21,11 +21,29 @@ class UnknownField(NamedTuple):
 
 def field_names(kind: Any, path: str) -> tuple[str, ...]:
     """Return the fields that documents of `kind` have at `path` (`spread`, `devices[0].edits`); none if unclear."""
+    structs = [each for each in _types_at(kind, path) if isinstance(each, msgspec.inspect.StructType)]
+    return tuple(field.encode_name for field in structs[0].fields) if len(structs) == 1 else ()
+
+
+def words_at(kind: Any, path: str) -> tuple[str, ...]:
+    """Return the words that documents of `kind` may have at `path` (`policy`); none if these are not listed."""
+    words: list[str] = []
+    for each in _types_at(kind, path):
+        match each:
+            case msgspec.inspect.EnumType():
+                words += (str(member.value) for member in each.cls)
+            case msgspec.inspect.LiteralType():
+                words += map(str, each.values)
+            case _:
+                pass
+    return tuple(words)
+
+
+def _types_at(kind: Any, path: str) -> list[msgspec.inspect.Type]:
     infos = [msgspec.inspect.type_info(kind)]
     for step in re.finditer(_STEP, f".{path}" if path and path[0] != "[" else path):
         infos = [inner for info in infos for each in _members(info) for inner in _step(each, step["field"])]
-    structs = [each for info in infos for each in _members(info) if isinstance(each, msgspec.inspect.StructType)]
-    return tuple(field.encode_name for field in structs[0].fields) if len(structs) == 1 else ()
+    return [each for info in infos for each in _members(info)]
 
 
 def _members(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:

@@ -13,8 +13,10 @@ from dranode.driver.core.api.documents import decode, decode_json
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.gpu.config import GPUConfig
+from dranode.memory.config import MemoryConfig
 from dranode.sim.fleet.node_kinds import NodeKind
 
+MEMORY = {"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig"}
 GPU = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
 CPU_FIELDS = "cpuset, threads, l3, spread, sharing, cfsQuota, memory"
 EDITED = {"cdiVersion": "0.6.0", "kind": "a/b", "devices": [{"name": "d", "containerEdits": {"environment": []}}]}
@@ -42,6 +44,21 @@ def test_an_unknown_field_is_refused_with_those_that_there_are(kind: Any, docume
         with pytest.raises(DocumentError) as raised:
             read(kind, document)
         assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "document", "message"),
+    [
+        (MemoryConfig, {**MEMORY, "policy": "strict"}, "'strict' is not bind or interleave or weighted or preferred"),
+        (MemoryConfig, {**MEMORY, "kind": "CPUConfig"}, "'CPUConfig' is not MemoryConfig"),
+        (dict[str, MemoryConfig], {"a": {**MEMORY, "sharing": "all"}}, "'all' is not container or pod"),
+    ],
+)
+def test_an_unknown_word_is_refused_with_those_that_there_are(kind: Any, document: Any, message: str) -> None:
+    for read in (decode, lambda kind, document: decode_json(kind, msgspec.json.encode(document))):
+        with pytest.raises(DocumentError) as raised:
+            read(kind, document)
+        assert str(raised.value).endswith(message)
 
 
 @pytest.mark.parametrize(
