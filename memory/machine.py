@@ -28,7 +28,7 @@ class MemoryNode(msgspec.Struct, frozen=True):
         pools: its huge pages, by page size in bytes.
         socket: the package of its CPUs; None if the kernel reports none, or its CPUs are of several.
         cpus: whether it has CPUs that are online.
-        near: the other nodes at the least distance, of the same socket where that is known.
+        near: the other nodes with CPUs at the least distance, of the same socket where that is known.
         unseen: bytes that may be huge pages of which it does not show how many it has.
     """
 

@@ -203,13 +203,17 @@ class _MemoryReader:
         return cpus & self._online if self._online else cpus
 
     def _near(self, number: int) -> tuple[int, ...]:
-        """Return the other nodes at the least distance, without those that are known to be of another socket."""
+        """Return the other nodes with CPUs at the least distance, without those that are known to be of another socket.
+
+        Memory without CPUs is in no device, and is near nodes of several sockets.
+        """
         row = (self._text(f"{_NODES}/node{number}/distance") or "").split()
         online = [*self._list(f"{_NODES}/online")] or self._numbers
         # The row has a distance for each node that is online, by number (drivers/base/node.c).
         if len(row) != len(online) or not all(map(_NUMBER.fullmatch, row)):
             return ()
-        distances = {node: int(each) for node, each in zip(online, row, strict=True) if node != number}
+        others = {node: int(each) for node, each in zip(online, row, strict=True) if node != number}
+        distances = {node: distance for node, distance in others.items() if self._cpus_of(node)}
         near = (node for node, distance in distances.items() if distance == min(distances.values()))
         mine = self._socket(number)
         return tuple(node for node in near if mine is None or self._socket(node) in (None, mine))

@@ -250,11 +250,24 @@ class TestPlaces:
     def test_a_node_whose_socket_is_unknown_may_be_near(self) -> None:
         files = {
             **one_node(distance="10 20"),
-            **node_files(1, "", distance="20 10"),
+            **node_files(1, "2-3", distance="20 10"),
+            f"{CPU}/online": "0-3",
             f"{NODE}/online": "0-1",
             f"{CPU}/cpu0/topology/physical_package_id": "0",
         }
         assert [(node.socket, node.near) for node in read(files).nodes] == [(0, (1,)), (None, (0,))]
+
+    def test_memory_without_cpus_is_near_none_and_in_the_way_of_none(self) -> None:
+        # Two nodes of a socket, and memory that is attached by CXL, nearer to each than the other.
+        files = {
+            **one_node(distance="10 20 14"),
+            **node_files(1, "2-3", distance="20 10 16"),
+            **node_files(2, "", distance="14 16 10"),
+            f"{CPU}/online": "0-3",
+            f"{NODE}/online": "0-2",
+            **{f"{CPU}/cpu{cpu}/topology/physical_package_id": "0" for cpu in range(4)},
+        }
+        assert [node.near for node in read(files).nodes][:2] == [(1,), (0,)]
 
     def test_distances_of_sparse_nodes_stand_in_the_order_of_those_online(self) -> None:
         files = {
