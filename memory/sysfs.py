@@ -147,9 +147,10 @@ class _MemoryReader:
     def _promised_elsewhere(self, size: int) -> int | None:
         """Return how many pages are promised outside pods and not used yet; None if that was not seen."""
         path = f"{_MACHINE_POOLS}/{folder_of(size)}/resv_hugepages"
-        # Asked for first: what a pod touches meanwhile is promised no more.
+        # Pods touch and map pages meanwhile: before, what is touched was theirs, and afterwards what is mapped.
         by_pods = pods_promised(self._root, size)
         promised = self._number(path)
+        by_pods = max(by_pods, pods_promised(self._root, size)) if promised else by_pods
         if promised is None:
             self._warnings.append(
                 f"huge pages of {size // KIB} kB may be promised to processes that have not used them yet, and are not "

@@ -313,6 +313,37 @@ class Broken:
         return getattr(self._root, name)
 
 
+class Mapping(Broken):
+    """A machine on which a pod maps 4 pages while the number of promised ones is read, or touches them before."""
+
+    maps = True
+
+    def read_bytes(self, path: str) -> bytes:
+        if path == self._path:
+            self.maps = not self.maps
+            return b"4\n"
+        if path.endswith("rsvd.current"):
+            return str(0 if self.maps else 4 * HUGE).encode()
+        return self._root.read_bytes(path)
+
+
+@pytest.mark.parametrize("maps", [True, False])
+def test_what_a_pod_maps_or_touches_meanwhile_is_not_taken_for_others(*, maps: bool) -> None:
+    whole = machine(
+        {
+            **one_node(),
+            **pages(0, 2048, 10),
+            f"{MACHINE_POOL}/nr_hugepages": "10",
+            f"{MACHINE_POOL}/resv_hugepages": "",
+            "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.rsvd.current": "",
+            "sys/fs/cgroup/kubepods.slice/hugetlb.2MB.current": "0",
+        }
+    )
+    root = Mapping(whole, f"{MACHINE_POOL}/resv_hugepages")
+    root.maps = maps
+    assert read_memory(root).nodes[0].pools[HUGE] == PagePool(10)  # type: ignore[arg-type] # it has what a root has
+
+
 @pytest.mark.parametrize(
     "path",
     [
