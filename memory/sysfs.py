@@ -129,9 +129,12 @@ class _MemoryReader:
                 continue
             self._counted[size] += total
             surplus = self._surplus(pages, size, total)
+            # Pods take and free pages meanwhile: what they have before or afterwards is theirs.
+            before = pod_pages(self._root, size, node) if total else 0
             used = self._used(pages, size, total)
-            known = pod_pages(self._root, size, node) if used else 0
-            if known is None:
+            after = pod_pages(self._root, size, node) if used else 0
+            known = None if before is None or after is None else max(before, after)
+            if used and known is None:
                 self._warnings.append(
                     f"{used} huge pages of {size // KIB} kB are in use on NUMA node {node}, and the cgroups do not say "
                     "whether by pods: they are not handed out"

@@ -313,6 +313,26 @@ class Broken:
         return getattr(self._root, name)
 
 
+class Exiting(Broken):
+    """A machine on which a pod frees 4 pages after the number of free ones is read, or takes them before."""
+
+    exits = True
+
+    def read_bytes(self, path: str) -> bytes:
+        if path == self._path:
+            self.exits = not self.exits
+        if path == STATS[0]:
+            return f"total=0 N0={4 * HUGE if self.exits else 0}\n".encode()
+        return self._root.read_bytes(path)
+
+
+@pytest.mark.parametrize("exits", [True, False])
+def test_what_a_pod_frees_or_takes_meanwhile_is_not_taken_for_others(*, exits: bool) -> None:
+    root = Exiting(machine({**one_node(), **pages(0, 2048, 10, free=6), STATS[0]: ""}), f"{POOL}/free_hugepages")
+    root.exits = exits
+    assert read_memory(root).nodes[0].pools[HUGE] == PagePool(10)  # type: ignore[arg-type] # it has what a root has
+
+
 class Mapping(Broken):
     """A machine on which a pod maps 4 pages while the number of promised ones is read, or touches them before."""
 
