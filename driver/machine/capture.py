@@ -49,7 +49,8 @@ _CAPTURED: Final = {
     "sys/class/kfd/kfd/topology/nodes/*": "gpu_id name properties mem_banks/*/properties io_links/*/properties"
     " p2p_links/*/properties",
     "sys/module/*": "version srcversion",
-    "proc": "devices",
+    # Of a kernel without NUMA, which has no folder for its one node.
+    "proc": "devices meminfo",
     "proc/driver/nvidia": "version params gpus/*/information gpus/*/numa_status"
     " capabilities/* capabilities/mig/* capabilities/gpu*/mig/* capabilities/gpu*/mig/gi*/*"
     " capabilities/gpu*/mig/gi*/ci*/*",

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from dranode.driver.core.api.errors import MachineError
+from dranode.driver.machine.capture import record
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.devices import memory_devices
@@ -121,6 +122,17 @@ class TestNodes:
         }
         (node,) = read(files).nodes
         assert (node.id, node.total, node.pools, node.cpus) == (0, 2 * GIB, {HUGE: PagePool(4)}, True)
+
+    def test_a_capture_has_the_memory_of_a_machine_without_numa(self) -> None:
+        names = ("nr", "free", "surplus", "resv")
+        files = {
+            f"{CPU}/online": "0-1",
+            "proc/meminfo": "MemTotal:        2097152 kB\n",
+            **{f"{MACHINE_POOL}/{name}_hugepages": "4" if name in ("nr", "free") else "0" for name in names},
+        }
+        recording = record(machine(files))
+        captured = machine({path: content.decode() for path, content in recording.files.items()})
+        assert read_memory(captured) == read(files)
 
     def test_without_numa_and_meminfo_nothing_is_known(self) -> None:
         with pytest.raises(MachineError, match="neither /sys/devices/system/node nor /proc/meminfo says"):
