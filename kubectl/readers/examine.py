@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.api.errors import DranodeError, MachineError, UsageError
 from dranode.driver.core.claims.hardware_report import HardwareProblem
 from dranode.driver.core.claims.options import DriverOption
 from dranode.driver.core.claims.plugin import Plugin
@@ -58,6 +58,7 @@ def judged_options(
     loaded = load_plugins(drivers, root, options)
     plugins: list[Plugin] = []
     refusals: list[str] = []
+    unread: list[str] = []
     own = [each for name in drivers for each in declared().of(name)]
     reserving = [each for each in own if each.option.reserves]
     sharing: set[str] = set()
@@ -67,6 +68,9 @@ def judged_options(
     for name, plugin in zip(dict.fromkeys(drivers), loaded, strict=True):
         try:
             inventory = plugin.discover()
+        except MachineError as error:
+            unread.append(f"{plugin.driver} hands out nothing: {error}")
+            continue
         except DranodeError as error:
             refusals.append(f"{plugin.driver} does not start: {error}")
             continue
@@ -94,6 +98,7 @@ def judged_options(
         cdi_dir=str(options["cdi_dir"]),
         nri_socket="" if options["nri_socket"] == "none" else str(options["nri_socket"]),
         refusals=tuple(refusals),
+        unread=tuple(unread),
         problems=tuple(problems),
         oddities=tuple(oddities),
         holding_pages=tuple(holding_pages),

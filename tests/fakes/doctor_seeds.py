@@ -140,6 +140,11 @@ def left_over_spec(node: FakeNode) -> None:
     db.close()
 
 
+def garbled_memory(node: FakeNode) -> None:
+    node.drivers = ("cpu", "memory")
+    node.write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "many\n")
+
+
 def reserved_nowhere(node: FakeNode) -> None:
     node.options.update(reserved_cpus="0-99")
     node.kubelet()

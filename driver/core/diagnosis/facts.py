@@ -68,6 +68,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
         cdi_dir: `--cdi-dir`.
         nri_socket: `--nri-socket`; empty for none.
         refusals: why a driver would not start with these options on this machine, one sentence each.
+        unread: why a driver cannot read this machine, one sentence each.
         problems: what the drivers say of the machine.
         oddities: what they log of it: what is odd, or not to be seen, and what they made of it, one sentence each.
         holding_pages: the names of those that hold containers to huge pages on this machine.
@@ -86,6 +87,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
     cdi_dir: str = "/var/run/cdi"
     nri_socket: str = "/var/run/nri/nri.sock"
     refusals: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     problems: tuple[HardwareProblem, ...] = ()
     oddities: tuple[str, ...] = ()
     holding_pages: tuple[str, ...] = ()

@@ -20,6 +20,16 @@ def options_refused(facts: Facts) -> Iterator[Fault]:
         yield Fault(sentence, "change the option, or see what `dranode machine show` says of this machine")
 
 
+def hardware_unread(facts: Facts) -> Iterator[Fault]:
+    """A driver cannot read the machine, so it is not ready and hands out nothing."""
+    for sentence in facts.options.unread:
+        yield Fault(
+            sentence,
+            "mend it on the machine, or look at what of its /sys and /proc is mounted into the driver's pod, which "
+            "tries again every second",
+        )
+
+
 def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
     """The CPU manager of kubelet and the driver would set the same cgroups."""
     kubelet = facts.kubelet

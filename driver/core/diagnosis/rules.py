@@ -26,6 +26,7 @@ _STOPS, _WARNS = Severity.STOPS, Severity.WARNS
 
 RULES: Final = (
     Rule("options-refused", _STOPS, node.options_refused),
+    Rule("hardware-unread", _STOPS, node.hardware_unread),
     Rule("variable-unknown", _STOPS, system.unknown_variable),
     Rule("hardware-odd", _WARNS, node.hardware_odd),
     Rule("kubelet-config-invalid", _STOPS, node.config_invalid),
