@@ -108,6 +108,13 @@ def memory_left_out(machine: MachineMemory, options: MemoryOptions) -> Iterator[
     alone = CPUSet(node.id for node in machine.nodes if not node.cpus)
     if alone:
         yield f"NUMA nodes {alone} have memory and no CPU: they are in no device"
+    whole = CPUSet(
+        node.id
+        for node in machine.nodes
+        if node.cpus and (node.id, ORDINARY) in options.reserved and _handed_out(node, ORDINARY, options) < MIB
+    )
+    if whole:
+        yield f"no ordinary memory of NUMA nodes {whole} is handed out: --reserved-memory keeps all beside huge pages"
     lost = CPUSet(node.id for node in machine.nodes if node.cpus and node.socket is None)
     if lost and options.group_by is MemoryGroupBy.SOCKET:
         yield f"NUMA nodes {lost} are in no device: the kernel tells no package for them, or several"

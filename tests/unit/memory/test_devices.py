@@ -9,7 +9,7 @@ from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
-from dranode.memory.options import MemoryGroupBy, MemoryOptions, parse_reserved
+from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions, parse_reserved
 from dranode.memory.sysfs import read_memory
 from tests.fakes.memory import GIB, MIB
 
@@ -121,6 +121,19 @@ def test_claims_count_against_the_node_by_the_resource_of_their_page_size() -> N
     assert mapping is not None
     assert (mapping.capacity_key, str(mapping.capacity_multiplier)) == ("size", "1")
     assert devices(NUMA)["memory-numa0"].node_allocatable_resources == {}
+
+
+def test_a_node_of_which_all_that_huge_pages_leave_is_reserved_is_named() -> None:
+    machine = MachineMemory((MemoryNode(0, 4 * GIB, {2 * MIB: PagePool(1024)}), MemoryNode(1, 4 * GIB)))
+    for reserved, said in ((3 * GIB, True), (2 * GIB - MIB, False)):
+        options = MemoryOptions(reserved={(0, ORDINARY): reserved, (1, ORDINARY): GIB})
+        names = [device.name for device in memory_devices(machine, options)]
+        assert ("memory-numa0" not in names) is said
+        assert (
+            list(memory_left_out(machine, options))
+            == ["no ordinary memory of NUMA nodes 0 is handed out: --reserved-memory keeps all beside huge pages"]
+            * said
+        )
 
 
 def test_memory_without_cpus_is_in_no_device_and_named() -> None:
