@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from _thread import allocate_lock
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader, find_spec, spec_from_loader
@@ -24,8 +25,6 @@ _UNTOUCHED: Final = frozenset(
         "textwrap",
         # for the lines of a source file in a traceback
         "tokenize",
-        # what msgspec says of types, for JSON Schemas
-        "msgspec.inspect",
         # the colours of tracebacks from Python 3.14 on, which bring dataclasses and inspect
         "_colorize",
         # gRPC's other interface, in commands
@@ -44,25 +43,35 @@ _UNTOUCHED: Final = frozenset(
 _EXTENSIONS: Final = "typing_extensions"
 
 
-# Eight regular expressions, 2 ms; uuid, which msgspec loads, asks it for the name of the system.
-_PLATFORM: Final = "platform"
+# Modules of which another one, named here, needs a part while it is being loaded: uuid asks for the name of the system,
+# and platform makes eight regular expressions, 2 ms; msgspec.inspect has 36 classes that describe types, for errors.
+_IN_PART: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "platform": ("uuid", {"system": lambda: os.uname().sysname}),
+    "msgspec.inspect": ("msgspec", {}),
+}
+_whole: Final = allocate_lock()
 
 
-class _SystemName:
-    """Loads a `platform` that knows the name of the system; the first who asks it for more gets all of it."""
+class _InPart:
+    """Loads a part of a module; the first who asks for more gets all of it, in any thread."""
+
+    def __init__(self, part: Mapping[str, Any]) -> None:
+        self._part = part
 
     @staticmethod
     def create_module(spec: ModuleSpec) -> None:
         """Leave the module to Python."""
 
-    @staticmethod
-    def exec_module(module: ModuleType) -> None:
-        def more(name: str) -> Any:
-            if sys.modules.get(_PLATFORM) is module:
-                del sys.modules[_PLATFORM]
-            return getattr(import_module(_PLATFORM), name)
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
 
-        vars(module).update(system=lambda: os.uname().sysname, __getattr__=more)
+        def more(attribute: str) -> Any:
+            with _whole:
+                if sys.modules.get(name) is module:
+                    del sys.modules[name]
+            return getattr(import_module(name), attribute)
+
+        vars(module).update(self._part, __getattr__=more)
 
 
 # Its classes are there in C and, for Pythons without, in Python; until 3.11 each start makes both: 1.5 ms.
@@ -94,8 +103,9 @@ class _Deferred:
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == _EXTENSIONS and _is_loading("msgspec"):
             raise ModuleNotFoundError(f"{name} has nothing that this Python's typing lacks", name=name)
-        if name == _PLATFORM and _is_loading("uuid"):
-            return spec_from_loader(name, _SystemName)  # type: ignore[arg-type]
+        asking, part = _IN_PART.get(name, ("", {}))
+        if asking and _is_loading(asking):
+            return spec_from_loader(name, _InPart(part))  # type: ignore[arg-type]
         if name == _DATETIME and sys.version_info < (3, 12) and find_spec(f"_{name}") is not None:
             return spec_from_loader(name, _CompiledDatetime)  # type: ignore[arg-type]
         spec = PathFinder.find_spec(name, path, target) if name in _UNTOUCHED else None

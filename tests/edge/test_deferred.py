@@ -59,9 +59,26 @@ logging.warning("claims=%s: %s", 8, "said in JSON")
 print(*(name for name in late if name in sys.modules))
 print("python_version" in vars(sys.modules["platform"]))
 # What msgspec needs of it is in C.
-print("__file__" in vars(sys.modules["datetime"]), type(sys.modules["msgspec.inspect"]).__name__)
+print("__file__" in vars(sys.modules["datetime"]), "StructType" in vars(sys.modules["msgspec.inspect"]))
 """
-    assert printed(code) == "False\nFalse _LazyModule"
+    assert printed(code) == "False\nFalse False"
+
+
+def test_threads_that_touch_at_once_what_is_loaded_in_part_all_get_it_whole() -> None:
+    code = """
+import msgspec, threading
+sys.setswitchinterval(1e-6)
+barrier = threading.Barrier(8)
+found = []
+def touch():
+    barrier.wait()
+    found.append((msgspec.inspect.StructType, type(msgspec.inspect.type_info(int)) is msgspec.inspect.IntType))
+threads = [threading.Thread(target=touch) for _ in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(len(found), len(set(found)), found[0][1])
+"""
+    assert printed(code) == "8 1 True"
 
 
 def test_a_driver_listens_before_it_loads_what_decides() -> None:
