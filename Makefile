@@ -13,7 +13,7 @@ help:
 	@echo 'make test    the tests'
 	@echo 'make lint    ruff, mypy, import-linter'
 	@echo 'make bench   speed and memory, each beside a floor measured in the same run'
-	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu, PEER=its program; needs root'
+	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu; needs root, and Go or PEER=its program'
 	@echo 'make crash   SIGKILL at every system call with an effect, crashes of the machine; needs strace'
 	@echo 'make hostile random faults at the real program, STEPS= and SEED=; prints its seed'
 	@echo 'make load    100 callers and 20,000 claims for 10 minutes: errors, leaks, latencies beside those at rest'
@@ -53,7 +53,7 @@ lint: setup
 bench: setup
 	@$(BIN)/python -m tests.bench
 
-# Beside a program of dra-driver-cpu that was built before; without PEER this driver alone.
+# Beside dra-driver-cpu, built by its package's name, or PEER, a program of it; alone where it cannot be had.
 bench-peer: setup
 	@$(BIN)/python -m tests.bench.peer $(if $(PEER),--peer $(PEER)) $(PEER_OPTIONS)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any, Final
 import pytest
 
 from tests.fakes.machine import write_machine
+from tests.interop.go_program import CPU_DRIVER, CPU_DRIVER_VERSION, NoProgramError, go_program
 from tests.interop.nri_stand_in import nri_stand_in
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
 EXAMPLE: Final = "sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin"
-CPU: Final = "sigs.k8s.io/dra-driver-cpu/cmd/dracpu"
 # What docs/sanity.md says of them; whatever else is not kept is news.
 EXAMPLE_BREAKS: Final = {"configuration-subrequest"}
 CPU_BREAKS: Final = {"prepare-share-id", "prepare-long-names"}
@@ -38,18 +37,14 @@ _REASON: Final = "" if os.environ.get("INTEROP") or _BUILT else "run by `make in
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_REASON), reason=_REASON)]
 
 
-def built(package: str, variable: str, folder: Path) -> Path:
+def built(package: str, version: str, variable: str, folder: Path) -> Path:
     """The program of a package."""
     if by_hand := os.environ.get(variable):
         return Path(by_hand)
-    if shutil.which("go") is None:
-        pytest.skip("Go is not installed")
-    environment = {**os.environ, "GOBIN": str(folder), "GOFLAGS": "-buildvcs=false"}
-    command = ["go", "install", f"{package}@latest"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        pytest.skip(f"{package} cannot be had: {done.stderr.strip()[-300:]}")
-    return folder / package.rpartition("/")[2]
+    try:
+        return go_program(package, version, folder)
+    except NoProgramError as error:
+        pytest.skip(str(error))
 
 
 def judged(options: list[str], command: list[str]) -> list[dict[str, Any]]:
@@ -66,7 +61,7 @@ def broken(checks: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_the_example_driver_keeps_what_the_manual_says(tmp_path: Path) -> None:
-    driver = built(EXAMPLE, "SANITY_EXAMPLE_DRIVER", tmp_path)
+    driver = built(EXAMPLE, "latest", "SANITY_EXAMPLE_DRIVER", tmp_path)
     places = ["--cdi-root", "{cdi}", "--kubelet-registrar-directory-path", "{registry}"]
     data = ["--kubelet-plugins-directory-path", "{plugins}", "--pod-uid", "{pod_uid}", "--node-name", "{node}"]
     command = [str(driver), "--kubeconfig", "{kubeconfig}", *places, *data, "--healthcheck-port", "-1"]
@@ -77,7 +72,7 @@ def test_the_example_driver_keeps_what_the_manual_says(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it mounts folders where the driver looks, which needs root")
 def test_the_other_cpu_driver_keeps_what_the_manual_says_beside_a_stand_in_for_a_runtime(tmp_path: Path) -> None:
-    driver = built(CPU, "SANITY_CPU_DRIVER", tmp_path)
+    driver = built(CPU_DRIVER, CPU_DRIVER_VERSION, "SANITY_CPU_DRIVER", tmp_path)
     write_machine(tmp_path / "machine", "sockets=2,numa=2,cores=4,threads=2")
     (tmp_path / "nri").mkdir()
     own = ["unshare", "--mount", "sh", "-c", _IN_ITS_FOLDERS, "sh", str(tmp_path / "nri"), "{cdi}"]

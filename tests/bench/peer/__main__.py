@@ -1,7 +1,7 @@
 """`make bench-peer`: this driver and dra-driver-cpu side by side, on the way of every pod.
 
-python -m tests.bench.peer                     this driver alone, beside the floor
-python -m tests.bench.peer --peer PROGRAM      both, in turn
+python -m tests.bench.peer                     both, in turn, if dra-driver-cpu can be built by its package's name
+python -m tests.bench.peer --peer PROGRAM      both, the other as a program that was built before
 python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor, growth, memory
 python -m tests.bench.peer --python PYTHON     this driver as another environment has it, such as the image's
 
@@ -35,6 +35,8 @@ from tests.bench.peer.parts import get, twice
 from tests.bench.peer.surroundings import Api, Runtime, api_server, claim, runtime
 from tests.bench.peer.usage import Usage, resident
 from tests.bench.prepare import commit, echo, rename
+from tests.interop.cache import CACHE
+from tests.interop.go_program import CPU_DRIVER, CPU_DRIVER_VERSION, NoProgramError, go_program
 
 _MACHINE = "sockets=2,cores=16,threads=2"
 _LARGE = "sockets=8,cores=80,threads=2"
@@ -413,11 +415,20 @@ def draw(figures: Figures, names: Sequence[str]) -> None:
     Console(width=140).print(table)
 
 
+def _built() -> Path | None:
+    """Return dra-driver-cpu's program, built if need be; None with a word on stderr where it cannot be had."""
+    try:
+        return go_program(CPU_DRIVER, CPU_DRIVER_VERSION, CACHE / "dra-driver-cpu")
+    except NoProgramError as error:
+        print(f"this driver is measured alone: {error}", file=sys.stderr)
+        return None
+
+
 def main() -> None:
     """Run what was asked for."""
     parts = ("start", "calls", "records", "pods", "nri", "rest", "floor", "growth", "memory")
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peer")
-    parser.add_argument("--peer", type=Path, help="the program dracpu of dra-driver-cpu, built for this machine")
+    parser.add_argument("--peer", type=Path, help="the program dracpu of dra-driver-cpu; built by its name without it")
     parser.add_argument(
         "--python", type=Path, default=Path(sys.executable), help="whose dranode is measured; without it this one's"
     )
@@ -428,8 +439,8 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=parts)
     asked = parser.parse_args()
     drivers: dict[str, Command] = {"dranode": dranode(asked.python.absolute())}
-    if asked.peer is not None:
-        drivers["dra-driver-cpu"] = peer(asked.peer.absolute())
+    if program := asked.peer or _built():
+        drivers["dra-driver-cpu"] = peer(program.absolute())
     for part in asked.only or parts:
         with (
             tempfile.TemporaryDirectory(dir=asked.folder, prefix="dra-") as name,
