@@ -3,7 +3,7 @@
 python -m tests.bench.peer                     both, in turn, if dra-driver-cpu can be built by its package's name
 python -m tests.bench.peer --peer PROGRAM      both, the other as a program that was built before
 python -m tests.bench.peer --only start        one part: start, calls, records, pods, nri, rest, floor, growth, memory
-python -m tests.bench.peer --python PYTHON     this driver as another environment has it, such as the image's
+python -m tests.bench.peer --python PYTHON     this driver as another environment has it than one in the image's form
 
 Both run as their DaemonSets run them: connected by TLS to an API server in another process, pinning for a container
 runtime in a third, with metrics on; each call comes from this process over kubelet's socket. It needs root, since each
@@ -31,6 +31,7 @@ from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
 from tests.bench.peer.drivers import Command, Driver, dranode, peer, serving
 from tests.bench.peer.growth import churn, many_claims, seed
+from tests.bench.peer.image_form import image_form
 from tests.bench.peer.parts import get, twice
 from tests.bench.peer.surroundings import Api, Runtime, api_server, claim, runtime
 from tests.bench.peer.usage import Usage, resident
@@ -430,7 +431,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peer")
     parser.add_argument("--peer", type=Path, help="the program dracpu of dra-driver-cpu; built by its name without it")
     parser.add_argument(
-        "--python", type=Path, default=Path(sys.executable), help="whose dranode is measured; without it this one's"
+        "--python", type=Path, help="whose dranode is measured; without it one that is installed as the image has it"
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument(
@@ -438,20 +439,27 @@ def main() -> None:
     )
     parser.add_argument("--only", action="append", choices=parts)
     asked = parser.parse_args()
-    drivers: dict[str, Command] = {"dranode": dranode(asked.python.absolute())}
-    if program := asked.peer or _built():
-        drivers["dra-driver-cpu"] = peer(program.absolute())
-    for part in asked.only or parts:
-        with (
-            tempfile.TemporaryDirectory(dir=asked.folder, prefix="dra-") as name,
-            tempfile.TemporaryDirectory(dir="/dev/shm", prefix="dra-") as memory,
-        ):
-            (Path(name) / "memory").symlink_to(memory)
-            these = {"dranode": drivers["dranode"]} if part in _ALONE else drivers
-            bench = Bench(these, asked.rounds, Path(name))
-            run: Callable[[], None] = getattr(bench, part)
-            run()
-            draw(bench.figures, ("grown", "empty") if part == "growth" else tuple(these))
+    with tempfile.TemporaryDirectory(prefix="dra-image-") as image:
+        python = image_form(Path(image)) if asked.python is None else asked.python.absolute()
+        drivers: dict[str, Command] = {"dranode": dranode(python)}
+        if program := asked.peer or _built():
+            drivers["dra-driver-cpu"] = peer(program.absolute())
+        for part in asked.only or parts:
+            _measure(part, drivers, asked.rounds, asked.folder)
+
+
+def _measure(part: str, drivers: Mapping[str, Command], rounds: int, folder: Path) -> None:
+    """Run a part and print what it found."""
+    with (
+        tempfile.TemporaryDirectory(dir=folder, prefix="dra-") as name,
+        tempfile.TemporaryDirectory(dir="/dev/shm", prefix="dra-") as memory,
+    ):
+        (Path(name) / "memory").symlink_to(memory)
+        these = {"dranode": drivers["dranode"]} if part in _ALONE else drivers
+        bench = Bench(these, rounds, Path(name))
+        run: Callable[[], None] = getattr(bench, part)
+        run()
+        draw(bench.figures, ("grown", "empty") if part == "growth" else tuple(these))
 
 
 if __name__ == "__main__":
