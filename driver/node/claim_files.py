@@ -124,12 +124,13 @@ class ClaimFiles(msgspec.Struct, dict=True):
         Raises:
             DranodeError: the CDI spec cannot be written, or something that it names is not there.
         """
+        # Until all are written they are to be looked into: what fails may leave the spec of another record.
+        self.written.pop(record.uid, None)
         try:
             self.write(record)
         except MetadataError as error:
             log.warning("claim=%s uid=%s driver=%s: %s", record.ref, record.uid, self.plugin.driver, error)
             self.undescribed(record.ref, str(error))
-            self._note(record.uid, None)
         else:
             self._note(record.uid, self.specs.stamp(record.uid))
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import msgspec
 import pytest
 
-from dranode.driver.core.api.errors import UnreadError
+from dranode.driver.core.api.errors import ClaimError, UnreadError
 from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record
@@ -220,6 +222,32 @@ def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
     (tmp_path / "away").rename(tmp_path / "metadata")
     watch.look()
     assert spec.read_bytes() == whole
+
+
+def test_a_spec_that_a_prepare_could_not_write_is_written_at_a_later_look(tmp_path: Path) -> None:
+    class Fragile(Lamps):
+        broken = False
+
+        def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+            if self.broken:
+                raise ClaimError(f"the lamp of {claim} is not to be seen")
+            return grants
+
+    driver = Fragile()
+    node = opened(tmp_path, driver, metadata=DeviceMetadata(LAMPS, tmp_path / "metadata", tmp_path / "cdi"))
+    claim = allocated_claim("a", LAMPS, ["lamp-0"])
+    prepare(node, claim)
+    now = [0.0]
+    watch = SpecWatch(node, lambda: now[0])
+    watch.look()
+    driver.broken = True
+    annotations = {"resource.kubernetes.io/pod-claim-name": "lamp"}
+    renamed = msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, annotations=annotations))
+    assert isinstance(prepare(node, renamed)["a"], Refused)
+    driver.broken = False
+    now[0] += 60
+    watch.look()
+    assert "/resourceclaimtemplates/lamp/r/" in spec_of(tmp_path, claim).read_text()
 
 
 def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_again(
