@@ -107,7 +107,12 @@ class ClaimFiles(msgspec.Struct, dict=True):
         return changed
 
     def _describe(self, record: Record) -> Described:
-        return Described() if self.metadata is None else self.metadata.write(record, self.discovery.inventory)
+        if self.metadata is None:
+            return Described()
+        # Of a recovered claim not all is known that its metadata says and where its containers look for it.
+        spec = None if record.fingerprint else self.specs.read(record.uid)
+        kept = self.metadata.mounted(spec) if spec is not None else {}
+        return Described(kept) if kept else self.metadata.write(record, self.discovery.inventory)
 
     def _copies(self, record: Record, grants: tuple[Grant, ...]) -> bool:
         """Return whether the CDI spec of a claim with these grants carries a copy of its record."""

@@ -19,7 +19,7 @@ import msgspec
 
 from dranode.cdi.directory import make_file, remove_spec, write_file
 from dranode.cdi.errors import CDIError
-from dranode.cdi.spec import Mount
+from dranode.cdi.spec import Mount, Spec
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
@@ -102,6 +102,16 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         except (FileExistsError, FileNotFoundError):
             # It is there, in full or as a killed driver left it, or the folder is not.
             write_file(self.folder, metadata.file, metadata.text)
+
+    def mounted(self, spec: Spec) -> dict[str, Mount]:
+        """The mounts of metadata in a claim's CDI spec, by the CDI device; none unless all that it mounts is there."""
+        mounts = {
+            device.name: mount
+            for device in spec.devices
+            for mount in device.container_edits.mounts
+            if Path(mount.host_path).parent == self.folder
+        }
+        return mounts if all(_can_be_mounted(Path(mount.host_path)) for mount in mounts.values()) else {}
 
     def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
         """Remove the metadata of a claim with these requests, or whatever there is of it if none is known.

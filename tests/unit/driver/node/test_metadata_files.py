@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pytest
@@ -16,14 +17,18 @@ from dranode.cdi.loader.validate import validate
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.reconcile import Attestation
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node import metadata_files
 from dranode.driver.node.metadata_files import DeviceMetadata, MetadataError
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.spec_watch import SpecWatch
+from dranode.driver.serve.takeover import put_on_record
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 INVENTORY = Inventory(devices=(Device(name="lamp-0"), Device(name="lamp-1")))
@@ -64,10 +69,16 @@ def swept(metadata: DeviceMetadata) -> NodeClaims:
     return made
 
 
-def node(metadata: DeviceMetadata) -> NodeClaims:
-    made = NodeClaims(Lamps(), metadata.folder.parent, metadata.cdi, metadata=metadata)
+def node(metadata: DeviceMetadata, plugin: Plugin | None = None) -> NodeClaims:
+    made = NodeClaims(plugin or Lamps(), metadata.folder.parent, metadata.cdi, metadata=metadata)
     made.open()
     return made
+
+
+def from_template(claim: ResourceClaim, name: str) -> ResourceClaim:
+    """The claim as it is if it was made from a pod's template, which calls it so."""
+    annotations = {"resource.kubernetes.io/pod-claim-name": name}
+    return msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, annotations=annotations))
 
 
 def prepare(node: NodeClaims, claim: ResourceClaim) -> list[tuple[str, ...]]:
@@ -222,15 +233,41 @@ def test_a_file_that_cannot_be_written_anew_is_mounted_as_long_as_it_is_there(
 
 def test_a_claim_from_a_template_is_mounted_where_its_pod_looks(metadata: DeviceMetadata) -> None:
     claim = allocated_claim("pod-lamp-x7k2p", Lamps.driver, ["lamp-0"])
-    annotated = msgspec.structs.replace(
-        claim,
-        metadata=msgspec.structs.replace(claim.metadata, annotations={"resource.kubernetes.io/pod-claim-name": "lamp"}),
-    )
-    prepare(node(metadata), annotated)
+    prepare(node(metadata), from_template(claim, "lamp"))
     (spec,) = metadata.cdi.iterdir()
     (mount,) = read_spec(spec).devices[0].container_edits.mounts
     assert "/resourceclaimtemplates/lamp/r/" in mount.container_path
     assert json.loads(Path(mount.host_path).read_text())["podClaimName"] == "lamp"
+
+
+class OwnForm(Lamps, Recovers):
+    """A driver of one lamp whose CDI specs say that a claim was given it, and neither its name nor its pod's."""
+
+    EDITS: Final = ContainerEdits(env=("LAMP=given",))
+
+    def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
+        grants = super().grant(claim, held, inventory).grants
+        return ClaimGrant(tuple(msgspec.structs.replace(grant, edits=None) for grant in grants), self.EDITS)
+
+    def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
+        own = any(uid in device.name and device.container_edits for device in spec.devices)
+        return ClaimGrant((Grant(request="r", pool="node", device="lamp-0"),), self.EDITS) if own else None
+
+
+@pytest.mark.parametrize("driver", [Lamps, OwnForm])
+def test_the_metadata_of_a_recovered_claim_stays_mounted_where_its_pod_looks(
+    metadata: DeviceMetadata, driver: type[Lamps]
+) -> None:
+    first = node(metadata, driver())
+    prepare(first, from_template(allocated_claim("pod-lamp-x7k2p", Lamps.driver, ["lamp-0"]), "lamp"))
+    (spec,) = metadata.cdi.iterdir()
+    told = [device.container_edits.mounts for device in read_spec(spec).devices]
+    first.close()
+    for path in metadata.folder.parent.glob("ledger.db*"):
+        path.unlink()
+    again = node(metadata, driver())
+    put_on_record(again, again.unfinished.records(), Attestation())
+    assert [device.container_edits.mounts for device in read_spec(spec).devices] == told
 
 
 def test_the_metadata_of_a_claim_of_which_nothing_is_known_goes_with_the_first_look(metadata: DeviceMetadata) -> None:
