@@ -36,7 +36,11 @@ def needed() -> tuple[str, ...]:
 
 
 def save_modules(file: Path, names: Iterable[str]) -> int:
-    """Save those of the loaded modules that come from source, of which Python has kept bytecode; how many these are."""
+    """Save those of the loaded modules that come from source; how many these are.
+
+    Raises:
+        OSError: Python has kept no bytecode of one of them, or the file cannot be written.
+    """
     table: dict[str, SavedModule] = {}
     with file.open("wb") as out:
         for name in names:
