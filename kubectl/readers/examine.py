@@ -68,7 +68,7 @@ def judged_options(
     for name, plugin in zip(dict.fromkeys(drivers), loaded, strict=True):
         try:
             inventory = plugin.discover()
-        except MachineError as error:
+        except (MachineError, OSError) as error:
             unread.append(f"{plugin.driver} hands out nothing: {error}")
             continue
         except DranodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -156,6 +157,18 @@ def test_devices_that_are_not_published_are_said_as_the_driver_logs_them(monkeyp
     monkeypatch.setattr(GPUPlugin, "discover", lambda _: twice)
     judged, _ = judged_options(("gpu",), mi300x().root(), "worker", options())
     assert judged.oddities == ("dra.gpu: odd", 'dra.gpu: device "a" is left out: there is one of that name already')
+
+
+def test_a_driver_that_may_not_open_a_file_hands_out_nothing_as_when_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> Inventory:
+        raise PermissionError(errno.EACCES, "Permission denied", "/sys/class/lamp")
+
+    monkeypatch.setattr(GPUPlugin, "discover", refused)
+    judged, plugins = judged_options(("gpu",), mi300x().root(), "worker", options())
+    assert plugins == ()
+    (finding,) = diagnose(Facts(judged))
+    assert (finding.code, finding.severity) == ("hardware-unread", Severity.STOPS)
+    assert finding.fault.what == "dra.gpu hands out nothing: [Errno 13] Permission denied: '/sys/class/lamp'"
 
 
 def test_a_driver_that_pins_nothing_needs_no_nri() -> None:
