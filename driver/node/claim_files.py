@@ -14,7 +14,7 @@ from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Recovers
-from dranode.driver.core.claims.metadata import metadata_devices
+from dranode.driver.core.claims.metadata import metadata_devices, requests_of
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.node.discovery import Discovery
@@ -119,7 +119,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
         # A driver's own form says nothing of several requests, whose CDI devices kubelet goes on asking for, nor of a
         # claim whose containers get no edits.
         says_all = record.edits or any(grant.edits for grant in grants)
-        return not (isinstance(self.plugin, Recovers) and says_all) or any(grant.cpus is not None for grant in grants)
+        return not (isinstance(self.plugin, Recovers) and says_all) or len(requests_of(record)) > 1
 
     def write_and_note(self, record: Record) -> None:
         """Write a claim's files, and note that they say what they should.

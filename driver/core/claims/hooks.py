@@ -111,7 +111,7 @@ class Recovers(ABC):
 
     Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. For a
     driver that is none, the framework keeps a copy of the record in every spec and reads that; so it does where a claim
-    has no edits, or the requests of a claim are told apart.
+    has no edits or several requests.
     """
 
     @abstractmethod

@@ -270,6 +270,22 @@ def test_the_metadata_of_a_recovered_claim_stays_mounted_where_its_pod_looks(
     assert [device.container_edits.mounts for device in read_spec(spec).devices] == told
 
 
+def test_the_requests_of_a_recovered_claim_are_told_apart_where_its_drivers_form_does_not(
+    metadata: DeviceMetadata,
+) -> None:
+    first = node(metadata, OwnForm())
+    claim = allocated_claim("a", Lamps.driver, {"r": "lamp-0", "s": "lamp-1"})
+    prepare(first, claim)
+    told = mounts(metadata, claim)
+    assert len(told) == 2
+    first.close()
+    for path in metadata.folder.parent.glob("ledger.db*"):
+        path.unlink()
+    again = node(metadata, OwnForm())
+    put_on_record(again, again.unfinished.records(), Attestation())
+    assert mounts(metadata, claim) == told
+
+
 def test_the_metadata_of_a_claim_of_which_nothing_is_known_goes_with_the_first_look(metadata: DeviceMetadata) -> None:
     lost = allocated_claim("a", Lamps.driver, {"r": "lamp-0", "s": "lamp-1"})
     prepare(node(metadata), lost)
