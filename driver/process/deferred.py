@@ -18,8 +18,6 @@ _UNTOUCHED: Final = frozenset(
         "tempfile",
         "ipaddress",
         "difflib",
-        # for names that are too long for a file; a Prepare loads it, after its library came with TLS
-        "hashlib",
         # for dates in protobuf's messages, and groups of exceptions
         "calendar",
         "textwrap",
@@ -43,12 +41,17 @@ _UNTOUCHED: Final = frozenset(
 _EXTENSIONS: Final = "typing_extensions"
 
 
-# Modules of which another one, named here, needs a part while it is being loaded: uuid asks for the name of the system,
-# and platform makes eight regular expressions, 2 ms; msgspec.inspect has 36 classes that describe types, for errors.
+# Modules that any thread of `serve` may touch first, so that Python's own deferral will not do before 3.11.8. For which
+# other one alone they are loaded in part, if for one, and that part. uuid asks for the name of the system, and platform
+# makes eight regular expressions, 2 ms; msgspec.inspect has 36 classes that describe types, for errors; hashlib is for
+# names that are too long for a file, and a Prepare loads it, after its library came with TLS.
 _IN_PART: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "platform": ("uuid", {"system": lambda: os.uname().sysname}),
     "msgspec.inspect": ("msgspec", {}),
+    "hashlib": ("", {}),
 }
+# Those that somebody has asked for more.
+_asked: Final[set[str]] = set()
 _whole: Final = allocate_lock()
 
 
@@ -67,9 +70,11 @@ class _InPart:
 
         def more(attribute: str) -> Any:
             with _whole:
+                _asked.add(name)
                 if sys.modules.get(name) is module:
                     del sys.modules[name]
-            return getattr(import_module(name), attribute)
+            value = vars(module)[attribute] = getattr(import_module(name), attribute)
+            return value
 
         vars(module).update(self._part, __getattr__=more)
 
@@ -103,8 +108,8 @@ class _Deferred:
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name == _EXTENSIONS and _is_loading("msgspec"):
             raise ModuleNotFoundError(f"{name} has nothing that this Python's typing lacks", name=name)
-        asking, part = _IN_PART.get(name, ("", {}))
-        if asking and _is_loading(asking):
+        alone, part = _IN_PART.get(name, ("", {}))
+        if name in _IN_PART and name not in _asked and (not alone or _is_loading(alone)):
             return spec_from_loader(name, _InPart(part))  # type: ignore[arg-type]
         if name == _DATETIME and sys.version_info < (3, 12) and find_spec(f"_{name}") is not None:
             return spec_from_loader(name, _CompiledDatetime)  # type: ignore[arg-type]

@@ -66,19 +66,20 @@ print("__file__" in vars(sys.modules["datetime"]), "StructType" in vars(sys.modu
 
 def test_threads_that_touch_at_once_what_is_loaded_in_part_all_get_it_whole() -> None:
     code = """
-import msgspec, threading
+import hashlib, msgspec, threading
 sys.setswitchinterval(1e-6)
 barrier = threading.Barrier(8)
 found = []
 def touch():
     barrier.wait()
-    found.append((msgspec.inspect.StructType, type(msgspec.inspect.type_info(int)) is msgspec.inspect.IntType))
+    hashed = hashlib.blake2b(b"a").name
+    found.append((msgspec.inspect.StructType, type(msgspec.inspect.type_info(int)) is msgspec.inspect.IntType, hashed))
 threads = [threading.Thread(target=touch) for _ in range(8)]
 for each in threads: each.start()
 for each in threads: each.join()
-print(len(found), len(set(found)), found[0][1])
+print(len(found), len(set(found)), *found[0][1:])
 """
-    assert printed(code) == "8 1 True"
+    assert printed(code) == "8 1 True blake2b"
 
 
 def test_a_driver_listens_before_it_loads_what_decides() -> None:
