@@ -270,7 +270,7 @@ def test_the_metadata_of_a_recovered_claim_stays_mounted_where_its_pod_looks(
     assert [device.container_edits.mounts for device in read_spec(spec).devices] == told
 
 
-def test_the_requests_of_a_recovered_claim_are_told_apart_where_its_drivers_form_does_not(
+def test_the_requests_of_a_recovered_claim_keep_their_devices_whatever_its_drivers_form_says(
     metadata: DeviceMetadata,
 ) -> None:
     first = node(metadata, OwnForm())
