@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import re
 import sys
@@ -93,7 +94,9 @@ def _json(value: str | float) -> str:
         return str(value)
     import json  # noqa: PLC0415 - see above
 
-    text = json.dumps(value, ensure_ascii=False)
+    # JSON has no numbers for nan and inf.
+    finite = not isinstance(value, float) or math.isfinite(value)
+    text = json.dumps(value if finite else str(value), ensure_ascii=False)
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 

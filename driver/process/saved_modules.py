@@ -35,7 +35,8 @@ def saved_modules(prefix: str) -> str:
 def use_saved_modules(file: str) -> None:
     """Load modules from this file from now on; nothing happens if it is not there, or not for this Python."""
     try:
-        opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        # A named pipe is not waited for, and no file to read here.
+        opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return
     try:

@@ -89,6 +89,16 @@ def test_json_says_whatever_was_said(text: str, value: object) -> None:
     assert json.loads(line)["value"] == value
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_json_says_as_text_what_it_has_no_number_for(value: float) -> None:
+    line = JSONFormatter().format(logging.makeLogRecord({"msg": "value=%s", "args": (value,)}))
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads(line, parse_constant=refuse)["value"] == str(value)
+
+
 def test_json_has_nothing_that_a_terminal_obeys_or_that_turns_the_line() -> None:
     hostile = "a\x1b[2J\x7f\x85\x9b31m\u202eb\u2028c\u200d\U000e0001 \ud800 é 水 \U0001f600"
     # Without a logger: pytest would keep the line for its report, which half a surrogate is not fit for.

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.waiting import PATIENCE
+
 _SAVE = """
 import sys, lamps.bulb
 from pathlib import Path
@@ -40,7 +42,9 @@ class Image:
     def run(self, code: str, *options: str, **variables: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(self.packages), **variables}
         command = [sys.executable, *options, "-c", code.format(file=str(self.file))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=PATIENCE
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -117,10 +121,13 @@ def test_a_file_that_is_not_whole_is_as_none(image: Image, damage: object) -> No
     assert image.use() == USUAL
 
 
-def test_without_a_file_or_with_a_folder_in_its_place_modules_come_as_usual(image: Image) -> None:
+def test_without_a_file_or_with_another_thing_in_its_place_modules_come_as_usual(image: Image) -> None:
     image.file.unlink()
     assert image.use() == USUAL
     image.file.mkdir()
+    assert image.use() == USUAL
+    image.file.rmdir()
+    os.mkfifo(image.file)
     assert image.use() == USUAL
 
 
