@@ -130,8 +130,8 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
                 self._remove_all(ref.uid)
         except OSError as error:
             raise MetadataError(
-                f"the device metadata of claim {ref} cannot be removed from {self.folder} and {self.cdi}: "
-                f"{error.strerror}"
+                f"the device metadata of claim {ref} cannot be removed: {error.filename}: {error.strerror}; remove "
+                "what lies there, and kubelet's next call unprepares the claim"
             ) from error
 
     def uids(self) -> frozenset[str]:

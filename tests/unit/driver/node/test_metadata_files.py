@@ -143,6 +143,21 @@ def test_a_claim_leaves_the_files_of_its_successor_of_the_same_name_alone(metada
     assert files(metadata) == ["uid-new_r"]
 
 
+def test_what_cannot_be_removed_is_named_until_somebody_has_removed_it(metadata: DeviceMetadata) -> None:
+    claim = allocated_claim("a", Lamps.driver, ["lamp-1"])
+    lamps = node(metadata)
+    prepare(lamps, claim)
+    (file,) = metadata.folder.iterdir()
+    file.unlink()
+    file.mkdir()
+    ref = reference(claim)
+    refused = lamps.unprepare((ref,))[ref.uid]
+    assert refused is not None
+    assert f"{file}: Is a directory; remove what lies there" in refused.reason
+    file.rmdir()
+    assert lamps.unprepare((ref,)) == {ref.uid: None}
+
+
 def test_a_uid_that_would_lead_elsewhere_removes_nothing(metadata: DeviceMetadata) -> None:
     metadata.write(OLD, INVENTORY)
     reachable = metadata.folder.parent / "x_r"
