@@ -25,7 +25,6 @@ from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.claims.configs import Config
-from dranode.sim.cli.demo import MACHINE
 from tests.fakes.waiting import PATIENCE
 from tests.kubernetes_schemas import is_known, problems
 
@@ -112,21 +111,6 @@ def test_a_session_prints_what_the_manual_shows(block: Block, tmp_path: Path) ->
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert matches(expected, done.stdout.splitlines()), done.stdout
-
-
-def test_the_picture_of_the_demo_is_what_the_program_draws(tmp_path: Path) -> None:
-    demo = [
-        "local",
-        "--node-name",
-        "worker",
-        "--machine",
-        MACHINE,
-        "sim/cli/demo.yaml",
-        "--svg",
-        str(tmp_path / "demo.svg"),
-    ]
-    subprocess.run([PROGRAM, *demo], cwd=ROOT, capture_output=True, check=False, timeout=PATIENCE)
-    assert (tmp_path / "demo.svg").read_text() == (ROOT / "docs" / "demo.svg").read_text()
 
 
 def commands(block: Block) -> Iterator[list[str]]:

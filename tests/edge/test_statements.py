@@ -21,7 +21,6 @@ from tests.edge.test_docs import FOLDERS, PROGRAM, ROOT, parse
 from tests.fakes.waiting import PATIENCE
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 # Commands that print no answer: they run, show, or write a file.
 ANSWERLESS = {"serve", "demo", "machine capture", "report"}
 
@@ -88,12 +87,6 @@ def test_the_readmes_commands_run(line: str) -> None:
     assert done.stdout
 
 
-def test_the_readme_names_every_command() -> None:
-    table = re.findall(r"^\| (`.*?) \|", read("README.md"), re.MULTILINE)
-    named = {word.strip("`") for row in table for word in re.findall(r"`([a-z-]+)", row)}
-    assert named | {"demo"} == {name.split()[0] for name in COMMANDS}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
@@ -118,38 +111,9 @@ def test_the_python_that_is_named_is_the_one_that_is_required() -> None:
     assert project["requires-python"] == f">={named}"
 
 
-# --- the demo ---
-
-
-def demo_claims() -> list[tuple[str, dict[str, Any]]]:
-    """The comment above each claim of the demo, and the claim."""
-    parts = read("sim", "cli", "demo.yaml").split("---\n")
-    comments = [[line for line in part.splitlines() if line.startswith("# ")][-1] for part in parts]
-    return [(comment, yaml.safe_load(part)) for comment, part in zip(comments, parts, strict=True)]
-
-
 def cpus(request: dict[str, Any]) -> list[int]:
     alternatives = request.get("firstAvailable") or [request.get("exactly", {})]
     return [int((one.get("capacity") or {}).get("requests", {}).get("dra.cpu/cpu", 0)) for one in alternatives]
-
-
-def test_the_demo_says_how_many_cpus_its_claims_ask_for() -> None:
-    words = dict(enumerate(NUMBERS)) | {16: "sixteen"}
-    for comment, claim in demo_claims():
-        (request,) = claim["spec"]["devices"]["requests"]
-        for number in cpus(request):
-            assert words[number] in comment.lower(), comment
-
-
-def test_the_demo_prepares_as_many_claims_as_is_said() -> None:
-    ran = CliRunner().invoke(COMMANDS["demo"], [])
-    assert ran.exit_code == 0
-    states = re.findall(r"^default/\S+ +(prepared|failed)\b", ran.stdout, re.MULTILINE)
-    assert (states.count("prepared"), states.count("failed")) == (3, 1)
-    claims, prepared = NUMBERS[len(states)], NUMBERS[states.count("prepared")]
-    assert f"prepares {prepared} claims" in read("README.md")
-    assert f"{prepared} of {claims} claims" in (COMMANDS["demo"].help or "")
-    assert f"The {claims} claims of" in read("sim", "cli", "demo.yaml")
 
 
 # --- examples ---
