@@ -102,8 +102,10 @@ def request(operation: str, node: str | None, user: str = ACCOUNT) -> dict[str, 
     return {"operation": operation, "userInfo": {"username": user, **extra}}
 
 
-def a_slice(node: str | None, driver: str = "dra.cpu") -> dict[str, Any]:
-    return {"spec": {"driver": driver, **({} if node is None else {"nodeName": node})}}
+def a_slice(node: str | None, driver: str = "dra.cpu", pool: str | None = None) -> dict[str, Any]:
+    """A slice of a node, in the pool of that node unless another one is named."""
+    scope = {"allNodes": True} if node is None else {"nodeName": node}
+    return {"spec": {"driver": driver, "pool": {"name": pool or node or "everywhere"}, **scope}}
 
 
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
@@ -117,6 +119,84 @@ def test_a_driver_writes_the_slices_of_its_own_node(operation: str) -> None:
     assert refusals("dranode-slices", request=asked, object=a_slice(None), oldObject=old) == [
         f'{ACCOUNT} on node "a" may not write a ResourceSlice of node ""'
     ]
+
+
+# Who could add to the pool of node b from node a: a slice of a newer generation there makes b's own devices vanish.
+ON_NODE_A = {
+    "the driver": request("CREATE", "a"),
+    "another pod with rights": request("CREATE", "a", "system:serviceaccount:x:y"),
+    "kubelet": request("CREATE", None, "system:node:a"),
+}
+
+
+@pytest.mark.parametrize("who", ON_NODE_A)
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+def test_nobody_on_a_node_writes_into_the_pool_of_another_node(who: str, operation: str) -> None:
+    asked = {**ON_NODE_A[who], "operation": operation}
+    user = asked["userInfo"]["username"]
+    own, foreign = a_slice("a"), a_slice("a", pool="b")
+    given: dict[str, Any] = {"request": asked, "oldObject": None if operation == "CREATE" else a_slice("a", "dra.gpu")}
+    assert refusals("dranode-slices", object=own, **given) == []
+    assert refusals("dranode-slices", object=foreign, **given) == [
+        f'{user} on node "a" may not write a ResourceSlice of pool "b"; the pool of node "a" has its name'
+    ]
+    assert refusals("dranode-slices", object=a_slice("b"), **given) == [
+        f'{user} on node "a" may not write a ResourceSlice of node "b"'
+    ]
+
+
+@pytest.mark.parametrize("who", ON_NODE_A)
+@pytest.mark.parametrize(
+    "old", [a_slice("b"), a_slice("a", pool="b"), a_slice(None), a_slice("b", "gpu.example.com")], ids=str
+)
+def test_no_update_takes_a_slice_of_another_node_or_pool_over(who: str, old: dict[str, Any]) -> None:
+    asked = {**ON_NODE_A[who], "operation": "UPDATE"}
+    (refusal, *_) = refusals("dranode-slices", request=asked, object=a_slice("a"), oldObject=old)
+    assert 'on node "a" may not write a ResourceSlice of ' in refusal
+
+
+def test_the_driver_takes_no_slice_of_another_driver_over() -> None:
+    asked, old = request("UPDATE", "a"), a_slice("a", "gpu.example.com")
+    assert refusals("dranode-slices", request=asked, object=a_slice("a"), oldObject=old) == [
+        f'{ACCOUNT} may not write a ResourceSlice of driver "gpu.example.com"'
+    ]
+
+
+def test_a_driver_deletes_what_somebody_left_in_another_pool_for_its_node() -> None:
+    asked = request("DELETE", "a")
+    assert refusals("dranode-slices", request=asked, object=None, oldObject=a_slice("a", pool="b")) == []
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"driver": "dra.cpu"}, {"driver": "dra.cpu", "nodeName": "a", "pool": {}}], ids=str
+)
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+def test_a_slice_that_lacks_what_is_compared_is_refused_by_a_sentence(spec: dict[str, Any], operation: str) -> None:
+    asked = request(operation, "a")
+    old = None if operation == "CREATE" else a_slice("a")
+    refused = refusals("dranode-slices", request=asked, object={"spec": spec}, oldObject=old)
+    assert refused
+    assert all("may not write a ResourceSlice of " in refusal for refusal in refused)
+
+
+def test_users_of_whom_the_api_server_says_nothing_more_are_judged_too() -> None:
+    for user in ({}, {"username": ACCOUNT, "extra": {}}, {"username": ACCOUNT, "extra": {"a": ["b"]}}):
+        asked = {"operation": "CREATE", "userInfo": user}
+        refused = refusals(
+            "dranode-slices",
+            request=asked,
+            object=a_slice("a"),
+            oldObject=None,
+            authorizer=rights(ACCOUNT, built(DEPLOY)),
+        )
+        assert refused[0].startswith("the token names no node")
+
+
+def test_the_name_of_a_user_is_no_node_for_the_driver_unless_it_is_kubelets() -> None:
+    for user in ("system:node:", "system:nodes:a", "a", "system:serviceaccount:system:node:a"):
+        asked = request("CREATE", None, user)
+        mark = rights(ACCOUNT, built(DEPLOY))
+        assert refusals("dranode-slices", request=asked, object=a_slice("a"), oldObject=None, authorizer=mark) != []
 
 
 def test_a_driver_deletes_the_slices_of_its_own_node() -> None:
@@ -254,8 +334,20 @@ def test_claims_with_admin_access_can_go_whatever_became_of_their_namespace() ->
         {"devices": {}},
         {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "dra.cpu"}}]}},
         {"devices": {"requests": [{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "dra.cpu"}]}]}},
+        None,
     ],
 )
-def test_claims_without_admin_access_pass_everywhere(spec: dict[str, Any]) -> None:
-    claim = {"kind": "ResourceClaim", "spec": spec}
-    assert refusals("dranode-admin-access", object=claim, namespaceObject={"metadata": {}}) == []
+@pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
+def test_claims_without_admin_access_pass_everywhere(spec: dict[str, Any] | None, kind: str) -> None:
+    claim: dict[str, Any] = {"kind": kind}
+    if spec is not None:
+        claim["spec"] = spec if kind == "ResourceClaim" else {"spec": spec}
+    for namespace in ({"metadata": {}}, {"metadata": {"labels": {}}}, {}):
+        assert refusals("dranode-admin-access", object=claim, namespaceObject=namespace) == []
+
+
+def test_one_request_of_several_with_admin_access_is_enough() -> None:
+    claim = admin("v1", "ResourceClaim")
+    claim["spec"]["devices"]["requests"].insert(0, {"name": "first", "exactly": {"deviceClassName": "dra.cpu"}})
+    for namespace in ({"metadata": {}}, {}):
+        assert len(refusals("dranode-admin-access", object=claim, namespaceObject=namespace)) == 1
