@@ -131,7 +131,7 @@ site: setup
 	@test -x .cache/release/site/bin/python || $(BIN)/uv venv -q --python $(BIN)/python .cache/release/site
 	@$(BIN)/uv pip sync -q --python .cache/release/site/bin/python --require-hashes requirements/site.lock
 	@$(BIN)/python -m release.site
-	@NO_MKDOCS_2_WARNING=1 .cache/release/site/bin/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 .cache/release/site/bin/mkdocs build
 
 # A virtual root keeps apart files that would be called the same: every module is dranode/proto/<name>.
 proto: setup

@@ -45,7 +45,7 @@ MORE = ("classic-dra", "isolation", "sanity", "pod-does-not-start", "stability",
 # The folders whose files the manual may name.
 FOLDERS = "cdi|cpu|deploy|docs|driver|examples|gpu|kubectl|memory|proto|release|requirements|sanity|sim|tests"
 MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]
-_BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -54,7 +54,7 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 class Block:
     page: Path
     language: str
-    mark: str
+    title: str
     text: str
 
     def __str__(self) -> str:
@@ -63,10 +63,7 @@ class Block:
 
 def blocks(*languages: str) -> list[Block]:
     return [
-        Block(page, *(part.strip(" ") for part in found))
-        for page in MANUAL
-        for found in _BLOCK.findall(page.read_text())
-        if found[0] in languages
+        Block(page, *found) for page in MANUAL for found in BLOCK.findall(page.read_text()) if found[0] in languages
     ]
 
 
@@ -95,9 +92,9 @@ def matches(expected: list[str], printed: list[str]) -> bool:
 def test_every_page_is_tested() -> None:
     elsewhere = {"benches.md", "drivers.md", "fleet.md", "gpu.md", "memory.md", "queues.md"}
     assert {page.name for page in MANUAL} | elsewhere >= {page.name for page in ROOT.glob("docs/*.md")}
-    marks = [found[0] for page in MANUAL for found in _BLOCK.findall(page.read_text())]
+    languages = [found[0] for page in MANUAL for found in BLOCK.findall(page.read_text())]
     # The Dockerfile is built by tests/interop/test_image.py.
-    assert set(marks) == {"console", "sh", "yaml", "toml", "dockerfile"}
+    assert set(languages) == {"console", "sh", "yaml", "toml", "dockerfile"}
 
 
 @pytest.mark.parametrize("block", blocks("console"), ids=str)
@@ -145,7 +142,7 @@ def documents(block: Block) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)
 def test_yaml_of_the_manual_is_valid(block: Block, tmp_path: Path) -> None:
-    if block.mark == "serve":
+    if block.title == "config.yaml":
         (tmp_path / "config.yaml").write_text(block.text)
         assert config_file(str(tmp_path / "config.yaml"), {option.name or "": option for option in serve.params})
         return
@@ -155,7 +152,7 @@ def test_yaml_of_the_manual_is_valid(block: Block, tmp_path: Path) -> None:
         elif document.get("kind") == "Kustomization":
             assert set(document) <= {"apiVersion", "kind", "resources", "components", "patches"}
             assert all(yaml.safe_load(patch["patch"]) for patch in document["patches"])
-        elif block.mark == "talos":
+        elif block.title == "talos.yaml":
             (file,) = document["machine"]["files"]
             assert tomllib.loads(file["content"])["plugins"]
         else:

@@ -16,12 +16,11 @@ import yaml
 
 import dranode.driver
 from dranode.driver import Configures, Pins, Plugin, Recovers, Tunes
-from tests.edge.test_docs import PROGRAM, ROOT, Block, matches, sessions
+from tests.edge.test_docs import BLOCK, PROGRAM, ROOT, Block, matches, sessions
 
 PAGE = ROOT / "docs" / "drivers.md"
-_BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [Block(PAGE, *(part.strip(" ") for part in found)) for found in _BLOCK.findall(PAGE.read_text())]
-FILES = {block.mark: block.text for block in BLOCKS if block.mark}
+BLOCKS = [Block(PAGE, *found) for found in BLOCK.findall(PAGE.read_text())]
+FILES = {block.title: block.text for block in BLOCKS if block.title}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_block_of_the_page_is_a_file_or_a_session() -> None:
-    assert [block.language for block in BLOCKS if not block.mark] == ["console"] * 2
+    assert [block.language for block in BLOCKS if not block.title] == ["console"] * 2
     assert {Path(name).suffix for name in FILES} == {".toml", ".py", ".yaml", ""}
 
 

@@ -17,6 +17,7 @@ from release import reference, site
 from release.answers import ELSEWHERE, answered, answers, commands_for_programs
 from release.configurations import CONFIGURATIONS, fields, schema
 from release.project import ROOT
+from release.site_hooks import problems
 
 
 def navigation(part: Any) -> list[str]:
@@ -131,3 +132,56 @@ def test_every_command_that_answers_programs_is_on_their_page() -> None:
     for name in answered():
         (part,) = [part for part in page.split("\n## ") if part.startswith(f"{name}\n")]
         assert json.loads(part[part.index("```json") + len("```json") : part.rindex("```")])
+
+
+PAGE = """\
+# A page
+
+```toml title="a.toml"
+# no heading
+x = 1 < 2
+```
+
+## The `rest`
+
+- a list
+
+  ```
+  y
+  ```
+"""
+HTML = "<h1>A page</h1><pre><span># no heading</span>\n<code>x = 1 &lt; 2</code></pre><h2>The</h2><pre>y\n</pre>"
+
+
+def test_a_page_of_which_nothing_got_lost_has_no_problem() -> None:
+    assert list(problems(PAGE, HTML, ["A page", "The <code>rest</code>"])) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "titles", "expected"),
+    [
+        # What becomes of a fence that is not opened: text, and what follows up to the next fence is code.
+        (
+            "<p>```toml a.toml</p><pre>y</pre>",
+            ["A page", "The rest"],
+            ['```toml title="a.toml"" opens no', "shows a fence"],
+        ),
+        (HTML.replace("<pre>y", "<p>y"), ["A page", "The rest"], ['"```" opens no block']),
+        (HTML, ["A page"], ["its headings are A page, The `rest`, but the table of contents has A page"]),
+        (HTML, ["A page", "no heading", "The rest"], ["the table of contents has A page, no heading, The rest"]),
+    ],
+)
+def test_what_a_page_lost_on_its_way_to_the_site_is_a_problem(
+    content: str, titles: list[str], expected: list[str]
+) -> None:
+    reported = list(problems(PAGE, content, titles))
+    assert len(reported) == len(expected)
+    assert [sentence for sentence, part in zip(reported, expected, strict=True) if part not in sentence] == []
+
+
+def test_the_site_is_built_with_every_warning_as_an_error() -> None:
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert settings["strict"] is True
+    assert settings["hooks"] == ["release/site_hooks.py"]
+    # With --quiet mkdocs counts no warning, strict or not.
+    assert "mkdocs build\n" in (ROOT / "Makefile").read_text()
