@@ -304,6 +304,9 @@ def test_no_policy_names_an_account_or_a_namespace() -> None:
         assert not re.search(r"username\s*==", text)
 
 
+UNLABELLED: list[dict[str, Any]] = [{"metadata": {}}, {"metadata": {"labels": {}}}, {}]
+
+
 def admin(form: str, kind: str) -> dict[str, Any]:
     asked: dict[str, Any] = {"adminAccess": True, "deviceClassName": "dra.gpu"}
     spec: dict[str, Any] = {"devices": {"requests": [{"name": "r", **({"exactly": asked} if form == "v1" else asked)}]}}
@@ -342,12 +345,12 @@ def test_claims_without_admin_access_pass_everywhere(spec: dict[str, Any] | None
     claim: dict[str, Any] = {"kind": kind}
     if spec is not None:
         claim["spec"] = spec if kind == "ResourceClaim" else {"spec": spec}
-    for namespace in ({"metadata": {}}, {"metadata": {"labels": {}}}, {}):
+    for namespace in UNLABELLED:
         assert refusals("dranode-admin-access", object=claim, namespaceObject=namespace) == []
 
 
 def test_one_request_of_several_with_admin_access_is_enough() -> None:
     claim = admin("v1", "ResourceClaim")
     claim["spec"]["devices"]["requests"].insert(0, {"name": "first", "exactly": {"deviceClassName": "dra.cpu"}})
-    for namespace in ({"metadata": {}}, {}):
+    for namespace in UNLABELLED:
         assert len(refusals("dranode-admin-access", object=claim, namespaceObject=namespace)) == 1
