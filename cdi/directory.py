@@ -184,10 +184,10 @@ def read_spec(path: Path) -> Spec:
         return msgspec.json.decode(data, type=Spec)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    from dranode.cdi.loader.document import load_spec  # noqa: PLC0415 - what drivers write is plain JSON and needs no YAML parser
+    from dranode.cdi.document import load_spec  # noqa: PLC0415 - what drivers write is plain JSON and needs no YAML parser
 
     try:
-        return load_spec(data).spec
+        return load_spec(data)
     except CDIError as error:
         raise CDIError(f"{path}: {error}") from error
 

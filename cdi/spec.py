@@ -1,7 +1,7 @@
 """The values of a CDI document (cncf-tags/container-device-interface, SPEC.md).
 
 Field names are those of the specification in snake case. `dranode.cdi.directory` writes the values to files, and
-`dranode.cdi.loader.validate` says whether a runtime would load a file.
+`dranode.cdi.document` says whether a runtime would load a file.
 """
 
 from __future__ import annotations

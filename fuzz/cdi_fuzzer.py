@@ -5,9 +5,8 @@ import contextlib
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from dranode.cdi.document import load_spec, validate
     from dranode.cdi.errors import CDIError
-    from dranode.cdi.loader.document import load_spec
-    from dranode.cdi.loader.validate import validate
 
 
 def test_one_input(data: bytes) -> None:

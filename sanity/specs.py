@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
+from dranode.cdi.document import SpecVerdict, validate
 from dranode.cdi.errors import CDIError
-from dranode.cdi.loader.document import load_spec
-from dranode.cdi.loader.validate import SpecVerdict, validate
 from dranode.cdi.names import parse_qualified_name
 from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.sanity.breach import Breach, expect
@@ -107,4 +106,4 @@ def _content(path: Path) -> bytes | None:
 
 def _spec_file(path: Path, content: bytes) -> SpecFile:
     verdict = validate(content)
-    return SpecFile(path, verdict, load_spec(content).spec if verdict.ok else None)
+    return SpecFile(path, verdict, verdict.spec)

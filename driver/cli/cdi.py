@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from dranode.cdi.loader.validate import validate
+from dranode.cdi.document import validate
 from dranode.cdi.regular_file import read_given
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
@@ -69,8 +69,8 @@ def _draw(answers: list[_Answer]) -> None:
 def validate_files(ctx: click.Context, files: tuple[str, ...], output: str) -> None:
     """Say whether a runtime would load each FILE, and why not.
 
-    The verdict is that of the CDI library in Go. Its releases in the runtimes of today, v0.8.1 to v1.1.1, that would
-    refuse a file or crash over it are named in warnings. The exit status is 1 if any file is not loaded.
+    The verdict is that of the newest release of the CDI library in Go (v1.1.1). Warnings name older runtimes that would
+    refuse the file. The exit status is 1 if any file is not loaded.
 
     \b
     Example:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dranode.cdi.loader.validate import validate
+from dranode.cdi.document import validate
 from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, MachineError

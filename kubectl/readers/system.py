@@ -9,9 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from dranode.cdi.document import load_spec, validate
 from dranode.cdi.errors import CDIError
-from dranode.cdi.loader.document import load_spec
-from dranode.cdi.loader.validate import validate
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import ServeOptions
 from dranode.driver.core.diagnosis.system import CONFINED
@@ -166,7 +165,7 @@ def _conflicts(specs: Mapping[str, bytes]) -> Iterator[tuple[str, tuple[str, ...
 
 def _devices(data: bytes) -> Iterable[str]:
     try:
-        spec = load_spec(data).spec
+        spec = load_spec(data)
     except CDIError:
         return ()
     return {f"{spec.kind}={device.name}" for device in spec.devices}

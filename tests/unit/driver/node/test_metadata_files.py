@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dranode.cdi.directory import encode_spec, read_spec, write_spec
-from dranode.cdi.loader.validate import validate
+from dranode.cdi.document import validate
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
 from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
