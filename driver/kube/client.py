@@ -18,7 +18,7 @@ import msgspec
 from dranode.driver.core.api.documents import API_GROUP, to_v1
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
-from dranode.driver.kube.http1 import BrokenError
+from dranode.driver.kube.http1 import MAX_BODY, BrokenError
 from dranode.driver.kube.retry import FORBIDDEN, NOT_FOUND, OK, UNTOUCHED, Backoff
 from dranode.driver.kube.server import UnreachableError, UnusableCredentialsError
 from dranode.driver.kube.versions import VERSIONS, best_version
@@ -32,7 +32,8 @@ APPLY: Final = "application/apply-patch+yaml"
 ANSWER_SECONDS: Final = 5.0
 TOTAL_SECONDS: Final = 20.0
 _BACKOFF: Final = Backoff(first=0.1, most=5.0)
-_FIRST_ERROR: Final = 400
+# 204 has no object, and a redirection leads elsewhere.
+_SUCCESS: Final = frozenset({200, 201, 202})
 
 
 def _dice() -> float:
@@ -70,6 +71,7 @@ class APIRequest(msgspec.Struct, frozen=True):
         query: parameters.
         body: a plain document; None for none.
         kind: the media type of the body.
+        most: how large the answer may be, in bytes.
     """
 
     method: str
@@ -78,6 +80,7 @@ class APIRequest(msgspec.Struct, frozen=True):
     query: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: Any = None
     kind: str = JSON
+    most: int = MAX_BODY
 
 
 class Client:
@@ -261,7 +264,7 @@ class Client:
             response = self._wire.send(self._outgoing(request, seconds, stream=stream))
         except UnreachableError as error:
             raise ApiError(str(error), unasked=isinstance(error, UnusableCredentialsError)) from error
-        if response.status >= _FIRST_ERROR:
+        if response.status not in _SUCCESS:
             raise error_of(request.what, response.status, response.headers, response.data)
         return response
 
@@ -271,7 +274,7 @@ class Client:
         if request.body is not None:
             headers = {**headers, "Content-Type": request.kind}
             body = msgspec.json.encode(request.body)
-        return Outgoing(request.method, path, headers, seconds, body, stream)
+        return Outgoing(request.method, path, headers, seconds, body, stream, request.most)
 
 
 def _object(answer: Any) -> Any:
@@ -283,16 +286,21 @@ def _object(answer: Any) -> Any:
         return None
 
 
-def _document(data: bytes) -> Any:
+def _document(data: bytes) -> dict[str, Any]:
+    if not data:
+        raise ApiError("the API server's answer is empty; see that the address is one's", OK)
     try:
-        return msgspec.json.decode(data) if data else {}
+        document = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(f"the API server's answer is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ApiError(f"the API server's answer is no object, but {data[:40]!r}; see that the address is one's", OK)
+    return document
 
 
 def _read_v1(data: bytes) -> Any:
     document = _document(data)
-    if not isinstance(document, dict) or "items" in document:
+    if "items" in document:
         return document
     try:
         return to_v1(document)

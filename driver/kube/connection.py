@@ -37,12 +37,13 @@ class APIResponse:
         headers: by name in lower case.
     """
 
-    def __init__(self, head: Head, channel: Channel, done: Callable[[Channel], None]) -> None:
-        """The answer that begins with `head`; `done` takes the channel when the body has been read."""
+    def __init__(self, head: Head, channel: Channel, outgoing: Outgoing, done: Callable[[Channel], None]) -> None:
+        """The answer to `outgoing` that begins with `head`; `done` takes the channel when the body has been read."""
         self.status = head.status
         self.headers = head.headers
         self._channel = channel
-        self._body = channel.body(head)
+        self._head = head
+        self._outgoing = outgoing
         self._done = done
         self._data: bytes | None = None
 
@@ -51,22 +52,34 @@ class APIResponse:
         """The body, read when it is first asked for.
 
         Raises:
-            BrokenError: the connection ended in the middle.
-            TimeoutError: nothing came in time.
+            BrokenError: the connection ended in the middle, or the body is too large.
+            TimeoutError: it did not come in time.
         """
         if self._data is None:
-            self._data = b"".join(self._body)
+            # Chunks may be single bytes, so they are not kept one by one.
+            body = bytearray()
+            for piece in self._channel.body(self._head, self._outgoing.most):
+                body += piece
+            self._data = bytes(body)
             self._done(self._channel)
         return self._data
 
     def __iter__(self) -> Iterator[bytes]:
-        """The body's lines as they come; raises as `data` does."""
-        rest = b""
-        for piece in self._body:
-            *lines, rest = (rest + piece).split(b"\n")
-            yield from lines
+        """The body's lines as they come; raises as `data` does, where a line is too large or does not end in time."""
+        rest = bytearray()
+        self._channel.allow(self._outgoing.seconds)
+        for piece in self._channel.body(self._head, None):
+            searched = len(rest)
+            rest += piece
+            if rest.find(b"\n", searched) < 0:
+                if len(rest) > self._outgoing.most:
+                    raise BrokenError(f"a line of the answer is larger than {self._outgoing.most} bytes")
+                continue
+            *lines, rest = rest.split(b"\n")
+            yield from map(bytes, lines)
+            self._channel.allow(self._outgoing.seconds)
         if rest:
-            yield rest
+            yield bytes(rest)
 
     def shutdown(self) -> None:
         """End the body for its reader, from any thread."""
@@ -107,16 +120,21 @@ class Connection:
             UnreachableError: there is no answer.
         """
         server = self._opened()
+        request = _encoded(server, outgoing)
+        # A program that gives credentials may ask a person, so the time begins now.
+        deadline = time.monotonic() + outgoing.seconds
         try:
-            answer = self._sent(server, outgoing)
+            answer = self._sent(server, request, outgoing, deadline)
             if answer.status != _UNAUTHORIZED:
                 return answer
             answer.close()
         except _TLSError as error:
             log.warning("server=%s is not to be trusted: %s", server, error)
+        left = deadline - time.monotonic()
         server = self._reopened(server)
+        request = _encoded(server, outgoing)
         try:
-            return self._sent(server, outgoing)
+            return self._sent(server, request, outgoing, time.monotonic() + left)
         except _TLSError as error:
             raise UnreachableError(f"{server} is not to be trusted: {error}") from error
 
@@ -142,11 +160,11 @@ class Connection:
         except (BrokenError, OSError):
             channel.close()
             return None
-        return lambda: self._finished(channel, end)
+        return lambda: self._finished(channel, outgoing, end)
 
-    def _finished(self, channel: Channel, end: float) -> APIResponse | None:
+    def _finished(self, channel: Channel, outgoing: Outgoing, end: float) -> APIResponse | None:
         try:
-            answer = APIResponse(channel.answer(max(end - time.monotonic(), _AT_ONCE)), channel, self._keep)
+            answer = APIResponse(channel.answer(max(end - time.monotonic(), _AT_ONCE)), channel, outgoing, self._keep)
             _ = answer.data
         except (BrokenError, OSError):
             channel.close()
@@ -185,14 +203,13 @@ class Connection:
 
     # --- requests ---
 
-    def _sent(self, server: Server, outgoing: Outgoing) -> APIResponse:
-        request = _encoded(server, outgoing)
+    def _sent(self, server: Server, request: bytes, outgoing: Outgoing, deadline: float) -> APIResponse:
         try:
             while (channel := self._taken()) is not None:
                 with contextlib.suppress(_ClosedMeanwhile):
-                    return self._exchanged(channel, request, outgoing, kept=True)
-            channel = Channel(server.connect(outgoing.seconds))
-            return self._exchanged(channel, request, outgoing, kept=False)
+                    return self._exchanged(channel, request, outgoing, deadline, kept=True)
+            channel = Channel(server.connect(_left(deadline)))
+            return self._exchanged(channel, request, outgoing, deadline, kept=False)
         except ssl.SSLError as error:
             raise _TLSError(error.strerror or str(error)) from error
         except TimeoutError as error:
@@ -213,9 +230,11 @@ class Connection:
                 return channel
             channel.close()
 
-    def _exchanged(self, channel: Channel, request: bytes, outgoing: Outgoing, *, kept: bool) -> APIResponse:
+    def _exchanged(
+        self, channel: Channel, request: bytes, outgoing: Outgoing, deadline: float, *, kept: bool
+    ) -> APIResponse:
         try:
-            answer = APIResponse(channel.request(request, outgoing.seconds), channel, self._keep)
+            answer = APIResponse(channel.request(request, _left(deadline)), channel, outgoing, self._keep)
             if not outgoing.stream:
                 _ = answer.data
         except BaseException as error:
@@ -235,6 +254,13 @@ class Connection:
         channel.close()
 
 
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
 def _close(channels: list[Channel]) -> None:
     while channels:
         channels.pop().close()
@@ -249,7 +275,7 @@ def _encoded(server: Server, outgoing: Outgoing) -> bytes:
     headers = {"Host": server.host, **outgoing.headers, **server.headers()}
     if outgoing.body is not None:
         headers["Content-Length"] = str(len(outgoing.body))
-    named = (*headers.items(), *server.always)
+    named = (*headers.items(), *server.fixed_headers)
     lines = [f"{outgoing.method} {server.prefix}{outgoing.path} HTTP/1.1", *(f"{k}: {v}" for k, v in named)]
     if any("\n" in line or "\r" in line or not line.isascii() for line in lines):
         raise UnreachableError(f"a header for {server} cannot be sent; look at the token's characters")

@@ -12,8 +12,9 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube import retry
 
 NO_UID: Final = "metadata.uid is missing, which every object of an API server has; see that the address is one's"
-"""The error of a document that is to be an object: an empty answer decodes to one as well."""
+"""The error of a document that is to be an object of the API server: `{}` decodes to one as well."""
 _LONGEST: Final = 600
+_FIRST_ERROR: Final = 400
 # In seconds. No thread can wait for as long as a header may say.
 _LONGEST_WAIT: Final = 3600.0
 
@@ -61,6 +62,9 @@ def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) ->
     said = _status_object(body)
     # A proxy's page or an admission webhook's reason may have many lines; a log's line and an event's note have one.
     message = " ".join(str(said.get("message") or body.decode(errors="replace")).split())
+    if status < _FIRST_ERROR:
+        why = f"it leads to {headers['location']}" if "location" in headers else "it has no object"
+        message = f"{why}; see that the address is an API server's"
     details = said.get("details")
     details = details if isinstance(details, dict) else {}
     wait = headers.get("retry-after") or details.get("retryAfterSeconds") or 0
@@ -97,7 +101,7 @@ def _sentence(what: str, status: int, message: str) -> str:
         case retry.NOT_FOUND:
             return f"the API server does not find what to {what}: {message}"
         case _:
-            return f"the API server answered {_phrase(status)} to {what}: {message}"
+            return f"the API server answered {_phrase(status)} to {what}{message and f': {message}'}"
 
 
 def _phrase(status: int) -> str:

@@ -10,15 +10,21 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 _MAX_HEADERS: Final = 64 << 10
 _MAX_CHUNK_LINE: Final = 1 << 10
+# An API server takes no request above 3 MiB, and etcd stores 1.5 MiB; a list of one node's slices has a few of those.
+MAX_BODY: Final = 32 << 20
 _READ: Final = 64 << 10
 _NO_BODY: Final = frozenset({204, 304})
+# As many as Go's client takes (net/http, max1xxResponses).
+_MAX_ANNOUNCEMENTS: Final = 5
+_SWITCHING_PROTOCOLS: Final = 101
 
 
 class BrokenError(Exception):
@@ -50,15 +56,46 @@ class Head(msgspec.Struct, frozen=True):
         return self.headers.get("connection", "").lower() != "close"
 
 
-class Channel:
-    """One connection to a server. It belongs to one thread at a time; `shutdown` may come from any."""
+class Connected(Protocol):
+    """A connected socket, as far as a channel needs it."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def settimeout(self, seconds: float, /) -> None:
+        """Set how long each of `send` and `recv` may take."""
+
+    def send(self, data: Any, /) -> int:
+        """Send data; how much of it was sent."""
+
+    def recv(self, most: int, /) -> bytes:
+        """Return what came, empty at the end."""
+
+    def fileno(self) -> int:
+        """Return the number of the connection's file."""
+
+    def shutdown(self, how: int, /) -> None:
+        """End the connection for its reader, from any thread."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class Channel:
+    """One connection to a server. It belongs to one thread at a time; `shutdown` may come from any.
+
+    Whatever a request needs (sending it, announcements, headers, body, trailers) has one deadline together, so that a
+    server that sends a byte now and then holds nobody for longer.
+    """
+
+    def __init__(self, connected: Connected) -> None:
         """Speak on a connected socket, which is closed with the channel."""
         self._socket = connected
         self._buffer = bytearray()
         self._came = False
+        self._deadline = 0.0
         self.reusable = True
+
+    def allow(self, seconds: float) -> None:
+        """Set the deadline of all that is read and sent from now on."""
+        self._deadline = time.monotonic() + seconds
 
     def idle(self) -> bool:
         """Return whether nothing has come since the last answer; a server that has closed the connection says so."""
@@ -69,56 +106,80 @@ class Channel:
         return not poll.poll(0)
 
     def request(self, request: bytes, seconds: float) -> Head:
-        """Send a request; the head of its answer: `send` and `answer`."""
+        """Send a request and return the head of its answer: `send` and `answer` with one deadline."""
         self.send(request, seconds)
-        return self.answer(seconds)
+        return self._announced()
 
     def send(self, request: bytes, seconds: float) -> None:
         """Send a request.
 
         Args:
             request: head and body.
-            seconds: how long the server may take to let it through.
+            seconds: how long it and its answer may take in all.
 
         Raises:
             BrokenError: the connection ended.
-            TimeoutError: it did not go through in time.
+            TimeoutError: the request was not sent in time.
         """
         self.reusable = self._came = False
-        self._socket.settimeout(seconds)
+        self.allow(seconds)
+        unsent = memoryview(request)
         try:
-            self._socket.sendall(request)
+            while unsent:
+                self._socket.settimeout(self._left())
+                unsent = unsent[self._socket.send(unsent) :]
         except TimeoutError:
             raise
         except OSError as error:
             raise BrokenError(_reason(error), untouched=True) from error
 
     def answer(self, seconds: float) -> Head:
-        """Return the head of the answer to what was sent; the server may take `seconds` for each part.
+        """Return the head of the answer to what was sent; it and the body may take `seconds` in all.
 
         Raises:
             BrokenError: the connection ended, or the answer is not HTTP.
-            TimeoutError: nothing came in time.
+            TimeoutError: the answer did not come in time.
         """
-        self._socket.settimeout(seconds)
-        while True:
+        self.allow(seconds)
+        return self._announced()
+
+    def _announced(self) -> Head:
+        # 100 and its like announce the answer that follows.
+        for _ in range(_MAX_ANNOUNCEMENTS + 1):
             head = self._head()
-            # 100 and its like announce the answer that follows.
+            if head.status == _SWITCHING_PROTOCOLS:
+                raise BrokenError("the answer switches to another protocol")
             if head.status >= 200:  # noqa: PLR2004 - where the statuses of answers begin
                 return head
+        raise BrokenError(f"more than {_MAX_ANNOUNCEMENTS} answers of status 1xx came, and none that says more")
 
-    def body(self, head: Head) -> Iterator[bytes]:
+    def body(self, head: Head, most: int | None = MAX_BODY) -> Iterator[bytes]:
         """The answer's body, piece by piece as it comes; afterwards the connection may be used again.
 
+        Args:
+            head: the answer's head.
+            most: the size that the body may have, in bytes; None for any.
+
         Raises:
-            BrokenError: the connection ended in the middle.
-            TimeoutError: nothing came in time.
+            BrokenError: the connection ended in the middle, or the body is larger.
+            TimeoutError: it did not come in time.
         """
+        size = 0
+        for piece in self._pieces(head):
+            size += len(piece)
+            if most is not None and size > most:
+                raise BrokenError(f"the answer is larger than {most} bytes")
+            yield piece
+
+    def _pieces(self, head: Head) -> Iterator[bytes]:
+        coding = head.headers.get("transfer-encoding", "").lower()
         if head.status in _NO_BODY:
             self.reusable = head.keeps
-        elif head.headers.get("transfer-encoding", "").lower() == "chunked":
+        elif coding == "chunked":
             yield from self._chunks()
             self.reusable = head.keeps
+        elif coding:
+            raise BrokenError(f"the answer has the transfer encoding {coding[:40]!r}, which is not chunked")
         elif "content-length" in head.headers:
             yield from self._exactly(_length(head.headers["content-length"], 10))
             self.reusable = head.keeps
@@ -133,8 +194,15 @@ class Channel:
         """Close the connection."""
         self._socket.close()
 
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
     def _fill(self) -> None:
         try:
+            self._socket.settimeout(self._left())
             came = self._socket.recv(_READ)
         except (TimeoutError, ssl.SSLError) as error:
             if isinstance(error, ssl.SSLEOFError):
@@ -191,8 +259,11 @@ class Channel:
                 break
             if self._until(b"\r\n", _MAX_CHUNK_LINE):
                 raise BrokenError("a chunk of the answer is longer than it says")
-        while self._until(b"\r\n", _MAX_HEADERS):
-            pass  # trailers
+        trailers = 0
+        while trailer := self._until(b"\r\n", _MAX_HEADERS):
+            trailers += len(trailer)
+            if trailers > _MAX_HEADERS:
+                raise BrokenError(f"the answer has more than {_MAX_HEADERS} bytes of trailers")
 
     def _rest(self) -> Iterator[bytes]:
         while True:

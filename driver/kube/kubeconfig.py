@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from dranode.cdi.regular_file import read_given
 from dranode.driver.core.api.errors import DocumentError
@@ -25,13 +25,8 @@ from dranode.driver.kube.kubeconfig_file import (
     decoded,
     exec_configuration,
 )
-from dranode.driver.kube.server import (
-    Server,
-    UnreachableError,
-    UnusableCredentialsError,
-    proxy_of_environment,
-    tls_context,
-)
+from dranode.driver.kube.proxy import ProxyError, environment_proxy, parsed_proxy
+from dranode.driver.kube.server import Server, UnreachableError, UnusableCredentialsError, tls_context
 from dranode.driver.machine.presence import is_file
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
@@ -57,28 +52,53 @@ def kubeconfig_server(path: str, context: str = "") -> Server:
     """
     try:
         return _server(chosen_context(path, context), path)
-    except (DocumentError, UnreachableError, OSError, ValueError) as error:
+    except (DocumentError, UnreachableError, ProxyError, OSError, ValueError) as error:
         raise UnusableCredentialsError(f"the credentials in {path} cannot be used: {error}") from error
 
 
 def _server(chosen: ChosenContext, path: str) -> Server:
     cluster, user = chosen.cluster, chosen.user
-    url = cluster.server.rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise DocumentError(f'the server "{cluster.server}" is no URL of http or https')
-    tls = _tls(cluster, user) if parts.scheme == "https" else None
-    proxy = cluster.proxy_url or proxy_of_environment(parts.hostname, parts.scheme)
+    url = _server_url(cluster.server)
+    secure = url.startswith("https:")
+    tls = _tls(cluster, user) if secure else None
+
+    def proxy_tls() -> ssl.SSLContext:
+        # client-go judges a proxy by the cluster's authority alone; most proxies have a public one.
+        return _trust(cluster, public=True)
+
+    proxy = (
+        parsed_proxy(cluster.proxy_url, "proxy-url", proxy_tls)
+        if cluster.proxy_url
+        else environment_proxy(url, proxy_tls)
+    )
     headers = _authentication(chosen, path, tls)
     return Server(url, headers, tls, cluster.tls_server_name, proxy, tuple(_as_another(user)))
 
 
-def _tls(cluster: ConfigCluster, user: ConfigUser) -> ssl.SSLContext:
+def _server_url(server: str) -> str:
+    """Return the URL of a server, which may be written as `host:port` alone, as client-go takes it."""
+    parts = urlsplit(server)
+    if not parts.scheme or not parts.netloc:
+        # `kubernetes:6443` reads as a URL of scheme kubernetes.
+        parts = urlsplit(f"https://{server}")
+        if parts.path not in ("", "/"):
+            raise DocumentError(f'the server "{server}" is neither a URL nor host:port')
+    # A port that is no number is a ValueError here.
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise DocumentError(f'the server "{server}" is no URL of http or https')
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def _trust(cluster: ConfigCluster, *, public: bool = False) -> ssl.SSLContext:
     data = cluster.certificate_authority_data
     # Data goes before a file.
     authority = decoded(data, "certificate-authority-data").decode() if data else ""
     file = None if data else _existing(cluster.certificate_authority, "certificate-authority") or None
-    tls = tls_context(file, data=authority, verify=not cluster.insecure_skip_tls_verify)
+    return tls_context(file, data=authority, verify=not cluster.insecure_skip_tls_verify, public=public)
+
+
+def _tls(cluster: ConfigCluster, user: ConfigUser) -> ssl.SSLContext:
+    tls = _trust(cluster)
     if user.client_certificate or user.client_certificate_data:
         certificate = _pem(user.client_certificate_data, user.client_certificate, "client-certificate")
         _load_pair(tls, certificate, _pem(user.client_key_data, user.client_key, "client-key"))

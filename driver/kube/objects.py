@@ -17,11 +17,14 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import APIDocument
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.http1 import MAX_BODY
 
 T = TypeVar("T")
 
 # As many objects a page as kubectl asks for.
 _PAGE: Final = "500"
+# What a server has forgotten the beginning of comes in one answer: 40,000 pods have 400 MB.
+_MAX_LIST: Final = 1 << 30
 _CORE: Final = "/api/v1"
 # Path and resource; without a path one of `ROOTS`, else resource.k8s.io, in the version that the server has.
 RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
@@ -75,7 +78,7 @@ class _Place(msgspec.Struct, frozen=True):
         space, name = self.namespace, self.name
         path = f"{root}{f'/namespaces/{space}' if space else ''}/{resource}{f'/{name}' if name else ''}"
         what = f"{'get' if name else 'list'} {resource}{f' in namespace {space}' if space else ''}"
-        return APIRequest("GET", path, what, query)
+        return APIRequest("GET", path, what, query, most=MAX_BODY if name else _MAX_LIST)
 
 
 class ApiObjects(msgspec.Struct, frozen=True):
@@ -119,19 +122,25 @@ class ApiObjects(msgspec.Struct, frozen=True):
 
     def _listed(self, place: _Place, query: Mapping[str, str], read: _Reader[T]) -> list[T]:
         listed: list[T] = []
-        more = ""
+        more, pages = "", set[str]()
         while True:
             page = {**query, "limit": _PAGE, **({"continue": more} if more else {})}
             try:
                 objects, more = read(self._answer(place, page, bytes))
             except ApiError as error:
                 # The server has forgotten what the list began with: all in one answer, as client-go asks then.
-                if error.status == HTTPStatus.GONE and more:
-                    return read(self._answer(place, query, bytes))[0]
-                raise
+                if error.status != HTTPStatus.GONE or not more:
+                    raise
+                objects, more = read(self._answer(place, query, bytes))
+                if more:
+                    raise ApiError(f"the API server gives only a part of the list of {place.kind}s") from error
+                return objects
             listed += objects
             if not more:
                 return listed
+            if more in pages:
+                raise ApiError(f"the API server's list of {place.kind}s does not end: it repeats a page")
+            pages.add(more)
 
     def _answer(self, place: _Place, query: Mapping[str, str], read: Callable[[bytes], Any] | None) -> Any:
         root, resource = RESOURCES[place.kind]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.kube.server import Server, UnreachableError, proxy_of_environment, tls_context
+from dranode.driver.kube.proxy import ProxyError, environment_proxy
+from dranode.driver.kube.server import Server, UnreachableError, tls_context
 
 # How old a token may be that is used without looking at its file again; kubelet renews it long before it ends.
 _TOKEN_SECONDS: Final = 60.0
@@ -31,14 +32,18 @@ def pod_server(account: Path, clock: Callable[[], float] = time.monotonic) -> Se
         )
     token = _Token(account / "token", clock)
     token.headers()
+    authority = str(account / "ca.crt")
+    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     try:
-        tls = tls_context(str(account / "ca.crt"))
+        tls = tls_context(authority)
+        proxy = environment_proxy(url, lambda: tls_context(authority, public=True))
+    except ProxyError as error:
+        raise UnreachableError(f"the API server at {url} cannot be reached: {error}") from error
     except OSError as error:
         raise UnreachableError(
             f"the credentials in {account} cannot be used: ca.crt holds no certificate that can be read: {error}"
         ) from error
-    where = f"[{host}]" if ":" in host else host
-    return Server(f"https://{where}:{port}", token.headers, tls, proxy=proxy_of_environment(host))
+    return Server(url, token.headers, tls, proxy=proxy)
 
 
 class _Token:

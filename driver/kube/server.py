@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.kube.http1 import Connected
+from dranode.driver.kube.proxy import Proxy, TLSThroughTLS, tunnel
 
 CONNECT_SECONDS: Final = 3.0
 _PORTS: Final = {"http": 80, "https": 443}
@@ -33,7 +35,7 @@ class Server(msgspec.Struct, frozen=True):
         headers: those of authentication, asked for with every request, since a token is renewed in its file.
         tls: how its certificate is judged; None for plain HTTP.
         name: the name in its certificate, where that is not the one in `url`.
-        proxy: a proxy's URL; empty for none.
+        proxy: the proxy through which it is reached; None for none.
         always: names and values of headers that every request has, a name perhaps several times.
     """
 
@@ -41,7 +43,7 @@ class Server(msgspec.Struct, frozen=True):
     headers: Callable[[], Mapping[str, str]]
     tls: ssl.SSLContext | None = None
     name: str = ""
-    proxy: str = ""
+    proxy: Proxy | None = None
     always: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
@@ -57,101 +59,106 @@ class Server(msgspec.Struct, frozen=True):
         """Return what goes before every path: the server's own, and for a plain one behind a proxy all of the URL."""
         return (self.url if self.proxy and self.tls is None else urlsplit(self.url).path).rstrip("/")
 
-    def connect(self, seconds: float) -> socket.socket:
+    @property
+    def fixed_headers(self) -> Iterator[tuple[str, str]]:
+        """Yield the headers that every request has; a plain one tells the proxy who asks."""
+        yield from self.always
+        if self.tls is None and self.proxy is not None and self.proxy.authorization:
+            yield "Proxy-Authorization", self.proxy.authorization
+
+    def connect(self, seconds: float) -> Connected:
         """A connection that is ready for a request, made within `seconds`.
 
         Raises:
             ssl.SSLError: the server's certificate does not fit.
             OSError: there is none.
         """
-        server = urlsplit(self.url)
-        plain = _dial(server, seconds) if not self.proxy else self._through_proxy(server, seconds)
+        deadline = time.monotonic() + seconds
+        server, proxy = urlsplit(self.url), self.proxy
+        host, port = server.hostname or "", server.port or _PORTS[server.scheme]
+        plain = _dial(host, port, deadline) if proxy is None else _dialled_proxy(proxy, deadline)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            name = _plain(self.name or server.hostname or "")
-            return plain if self.tls is None else self.tls.wrap_socket(plain, server_hostname=name or None)
+            if self.tls is None:
+                return plain
+            if proxy is not None:
+                tunnel(plain, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _left(deadline))
+            if isinstance(plain, ssl.SSLSocket):
+                return TLSThroughTLS(plain, self.tls, self.name or host, _left(deadline))
+            return _wrapped(plain, self.tls, self.name or host, deadline)
         except BaseException:
             plain.close()
             raise
 
-    def _through_proxy(self, server: SplitResult, seconds: float) -> socket.socket:
-        proxy = urlsplit(self.proxy)
-        if proxy.scheme != "http":
-            raise OSError(f"a proxy is reached over plain HTTP here, and {proxy.scheme}://{proxy.hostname} is not")
-        plain = _dial(proxy, seconds)
-        if self.tls is not None:
-            try:
-                _tunnel(plain, proxy, f"{server.hostname}:{_port(server)}")
-            except BaseException:
-                plain.close()
-                raise
-        return plain
 
-
-def proxy_of(host: str, proxy: str, no_proxy: str) -> str:
-    """The proxy through which a host is reached; empty for none. `no_proxy` is the list of those without."""
-    if not proxy:
-        return ""
-    from urllib.request import (  # type: ignore[attr-defined] # noqa: PLC0415 - few have one
-        proxy_bypass_environment,
-    )
-
-    return "" if proxy_bypass_environment(host, {"no": no_proxy}) else proxy
-
-
-def proxy_of_environment(host: str, scheme: str = "https") -> str:
-    """The proxy that the environment names for HTTPS, or for plain HTTP, to a host; empty for none."""
-    names = (f"{scheme.upper()}_PROXY", f"{scheme}_proxy", "ALL_PROXY", "all_proxy")
-    proxy = next((value for name in names if (value := os.environ.get(name))), "")
-    return proxy_of(host, proxy, os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or "")
-
-
-def tls_context(authority: str | None, *, data: str = "", verify: bool = True) -> ssl.SSLContext:
+def tls_context(authority: str | None, *, data: str = "", verify: bool = True, public: bool = False) -> ssl.SSLContext:
     """Return how a server's certificate is judged: as strict as Go and no stricter.
 
-    From Python 3.13 on certificates that RFC 5280 does not want (EKS has no Authority Key Identifier) would not be
-    trusted. `authority` is a file and `data` the same in PEM; neither for those that the system trusts.
+    Args:
+        authority: a file with the certificates that are trusted.
+        data: the same in PEM; with neither those that the system trusts.
+        verify: False to trust every server.
+        public: trust those that the system trusts in any case.
 
     Raises:
         OSError: the file cannot be read, or holds no certificate.
     """
     context = ssl.create_default_context(cafile=authority, cadata=data or None)
+    if public:
+        context.load_default_certs()
+    # From Python 3.13 on certificates that RFC 5280 does not want (EKS has no Authority Key Identifier) would not be
+    # trusted.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    # An authority need not be self-signed: clusters hand out an intermediate one.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def _port(url: SplitResult) -> int:
-    return url.port or _PORTS[url.scheme]
+def _dial(host: str, port: int, deadline: float) -> socket.socket:
+    """Connect to the first of a host's addresses that answers."""
+    refused: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM):
+        dialled = socket.socket(family, kind, protocol)
+        try:
+            dialled.settimeout(min(CONNECT_SECONDS, _left(deadline)))
+            dialled.connect(address)
+        except OSError as error:
+            dialled.close()
+            refused = error
+        else:
+            return dialled
+    raise refused
 
 
-def _dial(url: SplitResult, seconds: float) -> socket.socket:
-    address = (_plain(url.hostname or ""), _port(url))
-    return socket.create_connection(address, min(CONNECT_SECONDS, seconds))  # type: ignore[arg-type]
+def _dialled_proxy(proxy: Proxy, deadline: float) -> socket.socket:
+    try:
+        plain = _dial(proxy.host, proxy.port, deadline)
+        return plain if proxy.tls is None else _wrapped(plain, proxy.tls, proxy.host, deadline)
+    except TimeoutError:
+        raise
+    except ssl.SSLError as error:
+        # The server's own certificate is another matter.
+        raise OSError(f"{proxy} is not to be trusted: {error.strerror or error}") from error
+    except OSError as error:
+        raise OSError(f"{proxy} does not answer: {error.strerror or error}") from error
+
+
+def _wrapped(plain: socket.socket, tls: ssl.SSLContext, name: str, deadline: float) -> ssl.SSLSocket:
+    plain.settimeout(_left(deadline))
+    return tls.wrap_socket(plain, server_hostname=_plain(name) or None)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def _plain(host: str) -> str | bytes:
     """Return the host as bytes if it is ASCII: a text loads what international names need, 2 ms of a start."""
     return host.encode() if host.isascii() else host
-
-
-def _tunnel(plain: socket.socket, proxy: SplitResult, target: str) -> None:
-    """Have a proxy connect to `host:port`."""
-    from dranode.driver.kube.http1 import BrokenError, Channel  # noqa: PLC0415 - few have one
-
-    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
-    if proxy.username is not None:
-        from base64 import b64encode  # noqa: PLC0415 - few have one
-
-        pair = f"{proxy.username}:{proxy.password or ''}"
-        lines.append(f"Proxy-Authorization: Basic {b64encode(pair.encode()).decode()}")
-    request = "\r\n".join((*lines, "", "")).encode()
-    try:
-        head = Channel(plain).request(request, CONNECT_SECONDS)
-    except BrokenError as error:
-        raise OSError(f"the proxy {proxy.hostname} does not answer: {error}") from error
-    if head.status != 200:  # noqa: PLR2004 - the tunnel stands
-        raise OSError(f"the proxy {proxy.hostname} answered {head.status} to a connection to {target}")

@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from dranode.driver.kube.http1 import MAX_BODY
+
 
 class Outgoing(msgspec.Struct, frozen=True):
     """A request on its way.
@@ -15,9 +17,11 @@ class Outgoing(msgspec.Struct, frozen=True):
         method: the HTTP method.
         path: path and query.
         headers: beside those of authentication.
-        seconds: how long to wait for each part of the answer.
+        seconds: how long the request may take, with connecting and all of the answer; in a stream how long until its
+            head, and until each line.
         body: what is sent.
         stream: leave the answer's body to the caller.
+        most: how large the answer, in a stream a line of it, may be, in bytes.
     """
 
     method: str
@@ -26,6 +30,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     seconds: float
     body: bytes | None = None
     stream: bool = False
+    most: int = MAX_BODY
 
 
 class Wire(Protocol):

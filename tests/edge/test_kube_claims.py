@@ -201,7 +201,10 @@ def test_an_answer_without_a_uid_is_no_claim(api: ApiServer, claims: KubeClaims,
     assert isinstance(answers[refs[1]], ResourceClaim)
     refused = answers[refs[0]]
     assert isinstance(refused, DranodeError)
-    assert "claim default/bare as the API server has it cannot be read: metadata.uid is missing" in str(refused)
+    missing = "claim default/bare as the API server has it cannot be read: metadata.uid is missing"
+    assert (missing if body else "claim default/bare cannot be fetched: the API server's answer is empty") in str(
+        refused
+    )
 
 
 def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(api: ApiServer, tmp_path: Path) -> None:

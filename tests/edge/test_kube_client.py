@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socketserver
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.wire import Outgoing
 from tests.fakes.apiserver import CERTIFICATES, ApiServer, Fault, api_server
 from tests.fakes.doctor import forbid
+from tests.fakes.kubeconfig import write_kubeconfig
 
 NODES = "/api/v1/nodes/node"
 GET_NODE = APIRequest("GET", NODES, "get nodes")
@@ -294,3 +297,103 @@ def test_what_a_proxy_says_in_many_lines_is_one_line() -> None:
     assert str(raised.value) == (
         "the API server answered 502 Bad Gateway to get nodes: <html> <head><title>502</title></head> <hr>nginx </html>"
     )
+
+
+# --- servers and proxies that are no API server, or a bad one ---
+
+
+@contextlib.contextmanager
+def answering(folder: Path, first: bytes, drop: bytes = b"") -> Iterator[Client]:
+    """A client of a server that begins every answer with `first` and goes on with `drop` now and then."""
+    stopped = threading.Event()
+
+    class Answering(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                while self.request.recv(1 << 16):
+                    self.request.sendall(first)
+                    while drop and not stopped.wait(0.05):
+                        self.request.sendall(drop)
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        kubeconfig = write_kubeconfig(folder, server.server_address[1], {}, scheme="http")
+        yield Client(Connection(Credentials(str(kubeconfig))), timing=Timing(dice=lambda: 0.0))
+    finally:
+        stopped.set()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("first", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"A"),
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 100000\r\n\r\n", b" "),
+        (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 100000\r\n\r\n", b" "),
+    ],
+)
+def test_a_server_that_drips_bytes_costs_a_request_no_more_than_its_time(
+    tmp_path: Path, first: bytes, drop: bytes
+) -> None:
+    with answering(tmp_path, first, drop) as client, pytest.raises(ApiError, match=r"did not answer in time|1xx"):
+        client.send(GET_NODE, seconds=0.5, patient=False)
+
+
+def test_a_watch_whose_line_does_not_end_is_left(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    line = b'{"type":"BOOKMARK","object":{}}\n'
+    with answering(tmp_path, head + b"%x\r\n%s\r\n" % (len(line), line), b"1\r\n \r\n") as client:
+        events = list(client.stream(GET_NODE, 0.5, lambda _: None))
+    assert [event["type"] for event in events] == ["BOOKMARK"]
+
+
+def test_a_line_of_a_watch_has_a_greatest_size(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    request = APIRequest("GET", NODES, "watch nodes", most=1000)
+    with answering(tmp_path, head, b"400\r\n%s\r\n" % (b" " * 1024)) as client, pytest.raises(BrokenStreamError):
+        list(client.stream(request, 60.0, lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b"204 No Content\r\n\r\n", "answered 204 No Content to get nodes"),
+        (b"304 Not Modified\r\n\r\n", "answered 304 Not Modified to get nodes"),
+        (
+            b"302 Found\r\nLocation: https://login.example.com/\r\nContent-Length: 2\r\n\r\n{}",
+            "answered 302 Found to get nodes: it leads to https://login.example.com/",
+        ),
+        (b"207 Multi-Status\r\nContent-Length: 2\r\n\r\n{}", "answered 207"),
+        (b"200 OK\r\nContent-Length: 0\r\n\r\n", "answer is empty"),
+        (b"201 Created\r\nContent-Length: 0\r\n\r\n", "answer is empty"),
+        (b"200 OK\r\nContent-Length: 4\r\n\r\nnull", "answer is no object"),
+        (b"200 OK\r\nContent-Length: 2\r\n\r\n[]", "answer is no object"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_an_answer_without_an_object_is_no_success(tmp_path: Path, method: str, answer: bytes, sentence: str) -> None:
+    request = APIRequest(method, NODES, "get nodes")
+    with answering(tmp_path, b"HTTP/1.1 " + answer) as client, pytest.raises(ApiError, match=sentence):
+        client.send(request, patient=False)
+
+
+def test_a_watch_that_is_sent_elsewhere_is_an_error(tmp_path: Path) -> None:
+    with (
+        answering(tmp_path, b"HTTP/1.1 204 No Content\r\n\r\n") as client,
+        pytest.raises(ApiError, match="answered 204"),
+    ):
+        list(client.stream(GET_NODE, 5.0, lambda _: None))
+
+
+def test_an_endless_answer_is_left_at_its_greatest_size(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    request = APIRequest("GET", NODES, "get nodes", most=10_000)
+    chunk = b"400\r\n%s\r\n" % (b" " * 1024)
+    with answering(tmp_path, head, chunk) as client, pytest.raises(ApiError, match="larger than 10000 bytes"):
+        client.send(request, seconds=60.0, patient=False)

@@ -310,23 +310,133 @@ def test_the_name_in_the_certificate_may_be_another_than_the_address(tmp_path: P
             get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "tls-server-name": "else.example.com"}))
 
 
-def test_a_cluster_behind_a_proxy_by_its_kubeconfig_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_authority_that_is_an_intermediate_one_is_trusted(tmp_path: Path) -> None:
+    with asked_server(certificate="server-of-intermediate.crt") as seen:
+        for authority in (
+            {"certificate-authority-data": in_base64("intermediate.crt")},
+            {"certificate-authority": str(CERTIFICATES / "intermediate.crt")},
+        ):
+            assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=authority)) == "node"
+        with pytest.raises(ApiError, match="is not to be trusted"):
+            get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"certificate-authority-data": in_base64("ca.crt")}))
+
+
+@pytest.mark.parametrize("scheme", ["", "https://", "HTTPS://"])
+@pytest.mark.parametrize("path", ["", "/"])
+def test_a_server_without_scheme_is_reached_over_https(tmp_path: Path, scheme: str, path: str) -> None:
+    with asked_server() as seen:
+        cluster = {
+            "server": f"{scheme}127.0.0.1:{seen.port}{path}",
+            "certificate-authority": str(CERTIFICATES / "ca.crt"),
+        }
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster)) == "node"
+
+
+# --- proxies ---
+
+AUTHORITY = {"certificate-authority": str(CERTIFICATES / "ca.crt")}
+# A name that only a proxy knows: what is local is never proxied by the environment.
+BEHIND = {**AUTHORITY, "tls-server-name": "localhost"}
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_cluster_behind_the_proxy_of_its_kubeconfig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, secure: bool
 ) -> None:
-    authority = {"certificate-authority": str(CERTIFICATES / "ca.crt")}
-    with asked_server() as seen, tunnel_proxy() as (port, lines):
-        url = f"http://127.0.0.1:{port}"
-        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "proxy-url": url})) == "node"
-        assert lines == [f"CONNECT 127.0.0.1:{seen.port} HTTP/1.1"]
-        monkeypatch.setenv("HTTPS_PROXY", url)
+    monkeypatch.setenv("NO_PROXY", "*")
+    with asked_server() as seen, tunnel_proxy(tls=secure) as (port, heads):
+        url = f"http{'s' if secure else ''}://user%40here:p%3Aw@127.0.0.1:{port}"
+        path = write_kubeconfig(tmp_path, seen.port, {}, cluster={**AUTHORITY, "proxy-url": url})
+        client = Client(Connection(Credentials(str(path))))
+        for _ in range(3):
+            assert client.send(GET, patient=False)["metadata"]["name"] == "node"
+    (head,) = heads
+    assert head.startswith(f"CONNECT 127.0.0.1:{seen.port} HTTP/1.1\r\n")
+    pair = base64.b64encode(b"user@here:p:w").decode()
+    assert f"Proxy-Authorization: Basic {pair}\r\n" in head
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_plain_server_behind_a_proxy_is_asked_by_its_whole_url(tmp_path: Path, *, secure: bool) -> None:
+    with asked_server(tls=False) as seen, tunnel_proxy(tls=secure) as (port, heads):
+        url = f"http{'s' if secure else ''}://user:word@127.0.0.1:{port}"
+        cluster = {"proxy-url": url, **AUTHORITY}
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, scheme="http", cluster=cluster)) == "node"
+    assert heads[0].startswith(f"GET http://127.0.0.1:{seen.port}/api/v1/nodes/node HTTP/1.1\r\n")
+    assert "Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in heads[0]
+
+
+def test_a_proxy_of_the_environment_by_gos_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with asked_server() as seen, tunnel_proxy(upstream=seen.port) as (port, heads):
+        # What is local is reached directly, and ALL_PROXY is not read.
+        monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{port}")
         assert get(write_kubeconfig(tmp_path, seen.port, {})) == "node"
-        assert len(lines) == 2
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        assert get(write_kubeconfig(tmp_path, seen.port, {})) == "node"
-        assert len(lines) == 2
-        # Nobody but the file's author knows better where its cluster is.
-        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "proxy-url": url})) == "node"
-        assert len(lines) == 3
+        assert not heads
+        behind = write_kubeconfig(tmp_path, 0, {}, cluster={**BEHIND, "server": "https://api.cluster.example:6443"})
+        assert get(behind) == "node"
+        assert heads[0].startswith("CONNECT api.cluster.example:6443 HTTP/1.1\r\n")
+        monkeypatch.setenv("NO_PROXY", "*.cluster.example:6443")
+        with pytest.raises(ApiError, match="does not answer"):
+            get(behind)
+        monkeypatch.delenv("NO_PROXY")
+        monkeypatch.delenv("HTTPS_PROXY")
+        monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{port}")
+        with pytest.raises(ApiError, match="does not answer"):
+            get(behind)
+        assert len(heads) == 1
+
+
+def test_a_pod_reaches_its_api_server_by_the_same_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("of the pod")
+    (tmp_path / "ca.crt").write_bytes((CERTIFICATES / "ca.crt").read_bytes())
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00:10:96::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with tunnel_proxy(tls=True, upstream=1) as (port, heads):
+        monkeypatch.setenv("https_proxy", f"https://localhost:{port}")
+        client = Client(Connection(Credentials(service_account=tmp_path)))
+        with pytest.raises(ApiError):
+            client.send(GET, patient=False)
+        assert heads[0].startswith("CONNECT [fd00:10:96::1]:443 HTTP/1.1\r\n")
+        monkeypatch.setenv("NO_PROXY", "fd00:10:96::/112")
+        with pytest.raises(ApiError):
+            Client(Connection(Credentials(service_account=tmp_path))).send(GET, seconds=0.5, patient=False)
+        assert len(heads) == 1
+    monkeypatch.setenv("https_proxy", "socks5://proxy:1080")
+    monkeypatch.delenv("NO_PROXY")
+    with pytest.raises(ApiError, match=r"cannot be reached: the proxy in HTTPS_PROXY speaks socks5, which is not"):
+        Client(Connection(Credentials(service_account=tmp_path))).send(GET, patient=False)
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("socks5://127.0.0.1:1080", "the proxy in proxy-url speaks socks5, which is not supported"),
+        ("proxy.example.com:3128", "the proxy in proxy-url is no URL of http or https"),
+        ("ftp://proxy.example.com", "the proxy in proxy-url is no URL of http or https"),
+        ("http://proxy:word", "the proxy in proxy-url has no address that can be read"),
+        ("http://", "the proxy in proxy-url is no URL of http or https"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_one_sentence(tmp_path: Path, url: str, sentence: str) -> None:
+    with pytest.raises(ApiError, match=sentence):
+        get(write_kubeconfig(tmp_path, 1, {}, cluster={**AUTHORITY, "proxy-url": url}))
+
+
+def test_a_proxy_that_is_not_trusted_or_does_not_answer_is_named(tmp_path: Path) -> None:
+    with asked_server() as seen, tunnel_proxy(tls=True) as (port, heads):
+        other = {"certificate-authority": str(CERTIFICATES / "other.crt"), "proxy-url": f"https://127.0.0.1:{port}"}
+        with pytest.raises(ApiError, match=rf"the proxy 127\.0\.0\.1:{port} is not to be trusted"):
+            get(write_kubeconfig(tmp_path, seen.port, {}, cluster=other))
+        assert not heads
+    with pytest.raises(ApiError, match=r"the proxy 127\.0\.0\.1:1 does not answer: Connection refused"):
+        get(write_kubeconfig(tmp_path, 1, {}, cluster={**AUTHORITY, "proxy-url": "http://127.0.0.1:1"}))
 
 
 # --- files and contexts ---
@@ -374,7 +484,8 @@ def test_of_several_files_the_first_that_names_something_wins(tmp_path: Path) ->
         ({"clusters": None}, "", 'context "here" names cluster "c"; there are none'),
         ({"users": []}, "", 'context "here" names user "u"; there are none'),
         ({"clusters": [{"name": "c", "cluster": {}}]}, "", 'cluster "c" has no server'),
-        ({"clusters": [{"name": "c", "cluster": {"server": "kubernetes:6443"}}]}, "", "is no URL of http or https"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "host:6443/path"}}]}, "", "is neither a URL nor host:port"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "ftp://host:6443"}}]}, "", "is no URL of http or https"),
         ({"contexts": [{"context": {}}]}, "", r"contexts\[0\].*required field name"),
     ],
 )

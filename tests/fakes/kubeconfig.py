@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import select
 import socket
 import ssl
 import threading
@@ -31,7 +32,9 @@ class AskedServer:
 
 
 @contextlib.contextmanager
-def asked_server(*, tls: bool = True, client_certificate: bool = False, refuse: str = "") -> Iterator[AskedServer]:
+def asked_server(
+    *, tls: bool = True, client_certificate: bool = False, refuse: str = "", certificate: str = "server.crt"
+) -> Iterator[AskedServer]:
     """An HTTP server that answers everything; 401 to a token called `refuse`."""
     seen = AskedServer()
 
@@ -61,7 +64,7 @@ def asked_server(*, tls: bool = True, client_certificate: bool = False, refuse: 
     listening = Quiet(("127.0.0.1", 0), Handler)
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(CERTIFICATES / "server.crt", CERTIFICATES / "server.key")
+        context.load_cert_chain(CERTIFICATES / certificate, CERTIFICATES / "server.key")
         if client_certificate:
             context.load_verify_locations(CERTIFICATES / "ca.crt")
             context.verify_mode = ssl.CERT_REQUIRED
@@ -97,30 +100,51 @@ def write_kubeconfig(
 
 
 @contextlib.contextmanager
-def tunnel_proxy() -> Iterator[tuple[int, list[str]]]:
-    """A proxy for tunnels; the first lines of the requests that came."""
-    lines: list[str] = []
-    listening = socket.create_server(("127.0.0.1", 0))
+def tunnel_proxy(*, tls: bool = False, upstream: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """A proxy for tunnels, and for the requests of plain HTTP; the heads of the requests that came.
 
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while piece := source.recv(1 << 16):
-                target.sendall(piece)
+    With `upstream` it takes every name for this machine's port of that number.
+    """
+    heads: list[str] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.crt", CERTIFICATES / "server.key")
+
+    def relay(accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as opened:
+            client = opened.enter_context(accepted)
+            if tls:
+                client = opened.enter_context(context.wrap_socket(accepted, server_side=True))
+            head = b""
+            while b"\r\n\r\n" not in head and (piece := client.recv(1 << 16)):
+                head += piece
+            heads.append(head.decode())
+            host, _, port = head.split()[1].decode().removeprefix("http://").partition("/")[0].rpartition(":")
+            address = ("127.0.0.1", upstream) if upstream else (host, int(port))
+            server = opened.enter_context(socket.create_connection(address))
+            if head.startswith(b"CONNECT"):
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            else:
+                server.sendall(head)
+            _pump(client, server)
 
     def serve() -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = listening.accept()
-                head = b""
-                while b"\r\n\r\n" not in head:
-                    head += client.recv(1 << 16)
-                lines.append(head.split(b"\r\n")[0].decode())
-                host, _, port = lines[-1].split()[1].partition(":")
-                upstream = socket.create_connection((host, int(port)))
-                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                for pair in ((client, upstream), (upstream, client)):
-                    threading.Thread(target=pump, args=pair, daemon=True).start()
+                threading.Thread(target=relay, args=(listening.accept()[0],), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
-    yield listening.getsockname()[1], lines
+    yield listening.getsockname()[1], heads
     listening.close()
+
+
+def _pump(client: socket.socket, server: socket.socket) -> None:
+    """Carry bytes both ways until one side ends, in one thread: a TLS socket belongs to one."""
+    while True:
+        pending = isinstance(client, ssl.SSLSocket) and client.pending()
+        readable = [client] if pending else select.select([client, server], [], [])[0]
+        for source in readable:
+            piece = source.recv(1 << 16)
+            if not piece:
+                return
+            (server if source is client else client).sendall(piece)

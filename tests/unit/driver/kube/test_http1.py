@@ -6,10 +6,12 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from dranode.driver.kube.http1 import BrokenError, Channel
+from dranode.driver.kube.proxy import parsed_proxy
 from dranode.driver.kube.server import Server
 from tests.fakes.waiting import PATIENCE
 
@@ -42,7 +44,20 @@ BROKEN = {
     "a negative length": b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
     "a length in words": b"HTTP/1.1 200 OK\r\nContent-Length: four\r\n\r\nbody",
     "a head without end": b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20000,
+    "announcements without end": b"HTTP/1.1 103 Early Hints\r\n\r\n" * 6 + b"HTTP/1.1 200 OK\r\n\r\n",
+    "another protocol on the way": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+    "another transfer encoding": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n",
+    "trailers without end": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"A: b\r\n" * 20000,
 }
+
+
+class SteppedClock:
+    """A clock that moves when it is told to."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 @pytest.fixture
@@ -91,6 +106,69 @@ def test_an_answer_that_is_not_whole_is_broken(ends: tuple[Channel, socket.socke
     thread.join()
 
 
+# Where a server that sends a byte now and then is when the time is up.
+DRIPPED = {
+    "headers": (b"", b"A"),
+    "announcements": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a body of a length": (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b" "),
+    "a body until the end": (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
+    "chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"A: b\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", DRIPPED)
+def test_a_server_that_drips_bytes_is_left_when_the_time_is_up(
+    ends: tuple[Channel, socket.socket], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    channel, server = ends
+    first, drop = DRIPPED[name]
+    clock = SteppedClock()
+    monkeypatch.setattr("dranode.driver.kube.http1.time", clock)
+    ours = channel._socket
+
+    class Dripping:
+        """A socket to a server that sends a drop for each read, a second later."""
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(ours, attribute)
+
+        def recv(self, most: int) -> bytes:
+            clock.now += 1.0
+            server.sendall(drop)
+            return ours.recv(most)
+
+    channel._socket = Dripping()
+    server.sendall(first)
+    with pytest.raises((TimeoutError, BrokenError)) as raised:
+        list(channel.body(channel.request(b"GET / HTTP/1.1\r\n\r\n", 5.0)))
+    assert clock.now <= 6
+    assert name == "announcements" or isinstance(raised.value, TimeoutError)
+
+
+def test_a_server_that_does_not_read_is_left_when_the_time_is_up(ends: tuple[Channel, socket.socket]) -> None:
+    channel, _ = ends
+    with pytest.raises(TimeoutError):
+        channel.send(b"x" * (16 << 20), 0.2)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4294967296\r\n\r\n" + b" " * 2000,
+        b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 2000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"64\r\n" + b" " * 100 + b"\r\n" + b"FFFFFFFF\r\n" + b" " * 2000,
+    ],
+)
+def test_a_body_has_a_greatest_size(ends: tuple[Channel, socket.socket], sent: bytes) -> None:
+    channel, server = ends
+    server.sendall(sent)
+    with pytest.raises(BrokenError, match="larger than 1000 bytes"):
+        list(channel.body(channel.request(b"GET / HTTP/1.1\r\n\r\n", PATIENCE), 1000))
+    assert not channel.reusable
+
+
 def test_a_kept_connection_that_was_closed_or_spoke_unasked_is_not_idle(ends: tuple[Channel, socket.socket]) -> None:
     channel, server = ends
     assert channel.idle()
@@ -110,10 +188,11 @@ def test_a_proxy_is_asked_for_a_tunnel_and_its_refusal_is_said() -> None:
 
         thread = threading.Thread(target=refuse)
         thread.start()
-        proxy = f"http://user:word@127.0.0.1:{listener.getsockname()[1]}"
+        address = f"http://user%40here:word@127.0.0.1:{listener.getsockname()[1]}"
+        proxy = parsed_proxy(address, "proxy-url", ssl.create_default_context)
         server = Server("https://api.example:6443", dict, ssl.create_default_context(), proxy=proxy)
         with pytest.raises(OSError, match="answered 407 to a connection to api"):
             server.connect(PATIENCE)
         thread.join()
     assert asked[0].startswith(b"CONNECT api.example:6443 HTTP/1.1\r\n")
-    assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in asked[0]
+    assert b"Proxy-Authorization: Basic dXNlckBoZXJlOndvcmQ=\r\n" in asked[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -30,6 +31,28 @@ def test_a_list_that_the_server_has_forgotten_on_the_way_is_read_in_one_answer()
     server = PagedServer({"nodes": ["a", "b", "c"]}, forgets={"nodes"})
     assert [node.metadata.name for node in server.client().values(Node, "Node")] == ["a", "b", "c"]
     assert "limit" not in server.seen[-1]
+
+
+@pytest.mark.parametrize("tokens", [["2", "2"], ["2", "4", "2"]])
+def test_a_list_that_repeats_a_page_is_an_error(tokens: list[str]) -> None:
+    class Repeating(PagedServer):
+        def _page(self, name: str, version: str, query: Any) -> Any:
+            answer = super()._page(name, version, query)
+            metadata = {"continue": tokens[(len(self.seen) - 1) % len(tokens)]}
+            answer.data = json.dumps({"apiVersion": "v1", "metadata": metadata, "items": []}).encode()
+            return answer
+
+    with pytest.raises(ApiError, match="list of Nodes does not end"):
+        Repeating({"nodes": []}).client().values(Node, "Node")
+
+
+def test_a_part_in_place_of_a_forgotten_list_is_an_error() -> None:
+    class Partial(PagedServer):
+        def _page(self, name: str, version: str, query: Any) -> Any:
+            return super()._page(name, version, query if "limit" in query else {"limit": ["2"]})
+
+    with pytest.raises(ApiError, match="only a part"):
+        Partial({"nodes": ["a", "b", "c"]}, forgets={"nodes"}).client().values(Node, "Node")
 
 
 def test_an_empty_list_may_be_null_and_a_missing_one_is_no_list() -> None:

@@ -1,0 +1,304 @@
+"""Proxies on the way to an API server: which one is used, by the rules of Go's clients, and how to get through it.
+
+The rules for the environment are those of golang.org/x/net/http/httpproxy (v0.62.0), since kubectl and the other
+components of a cluster follow them. Where Go passes over a setting that cannot be read, this is an error here.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import msgspec
+
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.kube.http1 import BrokenError, Channel
+
+T = TypeVar("T")
+
+_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+# Go's net.SplitHostPort: a host, in brackets if it has colons, and a port, perhaps empty.
+_HOST_AND_PORT: Final = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*)):([^\[\]:]*)")
+_PORTS: Final = {"http": 80, "https": 443}
+_RECORD: Final = 32 << 10
+_OK: Final = 200
+
+
+class ProxyError(DranodeError):
+    """A proxy is named that cannot be used."""
+
+
+class ProxySettings(msgspec.Struct, frozen=True):
+    """What the environment says of proxies.
+
+    Attributes:
+        http: the proxy for plain HTTP.
+        https: the proxy for HTTPS.
+        no_proxy: hosts that are reached without one, separated by commas.
+        cgi: this process answers a CGI request, whose sender sets `HTTP_PROXY` by a header `Proxy`.
+    """
+
+    http: str = ""
+    https: str = ""
+    no_proxy: str = ""
+    cgi: bool = False
+
+
+def settings_of(environment: Mapping[str, str]) -> ProxySettings:
+    """Return what the environment says of proxies; a name in lower case goes before the same in upper case."""
+
+    def value(name: str) -> str:
+        return environment.get(name) or environment.get(name.upper()) or ""
+
+    cgi = bool(environment.get("REQUEST_METHOD"))
+    return ProxySettings(value("http_proxy"), value("https_proxy"), value("no_proxy"), cgi)
+
+
+def proxy_for(url: str, settings: ProxySettings) -> str:
+    """Return the URL of the proxy through which a URL is reached; empty for none.
+
+    Raises:
+        ProxyError: `HTTP_PROXY` applies in a CGI environment, where the sender of a request may have set it.
+    """
+    parts = urlsplit(url)
+    named = {"http": settings.http, "https": settings.https}.get(parts.scheme, "")
+    if named and parts.scheme == "http" and settings.cgi:
+        raise ProxyError("HTTP_PROXY is not used in a CGI environment; see https://go.dev/s/cgihttpproxy")
+    if not named or not _is_proxied(_host(parts), _port_text(parts), settings.no_proxy):
+        return ""
+    try:
+        proxy = urlsplit(named)
+    except ValueError:
+        return f"http://{named}"
+    # `localhost:3128` reads as one of scheme localhost.
+    return named if proxy.scheme and proxy.netloc else f"http://{named}"
+
+
+def _is_proxied(host: str, port: str, no_proxy: str) -> bool:
+    address = _address(host)
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return False
+    name = _in_ascii(host.strip()).lower()
+    entries = [entry.strip().lower() for entry in no_proxy.split(",")]
+    return "*" not in entries and not any(_matches(entry, name, port, address) for entry in entries if entry)
+
+
+def _matches(entry: str, name: str, port: str, address: _Address | None) -> bool:
+    """Return whether an entry of `NO_PROXY` names a host: a name, or an address and then never by a name."""
+    network = _network(entry)
+    if network is not None:
+        return address is not None and address in network
+    split = _HOST_AND_PORT.fullmatch(entry)
+    host, wanted = (split[1] or split[2] or "", split[3]) if split else (entry, "")
+    if not host or (wanted and wanted != port):
+        return False
+    named = _address(host) if "%" not in host else None
+    if named is not None or address is not None:
+        return named == address
+    host = _in_ascii(host.removeprefix("*") if host.startswith("*.") else host)
+    return name.endswith(host) if host.startswith(".") else name == host or name.endswith(f".{host}")
+
+
+def _address(text: str) -> _Address | None:
+    """Return an address; one of IPv4 in the form of IPv6 is one of IPv4."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Return what `address/bits` names; Go takes neither a mask in dots nor a zone."""
+    bits = text.partition("/")[2]
+    if not (bits.isascii() and bits.isdigit()) or "%" in text:
+        return None
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    return network if mapped is None else ipaddress.ip_network((mapped, network.prefixlen - 96))
+
+
+def _in_ascii(name: str) -> str:
+    if name.isascii():
+        return name
+    try:
+        # Label by label: what NO_PROXY has may begin with a dot.
+        return ".".join(label.encode("idna").decode() for label in name.split("."))
+    except UnicodeError:
+        return name
+
+
+def _host(parts: SplitResult) -> str:
+    """Return the host as it is written: `SplitResult.hostname` is in lower case, and only `localhost` is local."""
+    netloc = parts.netloc.rpartition("@")[2]
+    host = netloc[1:].partition("]")[0] if netloc.startswith("[") else netloc.partition(":")[0]
+    return unquote(host)
+
+
+def _port_text(parts: SplitResult) -> str:
+    after = parts.netloc.rpartition("@")[2].rpartition("]")[2].rpartition(":")
+    return after[2] if after[1] and after[2] else str(_PORTS.get(parts.scheme, ""))
+
+
+# --- the way through ---
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """A proxy for HTTP.
+
+    Attributes:
+        host: its name or address.
+        port: its port.
+        authorization: the value of `Proxy-Authorization`; empty for none.
+        tls: how its certificate is judged; None for plain HTTP.
+    """
+
+    host: str
+    port: int
+    authorization: str = ""
+    tls: ssl.SSLContext | None = None
+
+    def __str__(self) -> str:
+        return f"the proxy {self.host}:{self.port}"
+
+
+def parsed_proxy(url: str, place: str, tls: Callable[[], ssl.SSLContext]) -> Proxy:
+    """Return the proxy that a URL names.
+
+    Args:
+        url: the URL, perhaps with a user and a password.
+        place: where it is written, for messages: `proxy-url`, `HTTPS_PROXY`.
+        tls: makes what judges the certificate of one that is reached over HTTPS.
+
+    Raises:
+        ProxyError: the URL is none, or of a scheme that is not supported.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ProxyError(f"the proxy in {place} has no address that can be read: {error}") from error
+    if parts.scheme in ("socks5", "socks5h", "socks4"):
+        raise ProxyError(
+            f"the proxy in {place} speaks {parts.scheme}, which is not supported; name a proxy of http or https"
+        )
+    if parts.scheme not in _PORTS or not host:
+        raise ProxyError(f"the proxy in {place} is no URL of http or https, such as http://proxy.example.com:3128")
+    authorization = ""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    secure = parts.scheme == "https"
+    return Proxy(host, port or _PORTS[parts.scheme], authorization, tls() if secure else None)
+
+
+def environment_proxy(url: str, tls: Callable[[], ssl.SSLContext]) -> Proxy | None:
+    """Return the proxy through which the environment has a URL reached; None for none.
+
+    Raises:
+        ProxyError: the one that is named cannot be used.
+    """
+    proxy = proxy_for(url, settings_of(os.environ))
+    return parsed_proxy(proxy, f"{urlsplit(url).scheme.upper()}_PROXY", tls) if proxy else None
+
+
+def tunnel(connected: socket.socket, proxy: Proxy, target: str, seconds: float) -> None:
+    """Have a proxy connect to `host:port`.
+
+    Raises:
+        OSError: it does not.
+    """
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    if proxy.authorization:
+        lines.append(f"Proxy-Authorization: {proxy.authorization}")
+    try:
+        head = Channel(connected).request("\r\n".join((*lines, "", "")).encode(), seconds)
+    except BrokenError as error:
+        raise OSError(f"{proxy} does not answer: {error}") from error
+    if head.status != _OK:
+        raise OSError(f"{proxy} answered {head.status} to a connection to {target}")
+
+
+class TLSThroughTLS:
+    """A connection with TLS within one to a proxy that has TLS itself, as `Channel` uses a socket."""
+
+    def __init__(self, outer: ssl.SSLSocket, tls: ssl.SSLContext, name: str, seconds: float) -> None:
+        """Shake hands with the server of that name behind the proxy within `seconds`.
+
+        Raises:
+            ssl.SSLError: its certificate does not fit.
+            OSError: the connection ended, or took too long.
+        """
+        self._outer = outer
+        self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = tls.wrap_bio(self._coming, self._going, server_hostname=name or None)
+        self._deadline = 0.0
+        self.settimeout(seconds)
+        self._carried(self._tls.do_handshake)
+
+    def settimeout(self, seconds: float) -> None:
+        """Set how long each of `send` and `recv` may take."""
+        self._deadline = time.monotonic() + seconds
+
+    def send(self, data: Any) -> int:
+        """Send data; how much of it was sent."""
+        return self._carried(lambda: self._tls.write(data))
+
+    def recv(self, most: int) -> bytes:
+        """Return what came, empty at the end."""
+        try:
+            return self._carried(lambda: self._tls.read(most))
+        except ssl.SSLZeroReturnError:
+            return b""
+
+    def fileno(self) -> int:
+        """Return the number of the connection's file."""
+        return self._outer.fileno()
+
+    def shutdown(self, how: int) -> None:
+        """End the connection for its reader, from any thread."""
+        self._outer.shutdown(how)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._outer.close()
+
+    def _carried(self, step: Callable[[], T]) -> T:
+        """Carry out a step of TLS, with what it sends and waits for."""
+        while True:
+            try:
+                done = step()
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._outer.settimeout(self._left())
+                came = self._outer.recv(_RECORD)
+                if came:
+                    self._coming.write(came)
+                else:
+                    self._coming.write_eof()
+            else:
+                self._flush()
+                return done
+
+    def _flush(self) -> None:
+        sending = memoryview(self._going.read())
+        while sending:
+            self._outer.settimeout(self._left())
+            sending = sending[self._outer.send(sending) :]
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
