@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dranode.driver.core.api.resource import DeviceClass, Node
+from dranode.driver.core.api.sentence import number_of
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError
@@ -75,10 +76,8 @@ def offers_for(cluster: ClusterDocuments, features: Features, single: frozenset[
         for bundle in bundles(node, its, attribute)
     )
     on_nodes = [bundle for bundle in found if bundle.attribute == NUMA_NODE]
-    claims = (claim for pod in cluster.pods for claim in pod.claims)
-    grounds = Grounds(
-        allocator, views, {each.name: each for its in devices.values() for each in its}, Allocated.of(claims)
-    )
+    taken, waiting = _taken(cluster, features)
+    grounds = Grounds(allocator, views, {each.name: each for its in devices.values() for each in its}, taken)
 
     def offered(shape: Shape) -> Offer:
         problem = shape.problem
@@ -88,8 +87,19 @@ def offers_for(cluster: ClusterDocuments, features: Features, single: frozenset[
     for closer, shape in share_shapes(on_nodes):
         near, far = offered(closer), offered(shape)
         made.append(near if near.proof.count and near.proof.count == far.proof.count else far)
-    notes = (*_unusable(views), *unplaced_notes(devices, single), *half_socket_notes(on_nodes))
+    notes = (*waiting, *_unusable(views), *unplaced_notes(devices, single), *half_socket_notes(on_nodes))
     return Offers(found, tuple(made), classes, missing, notes)
+
+
+def _taken(cluster: ClusterDocuments, features: Features) -> tuple[Allocated, tuple[str, ...]]:
+    """Return what claims have, once the pods that wait are placed, and a note on these."""
+    numbers = itertools.count(1)
+    pods = tuple(pod for pod in cluster.pods if pod.pod is not None or all(c.status.allocation for c in pod.claims))
+    placed = replace(cluster, pods=pods).place(features, lambda: f"waiting-{next(numbers)}")
+    made = [each.allocation for placement in placed for each in placement.outcomes if each.allocation is not None]
+    claims = (claim for pod in cluster.pods for claim in pod.claims)
+    counted = f"{number_of(len(made), 'claim')} of pods that wait {'counts' if len(made) == 1 else 'count'}"
+    return Allocated.of(claims).with_allocations(made), (f"{counted} as allocated",) if made else ()
 
 
 def _allocator(cluster: ClusterDocuments, classes: Sequence[DeviceClass], features: Features) -> Allocator:

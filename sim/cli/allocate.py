@@ -29,8 +29,8 @@ def command(
     """Allocate the claims in FILEs, in the order given, as kube-scheduler would.
 
     FILEs hold ResourceSlices, DeviceClasses, Nodes, Pods, ResourceClaims, ResourceClaimTemplates and claims that are
-    already allocated (YAML, JSON or a List; - is the standard input). The claims of one pod are allocated together, all
-    or nothing. Nothing is changed anywhere.
+    already allocated (YAML, JSON or a List; - is the standard input). Deployments, Jobs and their like have the pods
+    that they would make. The claims of one pod are allocated together, all or nothing. Nothing is changed anywhere.
 
     \b
     Example:
@@ -38,12 +38,15 @@ def command(
       dranode allocate cluster.yaml my-claims.yaml
     """
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.sim.cluster.pods import read_cluster_documents
+    from dranode.sim.cli.documents import simulated
+    from dranode.sim.cluster.pods import nodes_among, read_cluster_documents
     from dranode.sim.cluster.workload import require_pods
 
     features = asked_features(kubernetes, feature_gates)
     with values_that_stay():
-        cluster = read_cluster_documents(load_documents(files), features, node)
+        documents = load_documents(files)
+        documents = simulated(documents, lambda: nodes_among(documents, node))
+        cluster = read_cluster_documents(documents, features, node)
     require_pods(cluster.pods, files)
     placements = tuple(cluster.place(features, lambda: str(uuid.uuid4())))
     outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]

@@ -44,7 +44,7 @@ def command(
     FILEs hold ResourceSlices, and if wanted DeviceClasses, Nodes and ResourceClaims (YAML, JSON or a List; - is the
     standard input). Without FILEs it is what the drivers named with --drivers publish on this machine, or on that of
     --machine. Each template was given to kube-scheduler's allocator until no more fitted, beside the claims of the
-    FILEs. Exit status 1 if no template fits.
+    FILEs, those of pods that wait among them. Exit status 1 if no template fits.
 
     \b
     Example:
@@ -57,6 +57,7 @@ def command(
     from dranode.sim.bundle.offers import offers_for
     from dranode.sim.bundle.show import manifests as as_manifests
     from dranode.sim.bundle.show import offers_document, show_offers
+    from dranode.sim.cli.documents import simulated
     from dranode.sim.cluster.pods import read_cluster_documents
 
     features = asked_features(kubernetes, feature_gates)
@@ -65,7 +66,7 @@ def command(
     with reporting() as progress:
         progress("reading")
         if files:
-            documents = load_documents(files)
+            documents = simulated(load_documents(files))
             cluster = read_cluster_documents(documents, features)
             if not cluster.slices:
                 raise DocumentError(f"{', '.join(files)}: no ResourceSlice is in it, so no device is known")

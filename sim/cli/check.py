@@ -46,10 +46,13 @@ def command(*, files: tuple[str, ...], kubernetes: str | None, feature_gates: st
 
 def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
     from dranode.driver.core.api.errors import DocumentError
+    from dranode.driver.core.api.kinds import custom_group
     from dranode.driver.core.api.source_document import SourceDocument
     from dranode.driver.core.api.validation import FieldError
     from dranode.driver.machine.yaml_files import read_documents
+    from dranode.sim.cli.documents import report_notes
     from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
+    from dranode.sim.cluster.not_run import passed_over
 
     plugins = _plugins()
     verdicts: list[CheckResult] = []
@@ -59,6 +62,8 @@ def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
             documents += read_documents(file)
         except DocumentError as error:
             verdicts.append(check_parameters(file, plugins) or CheckResult(file, "", "", (FieldError("", str(error)),)))
+    custom = ((source, custom_group(source.document.get("apiVersion"))) for source in documents)
+    report_notes(passed_over(source for source, group in custom if group and group not in plugins))
     verdicts += check(documents, plugins, _published(plugins), features.new_expressions)
     order = {file: number for number, file in enumerate(files)}
     return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]

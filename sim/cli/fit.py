@@ -75,7 +75,8 @@ def command(
 ) -> None:
     """Say where kube-scheduler would put the pods in FILEs that are bound to no node, one after another.
 
-    FILEs hold a cluster as kubectl prints it and the pods to ask for (YAML, JSON or a List; - is the standard input).
+    FILEs hold a cluster as kubectl prints it and the pods to ask for, or the Deployments, Jobs and their like that make
+    them (YAML, JSON or a List; - is the standard input).
     Exit status 1 if a pod fits nowhere. Nothing is changed anywhere. Pictures have the cluster before and after, in the
     same layout.
 
@@ -208,10 +209,12 @@ def _read(
 
     if not files and kubeconfig is None:
         raise UsageError("name the files that hold the cluster and its pods, or a cluster with --kubeconfig")
+    from dranode.sim.cli.documents import simulated
+
     progress("reading")
     documents = load_documents(files)
     if kubeconfig is None:
-        return _Read(documents)
+        return _Read(simulated(documents))
     from dranode.driver.kube.client import Client
     from dranode.driver.kube.cluster_documents import cluster_documents
     from dranode.driver.kube.connection import Connection
@@ -227,7 +230,7 @@ def _read(
         if kind in read.refused:
             raise read.refused[kind]
     notes = tuple(f"not seen: {error}" for error in read.refused.values())
-    return _Read((*read.documents, *documents), read.kinds, notes)
+    return _Read((*read.documents, *simulated(documents, around=read.documents)), read.kinds, notes)
 
 
 def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:

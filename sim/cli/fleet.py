@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +15,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.driver.plugins import load_plugins
+from dranode.sim.cli.documents import report_notes, simulated
 from dranode.sim.cluster.manifests import check_unused
 from dranode.sim.cluster.workload import read_workload, require_pods
 from dranode.sim.fleet.nodes import Discover
@@ -25,6 +26,7 @@ from dranode.sim.fleet.show import show_fleet
 from dranode.sim.queues.show import attempts_drawn
 
 if TYPE_CHECKING:
+    from dranode.driver.core.api.source_document import SourceDocument
     from dranode.sim.allocator.features import Features
     from dranode.sim.queues.run import QueueRun
 
@@ -54,6 +56,8 @@ def run_on_fleet(
         progress("reading")
         fleet = ImaginedFleet.read(nodes, _discover(drivers, options)) if nodes is not None else None
         sources = load_documents([*([queues] if queues else []), *files])
+        nodes_known = (lambda: [node for node, _ in fleet.nodes]) if fleet is not None else None
+        sources = simulated(sources, nodes_known, queued=queues is not None)
         check_unused(sources)
         if files and queues is None:
             require_pods(read_workload(sources, features).pods, files)
@@ -61,6 +65,7 @@ def run_on_fleet(
         report: FleetReport | None = None
         if queues is not None:
             progress("admitting")
+            report_notes(_without_queue(sources))
             run, report = admit(fleet, sources, features)
         elif fleet is not None:
             report = place(fleet, sources, features, scores=scores, progress=progress)
@@ -71,6 +76,13 @@ def run_on_fleet(
     unplaced = report is not None and any(placement.node is None for placement in report.placements)
     if unplaced or (run is not None and run.waiting):
         raise click.exceptions.Exit(1)
+
+
+def _without_queue(sources: Sequence[SourceDocument]) -> list[str]:
+    """Return a note on the pods that no queue admits, which are not placed."""
+    pods = [source.name for source in sources if source.kind == "Pod"]
+    more = f" and {len(pods) - 1} more" if pods[1:] else ""
+    return [f"pods of no queue are not placed with --queues: {pods[0]}{more}"] if pods else []
 
 
 def _discover(drivers: tuple[str, ...], options: Mapping[str, Any]) -> Discover:

@@ -58,9 +58,9 @@ def command(
 ) -> None:
     """Publish this machine's devices, allocate the claims in FILEs, prepare them, show them, take it all down.
 
-    FILEs hold ResourceClaims, ResourceClaimTemplates, Pods and DeviceClasses (YAML, JSON or a List). A claim that
-    already carries status.allocation is prepared as it stands. The classes of deploy/deviceclasses.yaml exist unless
-    a file defines them.
+    FILEs hold ResourceClaims, ResourceClaimTemplates, Pods, what makes pods (Deployments, Jobs and their like) and
+    DeviceClasses (YAML, JSON or a List). A claim that already carries status.allocation is prepared as it stands. The
+    classes of deploy/deviceclasses.yaml exist unless a file defines them.
 
     \b
     Example:
@@ -91,14 +91,16 @@ def command(
     from dranode.driver.cli.slice_table import show_slices
     from dranode.driver.machine.yaml_files import load_documents
     from dranode.driver.picture.node import node_picture
+    from dranode.sim.cli.documents import simulated
     from dranode.sim.cluster.manifests import check_unused
     from dranode.sim.cluster.workload import read_workload, require_pods
+    from dranode.sim.local.run import node_named
     from dranode.sim.local.show import run_picture, show_claims, show_picture, views_of
     from dranode.sim.local.start import local_run
 
     if keep and state is None:
         raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
-    sources = load_documents(files)
+    sources = simulated(load_documents(files), lambda: (node_named(node_name),))
     check_unused(sources)
     workload = read_workload(sources, features)
     if files:

@@ -88,15 +88,16 @@ def _cluster(
 ) -> FleetPicture:
     from dranode.driver.cli.views import time_now
     from dranode.driver.machine.yaml_files import load_documents
+    from dranode.sim.cli.documents import simulated
     from dranode.sim.report.cluster import cluster_seen
     from dranode.sim.report.picture import cluster_picture
 
-    before = cluster_seen(load_documents(earlier)) if earlier else None
+    before = cluster_seen(simulated(load_documents(earlier), tolerant=True)) if earlier else None
     kubeconfig, context = named
     if kubeconfig:
         title = f"Cluster of {context or Path(kubeconfig).name}"
         return cluster_picture(_served(*named), before, features, title=title, taken=time_now())
-    now = cluster_seen(load_documents(files))
+    now = cluster_seen(simulated(load_documents(files), tolerant=True))
     names = ", ".join(Path(file).name for file in files)
     return cluster_picture(now, before, features, title=f"Cluster in {names}")
 

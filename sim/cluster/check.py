@@ -37,6 +37,7 @@ from dranode.sim.cel.expression import compile_selector
 from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
 from dranode.sim.cluster.config_errors import parameter_errors
+from dranode.sim.cluster.controllers import POD_TEMPLATES
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import SPECS, check_cluster_object
 from dranode.sim.cluster.undecoded import all_problems
@@ -53,14 +54,7 @@ ExpressionProblem: TypeAlias = Callable[[str], str | None]
 # What is wrong with a document, and what it counts by class.
 ErrorsAndQuota: TypeAlias = tuple[list[FieldError], dict[str, int]]
 # Where the pod template stands in what makes pods; a pod is its own.
-_POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "Pod": (),
-    "PodTemplate": ("template",),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-    **dict.fromkeys(
-        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"), ("spec", "template")
-    ),
-}
+_POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {"Pod": (), **POD_TEMPLATES}
 _V1BETA1: Final = "resource.k8s.io/v1beta1"
 _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
 
@@ -107,7 +101,7 @@ def check(
         group = str(source.document.get("apiVersion", "")).partition("/")[0]
         if group in plugins:
             errors = tuple(parameter_errors(plugins[group], "FromClaim", source.document, ""))
-            yield CheckResult(source.file, source.kind, source.name, errors)
+            yield CheckResult(source.file, str(source.document["kind"]), source.name, errors)
             continue
         try:
             _check_head(source, seen)

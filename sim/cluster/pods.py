@@ -168,6 +168,15 @@ def read_cluster_documents(
     return ClusterDocuments(slices, workload.classes, nodes, workload.pods, workload.rules)
 
 
+def nodes_among(documents: Sequence[SourceDocument], only_node: str | None = None) -> tuple[Node, ...]:
+    """Return the nodes of the documents: their Nodes, else those that their slices name; or the one that is named.
+
+    Raises:
+        DocumentError: a Node or a slice does not decode; says where.
+    """
+    return _nodes(documents, _decoded(documents, "ResourceSlice", ResourceSlice), only_node)
+
+
 def _decoded(
     documents: Iterable[SourceDocument], kind: str, into: type[T], check: Callable[[T], None] = lambda _: None
 ) -> tuple[T, ...]:

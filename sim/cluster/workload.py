@@ -36,6 +36,7 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import check_fields
+from dranode.sim.cluster.not_run import claims_named
 from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
 from dranode.sim.scheduler.amounts import pod_amount_errors
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, with_defaults
@@ -106,8 +107,8 @@ def read_workload(documents: Iterable[SourceDocument], features: Features) -> Wo
         DocumentError: a document of these kinds does not decode, two of a kind have one name, or a pod names claims or
             requests that there are not; says where.
     """
-    found = _Documents()
     everything = tuple(documents)
+    found = _Documents(claims_named(everything))
     check_fields(everything)
     for source in everything:
         try:
@@ -125,8 +126,9 @@ def read_workload(documents: Iterable[SourceDocument], features: Features) -> Wo
 class _Documents:
     """The documents by kind and name, and the order of those that ask for something."""
 
-    def __init__(self) -> None:
-        """Start without any."""
+    def __init__(self, named: Iterable[tuple[str, ClaimKey]]) -> None:
+        """Start without any; `named` are the claims and templates that stand for no pod of their own."""
+        self.named = frozenset(named)
         self.claims: dict[ClaimKey, ResourceClaim] = {}
         self.templates: dict[ClaimKey, ResourceClaimTemplate] = {}
         self.groups: dict[ClaimKey, PodGroup] = {}
@@ -259,6 +261,7 @@ def _pods(documents: _Documents, known: KnownClaims) -> Iterator[PodWithClaims]:
         )
         if name
     }
+    used |= documents.named
     # One that kube-scheduler has made for a pod's extended resources is not allocated by itself either.
     used |= {
         ("ResourceClaim", key)

@@ -152,7 +152,7 @@ class LocalRun:
     def _allocate(self, claims: tuple[ResourceClaim, ...], workload: WorkloadDocuments) -> tuple[Outcome, ...]:
         if not claims:
             return ()
-        node = Node(metadata=ObjectMeta(name=self.node_name, labels={"kubernetes.io/hostname": self.node_name}))
+        node = node_named(self.node_name)
         allocator = Allocator(
             self._published,
             workload.classes,
@@ -224,6 +224,11 @@ class LocalRun:
         if failures:
             raise failures[0]
         return not any(ref.uid in remaining for ref in refs)
+
+
+def node_named(name: str) -> Node:
+    """Return the node of a local run, of which nothing but its name is known."""
+    return Node(metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name}))
 
 
 def _failed(claim: ResourceClaim, error: str, notes: tuple[str, ...] = ()) -> ClaimResult:

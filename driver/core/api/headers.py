@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.kinds import check_kind
+from dranode.driver.core.api.kinds import check_kind, custom_group
 from dranode.driver.core.api.source_document import SourceDocument
 
 _VERSION: Final = re.compile(r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?", re.ASCII)
@@ -25,7 +25,7 @@ def check_header(document: Mapping[str, Any]) -> None:
     if version is not None and not isinstance(version, str):
         raise DocumentError(f"{version!r} is no text", "apiVersion")
     check_kind(document)
-    if version is not None:
+    if version is not None and not custom_group(version):  # theirs have any name
         _check_version(version)
     metadata = document.get("metadata", {})
     if not isinstance(metadata, Mapping):

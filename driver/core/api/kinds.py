@@ -47,10 +47,24 @@ _KINDS: Final = {
 }
 _OF_GROUP: Final = {group: frozenset(kinds.split()) for group, kinds in _KINDS.items()}
 _ALL: Final = frozenset().union(*_OF_GROUP.values())
+# A group that resembles one of these so much is a misspelt one, if it has that one's kind.
+_RESEMBLES: Final = 0.85
+# The groups in which the projects of Kubernetes publish custom resources: `scheduling.x-k8s.io` is none of ours.
+_PROJECTS: Final = ".x-k8s.io"
+
+
+def custom_group(version: object) -> str:
+    """Return the API group of a custom resource; empty if the version is of a group that is known here, or none."""
+    if not isinstance(version, str):
+        return ""
+    group = version.rpartition("/")[0]
+    return "" if group in _OF_GROUP else group
 
 
 def check_kind(document: Mapping[str, Any]) -> None:
     """Refuse a kind that does not exist in its group, or in any group if there is no `apiVersion`.
+
+    A custom resource is taken; a group that is most likely a misspelt one is not.
 
     Raises:
         DocumentError: the kind does not exist; the error says where it is, and which kind may be meant.
@@ -63,13 +77,24 @@ def check_kind(document: Mapping[str, Any]) -> None:
     group = str(version).rpartition("/")[0]
     kinds = _OF_GROUP.get(group)
     if kinds is None:
-        close = get_close_matches(group, _OF_GROUP, 1)
-        hint = f'; did you mean "{close[0]}"' if close else "; leave the document out"
-        raise DocumentError(f'the API group "{group}" is not known here{hint}', "apiVersion")
-    if kind not in kinds:
+        _check_custom_group(group, kind)
+    elif kind not in kinds:
         raise DocumentError(_no_such(kind, f"the API group {group}" if group else "the core API", kinds), "kind")
 
 
+def _check_custom_group(group: str, kind: str) -> None:
+    having = [known for known, kinds in _OF_GROUP.items() if known and kind in kinds]
+    near = get_close_matches(group, having, 1, _RESEMBLES)
+    if near and group.endswith(_PROJECTS) <= near[0].endswith(_PROJECTS):
+        raise DocumentError(f'the API group "{group}" is not known here; did you mean "{near[0]}"', "apiVersion")
+    if "." not in group:  # custom resources have a domain
+        hint = f"; {kind} is of {' and of '.join(having)}" if having else ""
+        raise DocumentError(f'there is no API group "{group}"{hint}', "apiVersion")
+
+
 def _no_such(kind: str, where: str, kinds: frozenset[str]) -> str:
-    close = get_close_matches(kind, kinds, 1) or get_close_matches(kind, _ALL, 1)
-    return f'{where} has no kind "{kind}"' + (f'; did you mean "{close[0]}"' if close else "")
+    """Name a kind of the same group that is alike, or else the groups that have the kind."""
+    near = get_close_matches(kind, kinds, 1)
+    others = [group or "the core API (v1)" for group, known in _OF_GROUP.items() if kind in known]
+    hint = f'; did you mean "{near[0]}"' if near else f"; it is of {' and of '.join(others)}" if others else ""
+    return f'{where} has no kind "{kind}"{hint}'

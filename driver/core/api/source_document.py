@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from dranode.driver.core.api.kinds import custom_group
+
 
 class SourceDocument(msgspec.Struct, frozen=True):
     """One Kubernetes document and its place.
@@ -22,8 +24,12 @@ class SourceDocument(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return the kind (`ResourceClaim`, `Pod`)."""
-        return str(self.document["kind"])
+        """Return the kind (`ResourceClaim`, `Pod`); of a custom resource with its group, `JobSet.jobset.x-k8s.io`.
+
+        So no custom resource passes for the kind of Kubernetes that has the same name.
+        """
+        kind, group = str(self.document["kind"]), custom_group(self.document.get("apiVersion"))
+        return f"{kind}.{group}" if group else kind
 
     @property
     def name(self) -> str:

@@ -161,9 +161,10 @@ def test_a_configuration_is_one_document_of_any_form(tmp_path: Path) -> None:
             'apiVersion: the API group "resource.k8s.i" is not known here; did you mean "resource.k8s.io"',
         ),
         (
-            "apiVersion: example.org/v1\nkind: Pod\n",
-            'the API group "example.org" is not known here; leave the document',
+            "apiVersion: extensions/v1beta1\nkind: Deployment\n",
+            'apiVersion: there is no API group "extensions"; Deployment is of apps',
         ),
+        ("apiVersion: v1\nkind: Job\n", 'kind: the core API has no kind "Job"; it is of batch'),
         ("", "holds no document"),
         ("# nothing\n---\n", "holds no document"),
     ],

@@ -1,0 +1,514 @@
+"""Makes the pods of what makes pods: Deployments, StatefulSets, Jobs and their like, as many as exist at one time.
+
+Source: the controllers of kube-controller-manager 1.37.1 (`pkg/controller`): how many pods, their names, labels, owners
+and, of a DaemonSet's, nodes and tolerations. Names that are random in a cluster depend on the documents here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dranode.driver.core.api.documents import decode, encode, without_tuples
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.generated_names import generated_name, template_hash
+from dranode.driver.core.api.pod_validation import pod_errors
+from dranode.driver.core.api.resource import APIDocument, Node, ObjectMeta
+from dranode.driver.core.api.sentence import number_of
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.allocator.nodeselector import only
+from dranode.sim.scheduler.amounts import pod_amount_errors
+from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE
+from dranode.sim.scheduler.documents import PodToleration, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.node_affinity import matches_required
+from dranode.sim.scheduler.taints import untolerated_taint
+
+# As many pods as a cluster of Kubernetes is built for.
+MOST_PODS: Final = 150_000
+# A Job of a CronJob is called after the minute for which it is scheduled; here it is always the same one.
+_MINUTE: Final = 29_000_000
+_NAMED: Final = 3
+_QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
+_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+_HASH: Final = "pod-template-hash"
+_LONGEST: Final = 253
+_DIGITS: Final = 10
+# Where the pod template stands in what makes pods.
+POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "PodTemplate": ("template",),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"), ("spec", "template")
+    ),
+}
+# What every pod of a DaemonSet tolerates, and one in the host's network besides.
+_DAEMON_TAINTS: Final = (
+    ("not-ready", "NoExecute"),
+    ("unreachable", "NoExecute"),
+    *((name, "NoSchedule") for name in ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
+)
+_NO_NETWORK: Final = ("network-unavailable", "NoSchedule")
+
+
+class Ordinals(APIDocument, frozen=True, kw_only=True):
+    """`spec.ordinals` of a StatefulSet."""
+
+    start: int = 0
+
+
+class ControllerSpec(APIDocument, frozen=True, kw_only=True):
+    """`spec` of all that makes pods, as far as it says how many; each kind has some of these fields."""
+
+    replicas: int | None = None
+    paused: bool = False
+    ordinals: Ordinals = Ordinals()
+    volume_claim_templates: tuple[Mapping[str, Any], ...] = ()
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str | None = None
+    suspend: bool | None = None
+    selector: Mapping[str, Any] | None = None
+    template: Mapping[str, Any] | None = None
+    job_template: Mapping[str, Any] | None = None
+
+
+class ControllerCondition(APIDocument, frozen=True, kw_only=True):
+    """`status.conditions[]`."""
+
+    type: str = ""
+    status: str = ""
+
+
+class ControllerStatus(APIDocument, frozen=True, kw_only=True):
+    """`status`: what a Job has done so far."""
+
+    succeeded: int = 0
+    completed_indexes: str = ""
+    failed_indexes: str | None = None
+    conditions: tuple[ControllerCondition, ...] = ()
+
+
+class Controller(APIDocument, frozen=True, kw_only=True):
+    """An object that makes pods."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ControllerSpec = ControllerSpec()
+    status: ControllerStatus = ControllerStatus()
+
+    @property
+    def namespace(self) -> str:
+        """Return its namespace."""
+        return self.metadata.namespace or DEFAULT_NAMESPACE
+
+    @property
+    def owner(self) -> tuple[str, str, str]:
+        """Return what `owned` objects are known by: namespace, kind and name."""
+        return self.namespace, self.kind, self.metadata.name
+
+
+@dataclass(frozen=True, slots=True)
+class MadePods:
+    """Documents with the pods that controllers make of them.
+
+    Attributes:
+        documents: all documents; behind what makes pods stand these, and the ReplicaSet or Job in between.
+        notes: one sentence for each that makes some, and for each that makes none now.
+    """
+
+    documents: tuple[SourceDocument, ...]
+    notes: tuple[str, ...] = ()
+
+
+def with_pods(
+    sources: Iterable[SourceDocument],
+    nodes: Callable[[], Sequence[Node]],
+    *,
+    around: Iterable[SourceDocument] = (),
+    queued: bool = False,
+    tolerant: bool = False,
+) -> MadePods:
+    """Add the pods of what makes pods; those that are among the documents already are not made again.
+
+    Args:
+        sources: the documents.
+        nodes: returns the nodes, for DaemonSets.
+        around: other documents whose pods are there as well.
+        queued: whether Jobs that ask for a queue of Kueue make none, because their workloads do.
+        tolerant: whether what makes pods and does not decode has a note, in place of an error.
+
+    Raises:
+        DocumentError: a document does not decode or the API server would refuse it, which says where; or there are more
+            pods than `MOST_PODS`.
+    """
+    sources = tuple(sources)
+    makers = [source for source in sources if source.kind in POD_TEMPLATES and source.kind != "PodTemplate"]
+    if not makers:
+        return MadePods(sources)
+    making = _Making(nodes, _Present.of((*sources, *around)), queued)
+    documents: list[SourceDocument] = []
+    for source in sources:
+        documents.append(source)
+        if source.kind in POD_TEMPLATES and source.kind != "PodTemplate":
+            try:
+                documents += making.of(source)
+            except DocumentError as error:
+                if not tolerant:
+                    raise DocumentError(f"{source.place}: {error}") from error
+                making.notes.append(f"{source.place} cannot be read, and its pods are not shown: {error}")
+    return MadePods(tuple(documents), tuple(making.notes))
+
+
+@dataclass
+class _Present:
+    """The objects with an owner that are there: by owner's namespace, kind and name."""
+
+    pods: dict[tuple[str, str, str], list[Mapping[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    made: set[tuple[str, str, str]] = field(default_factory=set)
+    names: set[tuple[str, str]] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, sources: Iterable[SourceDocument]) -> _Present:
+        """Look for them; a pod that has ended or is being deleted is replaced by another one."""
+        present = cls()
+        for source in sources:
+            metadata = source.document.get("metadata") or {}
+            namespace = str(metadata.get("namespace") or DEFAULT_NAMESPACE)
+            if source.kind == "Pod":
+                present.names.add((namespace, source.name))
+            owner = _controlling(metadata)
+            if owner is None:
+                continue
+            key = namespace, str(owner.get("kind")), str(owner.get("name"))
+            if source.kind != "Pod":
+                present.made.add(key)
+            elif not (metadata.get("deletionTimestamp") or _phase(source.document) in ("Succeeded", "Failed")):
+                present.pods[key].append(source.document)
+        return present
+
+
+def _controlling(metadata: Any) -> Mapping[str, Any] | None:
+    references = metadata.get("ownerReferences")
+    listed = references if isinstance(references, list) else ()
+    return next((each for each in listed if isinstance(each, Mapping) and each.get("controller") is True), None)
+
+
+def _phase(document: Mapping[str, Any]) -> str:
+    status = document.get("status")
+    return str(status.get("phase")) if isinstance(status, Mapping) else ""
+
+
+class _Making:
+    """Makes pods, one controller after another; `notes` says of which and how many."""
+
+    def __init__(self, nodes: Callable[[], Sequence[Node]], present: _Present, queued: bool) -> None:  # noqa: FBT001
+        self.notes: list[str] = []
+        self._nodes = nodes
+        self._present = present
+        self._queued = queued
+        self._count = 0
+
+    def of(self, source: SourceDocument) -> list[SourceDocument]:
+        """The pods of a controller, behind the ReplicaSet or Job that makes them for it."""
+        controller = decode(Controller, source.document)
+        if not controller.metadata.name:
+            raise DocumentError("a name is required", "metadata.name")
+        if self._queued and source.kind == "Job" and controller.metadata.labels.get(_QUEUE_LABEL):
+            return []
+        documents: list[dict[str, Any]] = []
+        why = ""
+        match source.kind:
+            case "Deployment":
+                controller, why = self._replica_set(controller)
+            case "CronJob":
+                controller, why = self._job(controller)
+            case _:
+                pass
+        if controller.kind != source.kind:
+            documents.append(without_tuples(encode(controller)))
+        pods, why = ([], why) if why else self._pods(controller, ".".join(POD_TEMPLATES[source.kind]))
+        self._note(source, controller, pods, why)
+        return [SourceDocument(source.file, source.index, each) for each in (*documents, *pods)]
+
+    def _note(self, source: SourceDocument, controller: Controller, pods: Sequence[dict[str, Any]], why: str) -> None:
+        names = [each["metadata"]["name"] for each in pods]
+        there = len(self._present.pods.get(controller.owner, ()))
+        beside = f", beside {there} that {'is' if there == 1 else 'are'} there" if there else ""
+        if names:
+            more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
+            text = f"{number_of(len(names), 'pod')}{beside}: {', '.join(names[:_NAMED])}{more}"
+        elif why and not controller.metadata.uid:
+            text = f"no pod: {why}"
+        else:
+            return  # an object of a cluster whose pods are all there
+        self.notes.append(f"{source.place}: {text}")
+
+    def _replica_set(self, deployment: Controller) -> tuple[Controller, str]:
+        """The ReplicaSet of a Deployment; why there is none."""
+        if deployment.owner in self._present.made:
+            return deployment, "its ReplicaSets are there"
+        if deployment.spec.paused:
+            return deployment, "it is paused before it has a ReplicaSet"
+        template = _template(deployment)
+        mark = template_hash(json.dumps(template, sort_keys=True, default=str))
+        labelled = _labelled(template, {_HASH: mark})
+        selector = dict(deployment.spec.selector or {})
+        labels = selector.get("matchLabels")
+        selector["matchLabels"] = {**(labels if isinstance(labels, Mapping) else {}), _HASH: mark}
+        return Controller(
+            api_version="apps/v1",
+            kind="ReplicaSet",
+            metadata=ObjectMeta(
+                name=f"{deployment.metadata.name[: _LONGEST - 1 - len(mark)]}-{mark}",
+                namespace=deployment.metadata.namespace,
+            ),
+            spec=ControllerSpec(replicas=deployment.spec.replicas, selector=selector, template=labelled),
+        ), ""
+
+    def _job(self, cron_job: Controller) -> tuple[Controller, str]:
+        """The Job of a CronJob at its next time; why there is none."""
+        if cron_job.owner in self._present.made:
+            return cron_job, "its Jobs are there"
+        if cron_job.metadata.uid:
+            return cron_job, "it is of a cluster, and none of its Jobs runs"
+        if cron_job.spec.suspend:
+            return cron_job, "it is suspended"
+        template = cron_job.spec.job_template or {}
+        try:
+            job = decode(Controller, {key: template[key] for key in ("metadata", "spec") if key in template})
+        except DocumentError as error:
+            message = str(error).removeprefix(f"{error.path}: ")
+            raise DocumentError(message, f"spec.jobTemplate.{error.path}") from error
+        metadata = ObjectMeta(
+            name=f"{cron_job.metadata.name}-{_MINUTE}",
+            namespace=cron_job.metadata.namespace,
+            labels=job.metadata.labels,
+            annotations=job.metadata.annotations,
+        )
+        return Controller(api_version="batch/v1", kind="Job", metadata=metadata, spec=job.spec), ""
+
+    def _pods(self, controller: Controller, path: str) -> tuple[list[dict[str, Any]], str]:
+        """The pods that a controller has to make; why it makes none. `path` is that of the template."""
+        template = _template(controller)
+        pod = _checked(template, path)
+        there = self._present.pods.get(controller.owner, [])
+        match controller.kind:
+            case "Job":
+                return self._job_pods(controller, template, there)
+            case "StatefulSet":
+                return self._numbered_pods(controller, template), _none("spec.replicas is 0", _replicas(controller))
+            case "DaemonSet":
+                return self._daemon_pods(controller, template, pod, there)
+            case _:
+                count = _replicas(controller)
+                self._reserve(count - len(there))
+                pods = [self._pod(controller, template) for _ in range(count - len(there))]
+                return pods, _none("spec.replicas is 0", count)
+
+    def _job_pods(
+        self, job: Controller, template: Mapping[str, Any], there: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], str]:
+        """As many as may run at once, if there is that much left to do."""
+        spec, status = job.spec, job.status
+        parallelism = _natural(spec.parallelism, 1, "spec.parallelism")
+        ended = next((each.type for each in status.conditions if each.type in _ENDS and each.status == "True"), "")
+        if ended or spec.suspend:
+            queue = " until its queue admits it, which local --queues simulates" if _asks_for_queue(job) else ""
+            return [], f"it is {ended}" if ended else f"it is suspended{queue}"
+        labels = {"batch.kubernetes.io/job-name": job.metadata.name, "job-name": job.metadata.name}
+        template = _labelled(template, labels)
+        completions = spec.completions
+        if completions is None and spec.completion_mode == "Indexed":
+            raise DocumentError("completions are required when the completion mode is Indexed", "spec.completions")
+        if completions is None:
+            wanted = len(there) if status.succeeded else parallelism
+        else:
+            wanted = min(parallelism, _natural(completions, 1, "spec.completions") - status.succeeded)
+        count = max(0, wanted - len(there))
+        self._reserve(count)
+        if spec.completion_mode != "Indexed" or completions is None:
+            return [self._pod(job, template) for _ in range(count)], _none("nothing of it is left to do", wanted)
+        done = set(_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions))
+        done |= set(map(_index_of, there))
+        indexes = (index for index in range(completions) if index not in done)
+        pods = [self._indexed(job, template, index) for index, _ in zip(indexes, range(count), strict=False)]
+        return pods, _none("nothing of it is left to do", wanted)
+
+    def _indexed(self, job: Controller, template: Mapping[str, Any], index: int) -> dict[str, Any]:
+        tail = f"-{index}-"
+        base = f"{job.metadata.name[: 58 - len(tail)]}{tail}"
+        template = _labelled(template, {_INDEX: str(index)})
+        annotations = {**(_metadata(template).get("annotations") or {}), _INDEX: str(index)}
+        template = {**template, "metadata": {**_metadata(template), "annotations": annotations}}
+        return self._pod(job, template, base=base)
+
+    def _numbered_pods(self, controller: Controller, template: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Those of a StatefulSet, whose names are numbered and whose volumes are their own."""
+        first, count = _natural(controller.spec.ordinals.start, 0, "spec.ordinals.start"), _replicas(controller)
+        self._reserve(count)
+        pods = []
+        for number in range(first, first + count):
+            name = f"{controller.metadata.name}-{number}"
+            if (controller.namespace, name) in self._present.names:
+                continue
+            labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(number)}
+            pod = self._pod(controller, _labelled(template, labels), name=name)
+            volumes = [
+                {"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}}
+                for each in controller.spec.volume_claim_templates
+                if (claim := str(_metadata(each).get("name", "")))
+            ]
+            own = {volume["name"] for volume in volumes}
+            others = [each for each in pod["spec"].get("volumes") or () if each.get("name") not in own]
+            pods.append({**pod, "spec": {**pod["spec"], "volumes": [*volumes, *others]}})
+        return pods
+
+    def _daemon_pods(
+        self,
+        controller: Controller,
+        template: Mapping[str, Any],
+        pod: SchedulingPod,
+        there: Sequence[Mapping[str, Any]],
+    ) -> tuple[list[dict[str, Any]], str]:
+        """One for each node that it matches and whose taints it tolerates, bound to it by its affinity."""
+        taints = (*_DAEMON_TAINTS, *([_NO_NETWORK] if pod.spec.host_network else []))
+        added = [
+            {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect} for name, effect in taints
+        ]
+        tolerations = (*pod.spec.tolerations, *(decode(PodToleration, each) for each in added))
+        occupied = Counter(map(_node_of, there))
+        nodes = [node for node in self._nodes() if _runs_on(pod, tolerations, node)]
+        free = [node.metadata.name for node in nodes if not occupied[node.metadata.name]]
+        self._reserve(len(free))
+        pods = [self._pod(controller, _bound(template, added, node)) for node in free]
+        return pods, _none("no node matches it", len(nodes))
+
+    def _reserve(self, count: int) -> None:
+        self._count += max(0, count)
+        if self._count > MOST_PODS:
+            raise DocumentError(
+                f"with its pods there are {self._count:,} to make, more than the {MOST_PODS:,} that a cluster can have"
+            )
+
+    def _pod(
+        self, controller: Controller, template: Mapping[str, Any], *, name: str = "", base: str = ""
+    ) -> dict[str, Any]:
+        """One pod of a template with its owner, and its name or the beginning of that."""
+        namespace = controller.namespace
+        names = self._present.names
+        if not name:
+            prefix = base or f"{controller.metadata.name}-"
+            seed = f"{controller.kind} {namespace} {prefix} {len(names)}"
+            name = generated_name(prefix, seed, lambda name: (namespace, name) in names)
+        names.add((namespace, name))
+        given = _metadata(template)
+        owner = {
+            "apiVersion": controller.api_version,
+            "kind": controller.kind,
+            "name": controller.metadata.name,
+            "uid": controller.metadata.uid,
+            "controller": True,
+        }
+        metadata = {key: given[key] for key in ("labels", "annotations") if given.get(key)}
+        metadata |= {"name": name, "namespace": namespace, "ownerReferences": [owner]}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": dict(template.get("spec") or {})}
+
+
+_ENDS: Final = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
+
+
+def _template(controller: Controller) -> Mapping[str, Any]:
+    return controller.spec.template or {}
+
+
+def _metadata(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = document.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _labelled(template: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
+    metadata = _metadata(template)
+    return {**template, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
+
+
+def _checked(template: Mapping[str, Any], path: str) -> SchedulingPod:
+    """The template as a pod.
+
+    Raises:
+        DocumentError: it does not decode, or the API server would refuse its pods.
+    """
+    try:
+        pod = decode(SchedulingPod, {key: template[key] for key in ("metadata", "spec") if key in template})
+    except DocumentError as error:
+        raise DocumentError(str(error).removeprefix(f"{error.path}: "), f"{path}.{error.path}") from error
+    for problem in (*pod_errors(pod, lambda _: None), *pod_amount_errors(pod)):
+        raise DocumentError(problem.message, f"{path}.{problem.path}")
+    return pod
+
+
+def _replicas(controller: Controller) -> int:
+    return _natural(controller.spec.replicas, 1, "spec.replicas")
+
+
+def _natural(number: int | None, default: int, path: str) -> int:
+    if number is not None and number < 0:
+        raise DocumentError(f"{number} must not be negative", path)
+    return default if number is None else number
+
+
+def _none(why: str, count: int) -> str:
+    return "" if count > 0 else why
+
+
+def _asks_for_queue(job: Controller) -> bool:
+    return bool(job.metadata.labels.get(_QUEUE_LABEL))
+
+
+def _indexes(text: str, most: int) -> Iterator[int]:
+    """The indexes of `0,3-5`, as a Job's status has them, below `most`."""
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        yield from range(_number(first, most), min(_number(last or first, most) + 1, most))
+
+
+def _number(text: str, other: int) -> int:
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else other
+
+
+def _index_of(pod: Mapping[str, Any]) -> int:
+    annotations = _metadata(pod).get("annotations")
+    index = annotations.get(_INDEX) if isinstance(annotations, Mapping) else None
+    return _number(index, -1) if isinstance(index, str) else -1
+
+
+def _node_of(pod: Mapping[str, Any]) -> str:
+    """The node of a DaemonSet's pod, whether or not it is bound to it already."""
+    try:
+        spec = decode(SchedulingPod, {"spec": pod.get("spec") or {}}).spec
+    except DocumentError:
+        return ""  # it is refused where pods are read
+    required = spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
+    terms = required.node_selector_terms if required is not None else ()
+    named = (each.values[0] for term in terms for each in term.match_fields if each.values)
+    return spec.node_name or next(named, "")
+
+
+def _runs_on(pod: SchedulingPod, tolerations: Iterable[PodToleration], node: Node) -> bool:
+    tainted = isinstance(node, SchedulingNode) and untolerated_taint(node, tolerations) is not None
+    named = pod.spec.node_name in ("", node.metadata.name)
+    return named and matches_required(pod, node) and not tainted
+
+
+def _bound(template: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]], node: str) -> Mapping[str, Any]:
+    spec = template.get("spec") or {}
+    affinity = spec.get("affinity") or {}
+    of_nodes = {
+        **(affinity.get("nodeAffinity") or {}),
+        "requiredDuringSchedulingIgnoredDuringExecution": without_tuples(encode(only(node))),
+    }
+    own = [*(spec.get("tolerations") or ()), *tolerations]
+    return {**template, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": of_nodes}, "tolerations": own}}
