@@ -1,15 +1,17 @@
 """The choice of CPUs for a request: one pure function from a topology and the free CPUs to a pick.
 
-The pick has only candidates, and depends on nothing but the arguments. `pick_packed` (packed, spread),
+The pick has only candidates, and depends on nothing but the arguments. `pick_packed`, `pick_spread`,
 `pick_distributed` (over NUMA nodes) and `pick_l3` (`l3: require`) say where CPUs come from. The policies combine:
 
 - `order: untouched-first`, the default, takes threads of cores that other claims use only if all other cores have too
   few. It completes a core that the same claim uses before it takes another one. `order: reference` is dra-driver-cpu's
-  order, which first fills the cores that are partly taken. Without such cores both orders give the same answer.
+  order, which first fills the cores that are partly taken. Without such cores both orders give the same answer, but for
+  `spread`: the reference takes free nodes, packages and caches whole first, which leaves nothing to spread.
 - Balance over NUMA nodes and required L3 caches come before that order if the untouched cores cannot satisfy them.
 - `threads`: with whole cores (`full-core`, `one-per-core`) only cores whose threads are all candidates are used.
 - `l3: require` takes the policy's own answer if it keeps to the caches, and looks for another one only if it does not.
-- `l3: prefer` comes before `spread`, as in dra-driver-cpu; `numa-distributed` looks at caches only if required to.
+- `spread` comes before `l3: prefer`, except in the reference's order.
+- `numa-distributed` considers caches only if required to.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick_distributed import distributed
 from dranode.cpu.pick_l3 import Caches, required
 from dranode.cpu.pick_packed import packed
+from dranode.cpu.pick_spread import spread, spread_within_caches
 from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
 from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.topology import Topology
@@ -94,6 +97,8 @@ def pick(
         raise UsageError(f"a group of {group} CPUs cannot be handed out; it takes at least 1")
     free = candidates & topology.online
     wishes = _Wishes(policy, group or 1, threads, l3)
+    if order is Order.UNTOUCHED_FIRST and policy is PickPolicy.SPREAD:
+        return _spread(topology, free, count, wishes, own)
     if order is Order.UNTOUCHED_FIRST and threads is Threads.ANY:
         return _untouched_first(topology, free, count, wishes, own)
     return _in_reference_order(topology, free, count, wishes)
@@ -108,6 +113,11 @@ class _Wishes(msgspec.Struct, frozen=True):
     l3: L3
 
     @property
+    def whole(self) -> bool:
+        """Return whether only whole physical cores are taken."""
+        return self.threads is not Threads.ANY
+
+    @property
     def balanced(self) -> bool:
         """Return whether the CPUs have to be picked at one time, because how many are where matters."""
         return self.policy is PickPolicy.NUMA_DISTRIBUTED or self.l3 is L3.REQUIRE
@@ -120,12 +130,33 @@ def _untouched_first(topology: Topology, free: CPUSet, count: int, wishes: _Wish
     if len(picked.cpus - untouched) > max(0, count - len(untouched)):
         picked = _fewest_touched(topology, free, untouched, count, wishes) or picked
     opened = topology.whole_cores(own) & untouched
-    if not opened or count > len(untouched) or wishes.balanced or wishes.policy is PickPolicy.SPREAD:
+    if not opened or count > len(untouched) or wishes.balanced:
         return picked
     finished = _in_reference_order(topology, opened, min(count, len(opened)), wishes).cpus
     cpus = finished | _in_reference_order(topology, untouched - opened, count - len(finished), wishes).cpus
     fewer = len(topology.whole_cores(cpus - opened)) < len(topology.whole_cores(picked.cpus - opened))
     return Pick(cpus, cpus) if fewer else picked
+
+
+def _spread(topology: Topology, free: CPUSet, count: int, wishes: _Wishes, own: CPUSet) -> Pick:
+    """Pick from as many cores as can be; of cores that others have part of only what the untouched ones lack."""
+    groups, whole = topology.groups, wishes.whole
+    candidates = _candidates(groups, free, whole=whole)
+    untouched = _untouched(groups, CPUSet.of_mask(candidates), own).mask
+    caches = _caches(groups, candidates, wishes)
+    if caches is not None:
+        held = None
+        for mask in (untouched, candidates):
+            near = Caches.of(groups, mask, whole=whole)
+            held = spread_within_caches(groups, near, count, own=own.mask, whole=whole)
+            if held is not None and caches.accept(held):
+                break
+        return _answer(groups, candidates, count, held, wishes)
+    enough = count <= untouched.bit_count()
+    first, mask = (0, untouched) if enough else (untouched, candidates & ~untouched)
+    few = wishes.l3 is L3.PREFER
+    rest = spread(groups, mask, count - first.bit_count(), own=own.mask | first, few_caches=few, whole=whole)
+    return _answer(groups, candidates, count, None if rest is None else first | rest, wishes)
 
 
 def _untouched(groups: CPUGroups, free: CPUSet, own: CPUSet) -> CPUSet:
@@ -152,20 +183,33 @@ def _fewest_touched(topology: Topology, free: CPUSet, untouched: CPUSet, count: 
 
 def _in_reference_order(topology: Topology, candidates: CPUSet, count: int, wishes: _Wishes) -> Pick:
     """The pick as dra-driver-cpu orders it."""
-    groups, free = topology.groups, candidates.mask
-    policy, l3 = wishes.policy, wishes.l3
-    whole = wishes.threads is not Threads.ANY
-    if whole:
-        free = sum(core for core in groups.cores if core & free == core)
+    groups, policy, l3, whole = topology.groups, wishes.policy, wishes.l3, wishes.whole
+    free = _candidates(groups, candidates, whole=whole)
     held = _by_policy(groups, free, count, policy, wishes.group, prefer_l3=l3 is not L3.IGNORE, whole=whole)
-    caches = Caches.of(groups, free, whole=whole) if l3 is L3.REQUIRE else None
+    caches = _caches(groups, free, wishes)
     if caches is not None and (held is None or not caches.accept(held)):
         held = required(groups, caches, count, spread=policy is PickPolicy.SPREAD, whole=whole)
+    return _answer(groups, free, count, held, wishes)
+
+
+def _candidates(groups: CPUGroups, free: CPUSet, *, whole: bool) -> int:
+    return sum([core for core in groups.cores if core & free.mask == core]) if whole else free.mask
+
+
+def _caches(groups: CPUGroups, free: int, wishes: _Wishes) -> Caches | None:
+    """Return the L3 caches that a pick has to keep to, if it has to."""
+    return Caches.of(groups, free, whole=wishes.whole) if wishes.l3 is L3.REQUIRE else None
+
+
+def _answer(groups: CPUGroups, free: int, count: int, held: int | None, wishes: _Wishes) -> Pick:
+    """Return the pick of these CPUs, or raise the error that says why the free ones give none."""
+    whole = wishes.whole
     split = whole and held is not None and any(core & held not in (0, core) for core in groups.cores)
-    if whole and held is not None and (split or held.bit_count() != count):
-        held = _whole_anyway(groups, free, count, caches)
-    if held is None:
-        raise _refusal(groups, CPUSet.of_mask(free), count, caches, whole=whole)
+    if held is None or split or held.bit_count() != count:
+        caches = _caches(groups, free, wishes)
+        held = _whole_anyway(groups, free, count, caches) if whole and held is not None else None
+        if held is None:
+            raise _refusal(groups, CPUSet.of_mask(free), count, caches, whole=whole)
     cpus = held
     if wishes.threads is Threads.ONE_PER_CORE:
         cpus = sum(core & -core for core in groups.cores if core & held)

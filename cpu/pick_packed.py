@@ -1,4 +1,4 @@
-"""Packed and spread picks: best fit along the machine's hierarchy.
+"""Packed picks, and spread ones in dra-driver-cpu's order: best fit along the machine's hierarchy.
 
 The algorithm is that of dra-driver-cpu (`pkg/cpumanager`), itself kubelet's static CPU manager policy: whole NUMA nodes
 and packages, then L3 caches, then cores, then single CPUs, each from where least is free. It is followed choice by

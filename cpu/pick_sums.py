@@ -6,7 +6,7 @@ A set of counts is an integer with bit n set for the count n.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -15,14 +15,8 @@ def sums(sizes: Mapping[int, int]) -> int:
     """The set of counts that some of the things add up to, 0 among them; `sizes` has the number of things by size."""
     counts = 1
     for size, number in sizes.items():
-        # Bundles of 1, 2, 4 ... things make every number of them in logarithmic time.
-        bundle = 1
-        remaining = number
-        while remaining:
-            taken = min(bundle, remaining)
+        for taken in _bundles(number):
             counts |= counts << size * taken
-            remaining -= taken
-            bundle *= 2
     return counts
 
 
@@ -41,6 +35,41 @@ def subset_of(items: Iterable[int], total: int) -> list[int]:
             chosen.append(item)
             total -= size
     return chosen
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """Things that add up to a total: how much they are worth together, and how many of each kind there are."""
+
+    worth: int
+    numbers: Mapping[tuple[int, int], int]
+
+
+def most(kinds: Mapping[tuple[int, int], int], limit: int) -> Mapping[int, Sum]:
+    """Return for every total up to a limit the things that make it and are worth the most.
+
+    Args:
+        kinds: the number of things by their size and worth.
+        limit: the greatest total that matters.
+    """
+    best = {0: Sum(0, {})}
+    for (size, worth), number in kinds.items():
+        for taken in _bundles(number):
+            # The sums before this bundle: it is taken once.
+            for total, found in tuple(best.items()):
+                more, value = total + size * taken, found.worth + worth * taken
+                if more <= limit and (more not in best or best[more].worth < value):
+                    numbers = {**found.numbers, (size, worth): found.numbers.get((size, worth), 0) + taken}
+                    best[more] = Sum(value, numbers)
+    return best
+
+
+def _bundles(number: int) -> Iterator[int]:
+    """Split a number into bundles of 1, 2, 4 ... and a rest, some of which make every number up to it."""
+    bundle = 1
+    while number:
+        yield min(bundle, number)
+        number -= min(bundle, number)
+        bundle *= 2
 
 
 class CoreSizes(msgspec.Struct, frozen=True):

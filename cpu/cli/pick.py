@@ -34,6 +34,7 @@ from dranode.driver.machine.root import Root
     type=click.Choice([word.value for word in PickPolicy]),
     default=PickPolicy.PACKED.value,
     show_default=True,
+    help="packed: together; spread: on as many physical cores as can be; numa-distributed: equally over NUMA nodes.",
 )
 @click.option("--group", type=click.IntRange(min=1), metavar="G", help="numa-distributed: CPUs a step; 1 by default.")
 @click.option(
@@ -48,7 +49,8 @@ from dranode.driver.machine.root import Root
     type=click.Choice([word.value for word in L3]),
     default=L3.PREFER.value,
     show_default=True,
-    help="require: inside one L3 cache, or whole caches and a part of one. numa-distributed does not prefer.",
+    help="prefer: few L3 caches; require: inside one, or whole ones and a part of one; ignore: spread takes many. "
+    "numa-distributed does not prefer.",
 )
 @click.option(
     "--order",

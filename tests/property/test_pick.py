@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain, combinations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -194,6 +194,8 @@ def test_the_orders_agree_where_the_references_takes_no_part_of_others_cores_tha
 ) -> None:
     machine, free, _, count = request
     strangers = _strangers(machine, free, CPUSet())
+    if policy is PickPolicy.SPREAD:
+        return  # The reference's order takes free nodes, packages and caches before it spreads.
     step = group if policy is PickPolicy.NUMA_DISTRIBUTED else None
 
     def answer(order: Order) -> str:
@@ -226,3 +228,47 @@ def test_no_more_cores_are_opened_than_the_count_needs(
     picked = pick(machine, free, count, own=own).cpus
     opened = sum(not core.isdisjoint(picked) for core in machine.cores if core <= free)
     assert opened == -(-max(0, min(count, len(untouched)) - len(halves)) // threads)
+
+
+def _places_spread_over(machine: Topology, cpus: CPUSet) -> tuple[int, int]:
+    """The number of cores, and of L3 caches."""
+    caches = {machine.cpus[cpu].l3 for cpu in cpus}
+    return sum(not core.isdisjoint(cpus) for core in machine.cores), len(caches)
+
+
+@given(held(), st.sampled_from(L3), st.sampled_from(Threads))
+@settings(max_examples=300)
+def test_a_spread_pick_is_on_as_many_cores_and_then_caches_as_any_choice_could_be(
+    request: tuple[Topology, CPUSet, CPUSet, int], l3: L3, threads: Threads
+) -> None:
+    machine, free, own, count = request
+    whole = threads is not Threads.ANY
+    units = [core for core in machine.cores if core <= free] if whole else [CPUSet((cpu,)) for cpu in free]
+    # Every choice is tried, so only of few units.
+    if len(units) > 10:
+        return
+    candidates = CPUSet.union(units)
+    choices = [cpus for cpus in _subsets(units) if len(cpus) == count]
+    if l3 is L3.REQUIRE:
+        choices = [cpus for cpus in choices if machine.l3 and _keeps_to_caches(machine, cpus, candidates)]
+    strangers = _strangers(machine, free, own)
+    if l3 is not L3.REQUIRE or any(cpus.isdisjoint(strangers) for cpus in choices):
+        # The default order comes first: cores that others have part of are for what the rest cannot give.
+        least = min((len(cpus & strangers) for cpus in choices), default=0)
+        choices = [cpus for cpus in choices if len(cpus & strangers) == least]
+    try:
+        picked = pick(machine, free, count, policy=PickPolicy.SPREAD, l3=l3, threads=threads, own=own).held
+    except PickError:
+        assert not choices
+        return
+    assert picked in choices
+    cores = [_places_spread_over(machine, cpus)[0] for cpus in choices]
+    assert _places_spread_over(machine, picked)[0] == max(cores)
+    if l3 is L3.REQUIRE or (whole and len({len(core) for core in machine.cores}) > 1):
+        return
+    # What the claim has already counts with it.
+    best = [cpus for cpus, number in zip(choices, cores, strict=True) if number == max(cores)]
+    both = [_places_spread_over(machine, cpus | own) for cpus in best]
+    most = max(cores_of_claim for cores_of_claim, _ in both)
+    caches = [number for cores_of_claim, number in both if cores_of_claim == most]
+    assert _places_spread_over(machine, picked | own) == (most, max(caches) if l3 is L3.IGNORE else min(caches))

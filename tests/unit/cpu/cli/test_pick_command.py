@@ -46,6 +46,23 @@ def test_only_free_cpus_are_picked_and_those_not_online_are_named_and_left_out()
     assert result.stderr == "note: --free names 64-70, not online on this machine; left out\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "four", "twelve"),
+    [
+        ([], "0-3", "0-11"),
+        (["--l3", "ignore"], "0-1,4-5", "0-9,12-13"),
+        (["--l3", "require"], "0-3", "0-7,12-15"),
+        (["--threads", "full-core"], "0-1,8-9", "0-5,8-13"),
+        (["--order", "reference"], "0-1,8-9", "0-5,8-13"),
+    ],
+)
+def test_spread_takes_a_thread_of_every_core_before_a_second_one(arguments: list[str], four: str, twelve: str) -> None:
+    shape = ["--machine", "sockets=1,l3=2,cores=4,threads=2", "--policy", "spread", "-o", "json"]
+    for count, cpus in (("4", four), ("12", twelve)):
+        result = CliRunner().invoke(command, [*shape, "--count", count, *arguments])
+        assert json.loads(result.stdout)["cpus"] == cpus
+
+
 def test_all_options_reach_the_picker() -> None:
     result = _run("--count", "40", "--policy", "numa-distributed", "--group", "4", "-o", "json")
     # 40 CPUs need three nodes of 16; in steps of 4 that is 16, 12 and 12, without whole caches coming first.
