@@ -89,7 +89,7 @@ def _option(option: CommandOption, keys: list[str]) -> str:
         "Default": _default(option),
     }
     lines = [f"- {name}: {value}" for name, value in facts.items() if value]
-    return f"### `{option.flags[0]}` {{ #{anchor} }}\n\n{_plain(option.help)}\n\n" + "\n".join(lines) + "\n"
+    return f"### `{option.flags[0]}` {{ #{anchor} }}\n\n{plain(option.help)}\n\n" + "\n".join(lines) + "\n"
 
 
 def _flags(option: CommandOption) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _default(option: CommandOption) -> str:
     if option.is_switch:
         return "`true`" if option.default else "`false`"
     if callable(option.default):
-        return _plain((option.default.__doc__ or "").strip().removeprefix("Return ").rstrip("."))
+        return plain((option.default.__doc__ or "").strip().removeprefix("Return ").rstrip("."))
     default = ",".join(option.default) if isinstance(option.default, tuple) else str(option.default)
     return _codes([default] if default else [])
 
@@ -167,7 +167,7 @@ def metrics() -> str:
         parts.append(f"## {heading}\n\n| metric | type | labels | what |\n| --- | --- | --- | --- |")
         for name, (kind, labels, text) in table.items():
             scraped = f"{name}_total" if kind == "counter" else name
-            parts.append(f"| `{scraped}` | {kind} | {_codes(labels)} | {_plain(text)} |")
+            parts.append(f"| `{scraped}` | {kind} | {_codes(labels)} | {plain(text)} |")
         parts[-1] += "\n"
     return "\n".join(parts)
 
@@ -197,7 +197,7 @@ def event_rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield reason, action, the kinds of objects that it is on, and when, of every Event."""
     for kind in Occurrence.__args__:
         fields = {field.name: _HAPPENED[field.name] for field in msgspec.structs.fields(kind)}
-        when = _plain((kind.__doc__ or "").partition("\n")[0].rstrip("."))
+        when = plain((kind.__doc__ or "").partition("\n")[0].rstrip("."))
         for reason in IMPAIRED if {"reason", "states"} <= fields.keys() else ("",):
             happened = kind(**fields | ({"reason": reason} if reason else {}))
             events = events_of(happened, "node")
@@ -209,5 +209,6 @@ def _codes(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return a text of the code as it stands in a line or a table of a page."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,8 +1,8 @@
 """The manual as a site: `make site` writes its pages into .cache/site, and mkdocs makes dist/site of them.
 
 The pages are those of docs/, the files at the top that people look for, the examples, and a reference made from the
-code: commands, options, opaque configurations with a JSON Schema, metrics, Events, and what is published of made-up
-machines.
+code: commands, options, opaque configurations with a JSON Schema, metrics, Events, what is published of made-up
+machines, and what drivers import.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from release.answers import CPUS, GPUS, answer, answers
 from release.configurations import CONFIGURATIONS, configurations, schema
 from release.project import ROOT
 from release.reference import events, metrics, options
+from release.seam import names
 
 PAGES: Final = ROOT / ".cache" / "site" / "docs"
 TOP: Final = (
@@ -76,6 +77,7 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "reference/metrics.md", metrics()
     yield "reference/events.md", events()
     yield "reference/json.md", answers()
+    yield "reference/seam.md", names()
 
 
 def relinked(text: str, folder: Path) -> str:

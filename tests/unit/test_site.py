@@ -11,12 +11,14 @@ import jsonschema
 import pytest
 import yaml
 
+import dranode.driver
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.claims.events import ClaimRestored, Occurrence
 from release import reference, site
 from release.answers import ELSEWHERE, answered, answers, commands_for_programs
 from release.configurations import CONFIGURATIONS, fields, schema
 from release.project import ROOT
+from release.seam import names
 from release.site_hooks import problems
 
 
@@ -185,3 +187,17 @@ def test_the_site_is_built_with_every_warning_as_an_error() -> None:
     assert settings["hooks"] == ["release/site_hooks.py"]
     # With --quiet mkdocs counts no warning, strict or not.
     assert "mkdocs build\n" in (ROOT / "Makefile").read_text()
+
+
+def test_every_name_that_drivers_import_is_on_their_page_with_what_it_promises() -> None:
+    page = names()
+    sections = dict(re.findall(r"^## `(\w+)` \{[^}]*\}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert list(sections) == dranode.driver.__all__
+    for name, section in sections.items():
+        prose = re.sub(r"```.*?```", "", section, flags=re.DOTALL)
+        assert prose.strip(), name
+        assert f"](#{name})" in page
+    assert {"discover", "grant", "complete"} <= set(
+        re.findall(r"^### `Plugin\.(\w+)`", sections["Plugin"], re.MULTILINE)
+    )
+    assert "dranode.driver." not in page.replace("dranode.driver.testing", "")

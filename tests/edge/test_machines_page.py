@@ -1,0 +1,67 @@
+"""The page about machines and fleets in files: its files are read, and its tables have every key there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dranode.driver import Quantity, open_machine
+from dranode.driver.machine import machine_file
+from dranode.driver.machine.synthetic import Description
+from dranode.gpu.plugin import plugin as gpu_plugin
+from dranode.sim.fleet.node_kinds import NodeKind
+from dranode.sim.fleet.nodes import read_nodes
+from dranode.sim.scheduler.documents import NodeTaint
+from tests.edge.test_docs import BLOCK, ROOT
+
+PAGE = (ROOT / "docs" / "machines.md").read_text()
+FILES = {title: text for _, title, text in BLOCK.findall(PAGE)}
+
+
+def keys(heading: str) -> list[str]:
+    """What stands in code in the first column of the tables under a heading."""
+    (part,) = [part for part in PAGE.split("\n## ") if part.startswith(f"{heading}\n")]
+    return [
+        key for cell in re.findall(r"^\| (`[^|]+) \|", part, re.MULTILINE) for key in re.findall(r"`([^`]+)`", cell)
+    ]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for title, text in FILES.items():
+        (tmp_path / title).write_text(text)
+    return tmp_path
+
+
+def test_the_table_of_a_description_has_every_key() -> None:
+    assert set(keys("A description")) == set(Description.__struct_fields__)
+
+
+def test_the_table_of_a_yaml_machine_has_every_key() -> None:
+    assert sorted(keys("A YAML machine")) == sorted(machine_file._LONG_KEYS)
+
+
+def test_the_table_of_a_fleet_has_every_field() -> None:
+    fields = [name for name in NodeKind.__struct_fields__ if name != "taints"]
+    taints = NodeTaint.__struct_fields__
+    named = [key.removeprefix("nodes[].").removeprefix("taints[].") for key in keys("nodes.yaml")]
+    assert sorted(named) == sorted([*fields, *taints])
+
+
+def test_the_machine_of_the_page_has_the_gpu_where_its_link_leads(files: Path) -> None:
+    (files / "alone.yaml").write_text(FILES["one-gpu.yaml"].replace("base: host\n", ""))
+    (device,) = gpu_plugin(open_machine(str(files / "alone.yaml")), {}).discover().devices
+    assert device.attributes["resource.kubernetes.io/pcieRoot"].string == "pci0000:16"
+    assert open_machine(str(files / "one-gpu.yaml")).exists("dev/nvidia0")
+
+
+def test_the_flat_machine_of_the_page_is_read(files: Path) -> None:
+    assert open_machine(str(files / "fans.yaml")).listdir("sys/class/fans") == ["fan-0", "fan-1"]
+
+
+def test_the_fleet_of_the_page_is_read(files: Path) -> None:
+    big, spot = read_nodes(files / "nodes.yaml")
+    assert (len(big.names()), spot.names()) == (100, ("spot",))
+    assert spot.allocatable["cpu"] == Quantity("30")
