@@ -67,5 +67,5 @@ def end_with(work: Callable[[], object]) -> NoReturn:
 def _left_out(module: str | None) -> str:
     return (
         f"this command needs the Python module {module}, which this installation leaves out: run it from the image's "
-        "debug variant or from `pip install dranode`"
+        "debug variant, or install the wheel with pip"
     )

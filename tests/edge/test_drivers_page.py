@@ -37,7 +37,7 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     match shlex.split(command):
         case ["python", *rest]:
             words = [sys.executable, *rest]
-        case ["pip", "install", "."]:
+        case ["pip", "install", "dranode-0.1.0-py3-none-any.whl", "."]:
             offline = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
             words = [sys.executable, "-m", "pip", "install", "-q", *offline, "--target", "site", "."]
         case ["dranode", *rest]:
