@@ -13,7 +13,7 @@ with instrumented():
 
 def test_one_input(data: bytes) -> None:
     """Open it by the endings that it could have."""
-    for ending in ("tar", "tar.gz", "tar.xz"):
+    for ending in ("tar", "tar.gz", "tar.bz2"):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"m.{ending}"
             path.write_bytes(data)

@@ -28,7 +28,7 @@ def command() -> None:
     "--output",
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The archive: .tar, .tar.gz, .tar.bz2 or .tar.xz (default: the host's name, .tar.gz).",
+    help="The archive: .tar, .tar.gz or .tar.bz2 (default: the host's name, .tar.gz).",
 )
 def capture(root: Root, path: Path | None) -> None:
     """Record the files that drivers read into an archive that --machine takes.

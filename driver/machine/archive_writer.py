@@ -6,7 +6,6 @@ import bz2
 import gzip
 import io
 import json
-import lzma
 import os
 import tarfile
 import tempfile
@@ -23,7 +22,6 @@ _PACKERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     ".tar.gz": lambda content: gzip.compress(content, mtime=0),
     ".tgz": lambda content: gzip.compress(content, mtime=0),
     ".tar.bz2": bz2.compress,
-    ".tar.xz": lzma.compress,
 }
 
 

@@ -123,7 +123,7 @@ class Containers:
             return ()
         if before is None or before.machine != snapshot.machine:
             return tuple(self._all.values())
-        keys = self._users_of(before.index.by_key.differing(snapshot.index.by_key))
+        keys = self._users_of(before.index.differing(snapshot.index))
         if before.shared != snapshot.shared:
             keys |= self._pooled
         return tuple(self._all[key] for key in keys)
@@ -142,7 +142,7 @@ class Containers:
         if before is None or before.machine != after.machine:
             keys = set(self._all)
         else:
-            keys = self._users_of(before.index.by_key.differing(after.index.by_key))
+            keys = self._users_of(before.index.differing(after.index))
             keys.update(pinned.container.id for pinned in change.put)
         for key in keys:
             (self._pooled.add if pooled(self._all[key], after) else self._pooled.discard)(key)

@@ -27,7 +27,7 @@ class JoinedSnapshots(msgspec.Struct):
         before = self._latest.get(driver, HeldSnapshot())
         self._latest[driver] = snapshot
         new = snapshot.index.by_key
-        changed = before.index.by_key.differing(new)
+        changed = before.index.differing(snapshot.index)
         if changed:
             put = [replace(new[key], driver=driver) for key in changed if key in new]
             drop = [claim_key(driver, key) for key in changed if key not in new]

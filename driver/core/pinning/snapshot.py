@@ -10,7 +10,6 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
-from dranode.driver.core.api.frozen_map import FrozenMap
 from dranode.driver.core.claims.expected_cpus import parts_of_container
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.on_record import Unread
@@ -119,7 +118,7 @@ class HeldClaim(msgspec.Struct, frozen=True):
 
 
 class HeldClaims(Mapping[str, HeldClaim]):
-    """Claims on record by their keys, with sums over all of them. The cost of `changed` grows with the change only.
+    """Claims on record by their keys, with sums over all of them.
 
     Attributes:
         by_key: the claims.
@@ -131,14 +130,14 @@ class HeldClaims(Mapping[str, HeldClaim]):
 
     def __init__(
         self,
-        by_key: FrozenMap[HeldClaim] | None = None,
-        by_pod: FrozenMap[tuple[HeldClaim, ...]] | None = None,
+        by_key: Mapping[str, HeldClaim] | None = None,
+        by_pod: Mapping[str, tuple[HeldClaim, ...]] | None = None,
         held: CPUSet | None = None,
         total: int = 0,
     ) -> None:
         """Make the mapping of no claim; `changed` and `of` make those of claims."""
-        self.by_key: FrozenMap[HeldClaim] = by_key or FrozenMap()
-        self.by_pod: FrozenMap[tuple[HeldClaim, ...]] = by_pod or FrozenMap()
+        self.by_key: Mapping[str, HeldClaim] = by_key or {}
+        self.by_pod: Mapping[str, tuple[HeldClaim, ...]] = by_pod or {}
         self.held = held or CPUSet()
         # The sum of the numbers of held CPUs; larger than the size of `held` if claims overlap.
         self._total = total
@@ -157,13 +156,22 @@ class HeldClaims(Mapping[str, HeldClaim]):
     def __len__(self) -> int:
         return len(self.by_key)
 
+    def differing(self, other: HeldClaims) -> frozenset[str]:
+        """Return the keys of claims that differ, or that only one of the two has."""
+        # Most claims are the same object in both, so identity comes first: comparing two claims takes longer.
+        return frozenset(other.by_key.keys() - self.by_key.keys()) | {
+            key for key, claim in self.by_key.items() if (new := other.by_key.get(key)) is not claim and new != claim
+        }
+
     def changed(self, put: Iterable[HeldClaim] = (), drop: Iterable[str] = ()) -> Self:
         """Return a copy with the claims of `put` set, and those of `drop` removed."""
         new = {claim.key: claim for claim in put}
         gone = set(drop)
         old = [self.by_key[key] for key in new.keys() | gone if key in self.by_key]
         come = [claim for key, claim in new.items() if key not in gone]
-        by_key = self.by_key.changed(new, gone)
+        by_key = {**self.by_key, **new}
+        for key in gone:
+            by_key.pop(key, None)
         total = self._total - sum(len(claim.held) for claim in old)
         if self._total == len(self.held):
             rest = self.held - CPUSet.union(claim.held for claim in old)
@@ -177,7 +185,7 @@ class HeldClaims(Mapping[str, HeldClaim]):
             total + sum(len(claim.held) for claim in come),
         )
 
-    def _by_pod(self, old: Iterable[HeldClaim], come: Iterable[HeldClaim]) -> FrozenMap[tuple[HeldClaim, ...]]:
+    def _by_pod(self, old: Iterable[HeldClaim], come: Iterable[HeldClaim]) -> dict[str, tuple[HeldClaim, ...]]:
         pods: dict[str, tuple[HeldClaim, ...]] = {}
         for claim in old:
             for pod in claim.pods:
@@ -186,7 +194,10 @@ class HeldClaims(Mapping[str, HeldClaim]):
         for claim in come:
             for pod in claim.pods:
                 pods[pod] = (*pods.get(pod, self.by_pod.get(pod, ())), claim)
-        return self.by_pod.changed(pods, [pod for pod, claims in pods.items() if not claims])
+        by_pod = {**self.by_pod, **pods}
+        for pod in (pod for pod, claims in pods.items() if not claims):
+            del by_pod[pod]
+        return by_pod
 
 
 class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):

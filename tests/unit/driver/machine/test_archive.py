@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import gzip
 import io
-import lzma
 import tarfile
 import tracemalloc
 from collections.abc import Iterable
@@ -34,9 +33,7 @@ def pack(path: Path, members: Iterable[tuple[tarfile.TarInfo, bytes]], mode: str
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("ending", "mode"), [("tar", "w:"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")]
-)
+@pytest.mark.parametrize(("ending", "mode"), [("tar", "w:"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2")])
 def test_every_packing_is_read(tmp_path: Path, ending: str, mode: str) -> None:
     place = pack(tmp_path / f"m.{ending}", [member(f"deep/down/{ONLINE}", b"0-1\n")], mode)
     assert open_machine(place).read_bytes(ONLINE) == b"0-1\n"
@@ -126,7 +123,7 @@ def test_no_sys_in_the_archive_is_refused(tmp_path: Path) -> None:
 def test_a_cut_or_foreign_file_is_refused_in_one_line(tmp_path: Path, keep: int) -> None:
     whole = Path(pack(tmp_path / "m.tar.bz2", [member(f"m/{ONLINE}", bytes(range(256)) * 40)]))
     whole.write_bytes(whole.read_bytes()[:keep])
-    with pytest.raises(MachineError, match="is no tar archive, or is damaged or cut short") as refusal:
+    with pytest.raises(MachineError, match="or is damaged or cut short") as refusal:
         open_machine(str(whole))
     assert "\n" not in str(refusal.value)
 
@@ -179,7 +176,7 @@ def header(kind: bytes, size: int, name: str = "m/sys/a") -> bytes:
 def test_a_header_says_no_size_that_no_header_has(tmp_path: Path, kind: bytes, size: int) -> None:
     raw = header(kind, size) + b"1" * min(max(size, 1024), 100 << 20)
     tracemalloc.start()
-    with pytest.raises(MachineError, match="is no tar archive, or is damaged"):
+    with pytest.raises(MachineError, match="or is damaged"):
         archive.read_archive(Path(packed(tmp_path / "m.tar.gz", raw)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -203,7 +200,7 @@ def test_an_archive_does_not_end_where_a_header_is_damaged_or_cut(tmp_path: Path
 
 def test_a_chain_of_headers_ends(tmp_path: Path) -> None:
     pax = header(tarfile.XHDTYPE, 512) + b"11 path=ab\n".ljust(512, b"\0")
-    with pytest.raises(MachineError, match="is no tar archive"):
+    with pytest.raises(MachineError, match="is not a tar archive"):
         archive.read_archive(Path(packed(tmp_path / "m.tar.gz", pax * 100_000)))
 
 
@@ -238,26 +235,15 @@ def test_long_names_that_linux_has_are_read(tmp_path: Path) -> None:
         assert TreeFiles(tree).find(name) == b""
 
 
-def test_a_stream_that_asks_for_a_large_dictionary_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dranode.driver.machine.xz._MAX_MEMORY", 4 << 20)
+def test_xz_is_refused_since_its_streams_say_how_much_memory_they_take(tmp_path: Path) -> None:
     place = pack(tmp_path / "m.tar.xz", [member(f"m/{ONLINE}", b"0-1\n")], "w:xz")
-    with pytest.raises(MachineError, match="takes more than 4 MiB of memory to unpack; pack it with xz -9 or less"):
+    with pytest.raises(MachineError, match=r"is not a tar archive \(plain, gzip or bzip2\)"):
         open_machine(place)
-
-
-def test_streams_that_follow_each_other_are_one_archive(tmp_path: Path) -> None:
-    plain = Path(pack(tmp_path / "m.tar", [member(f"m/{ONLINE}", b"0-1\n"), member("m/sys/big", b"x" * 300_000)], "w:"))
-    data = plain.read_bytes()
-    place = tmp_path / "m.tar.xz"
-    place.write_bytes(lzma.compress(data[:1000]) + b"\0" * 8 + lzma.compress(data[1000:]))
-    root = open_machine(str(place))
-    assert root.read_bytes(ONLINE) == b"0-1\n"
-    assert root.read_bytes("sys/big") == b"x" * 300_000
 
 
 @pytest.mark.parametrize("cut", [40, 200])
 def test_a_stream_that_is_cut_short_is_said_to_be(tmp_path: Path, cut: int) -> None:
-    place = Path(pack(tmp_path / "m.tar.xz", [member(f"m/{ONLINE}", bytes(range(256)) * 64)], "w:xz"))
+    place = Path(pack(tmp_path / "m.tar.gz", [member(f"m/{ONLINE}", bytes(range(256)) * 64)], "w:gz"))
     place.write_bytes(place.read_bytes()[:cut])
     with pytest.raises(MachineError, match="is damaged or cut short"):
         open_machine(str(place))
