@@ -25,8 +25,8 @@ from dranode.driver.core.api.resource import (
     DeviceCounterConsumption,
     DeviceTaint,
 )
+from dranode.driver.core.api.semver import semver_from_numbers
 from dranode.gpu.inventory import GPU, GPUInventory
-from dranode.gpu.semver import semver
 
 SHARES: Final = 10
 """How many claims a shared GPU takes if each of them asks for the minimum."""
@@ -52,7 +52,7 @@ def _int(value: int | None) -> DeviceAttribute | None:
 
 
 def _version(value: str | None) -> DeviceAttribute | None:
-    version = None if value is None else semver(value)
+    version = None if value is None else semver_from_numbers(value)
     return None if version is None else DeviceAttribute(version=version)
 
 

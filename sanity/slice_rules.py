@@ -19,10 +19,10 @@ from dranode.driver.core.api.names import (
     is_label_name,
     is_label_value,
     is_qualified_name,
-    is_semver,
 )
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import CapacityRequestPolicy
+from dranode.driver.core.api.semver import is_semver
 
 DRIVER_NAME: Final = 63
 POOL_NAME: Final = 253

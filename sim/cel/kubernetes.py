@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from dranode.driver.core.api.names import is_semver
 from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.semver import is_semver, semver_from_tolerant, version_key
 from dranode.sim.cel.values import INT64, QuantityValue, SemverValue
 
 _PARTS: Final = re.compile(r"[+-]?0*([0-9]*)(?:\.([0-9]*))?([A-Za-z]*[+-]?[0-9]*)", re.ASCII)
@@ -20,7 +20,6 @@ _BINARIES: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _FACTORS: Final = 18
 _NANO: Final = -9
 _LARGEST: Final = (1 << 63) - 1
-_SHORT_VERSION_PARTS: Final = 3
 _UINT64: Final = 1 << 64
 
 
@@ -123,36 +122,13 @@ def semver_from(text: str, normalize: bool = False) -> SemverValue:  # noqa: FBT
     Raises:
         ValueError: `text` is none.
     """
-    text = _normalized(text) if normalize else text
+    text = semver_from_tolerant(text) if normalize else text
     if not is_semver(text):
         raise ValueError(f'"{text}" is not a semantic version such as 1.10.0')
-    return SemverValue(text, _key(text.partition("+")[0]))
-
-
-def _normalized(text: str) -> str:
-    parts = [_without_leading_zeros(part) for part in text.removeprefix("v").split(".", 2)]
-    if len(parts) < _SHORT_VERSION_PARTS:
-        if set(parts[-1]) & {"+", "-"}:
-            raise ValueError(f'the short version "{text}" cannot have a prerelease or build metadata')
-        parts += ["0"] * (_SHORT_VERSION_PARTS - len(parts))
-    return ".".join(parts)
-
-
-def _without_leading_zeros(part: str) -> str:
-    stripped = part.lstrip("0") if len(part) > 1 else part
-    return stripped if stripped == part or stripped[:1] in tuple("0123456789") else f"0{stripped}"
-
-
-def _key(text: str) -> tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]:
-    """Return what orders versions (semver.org, section 11)."""
-    numbers, _, pre = text.partition("-")
-    major, minor, patch = map(int, numbers.split("."))
-    if max(major, minor, patch) >= _UINT64:
+    key = version_key(text)
+    if max(key[:3]) >= _UINT64:
         raise ValueError(f'"{text}" has a number of more than 64 bits')
-    identifiers = tuple(
-        (False, int(part), "") if part.isdigit() else (True, 0, part) for part in (pre.split(".") if pre else ())
-    )
-    return major, minor, patch, not pre, identifiers
+    return SemverValue(text, key)
 
 
 def is_semantic_version(text: str, normalize: bool = False) -> bool:  # noqa: FBT001, FBT002 - CEL's positional argument

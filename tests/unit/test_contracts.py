@@ -46,7 +46,7 @@ PLANTED = {
     ],
     "Drivers, the simulator and the sanity suite never see each other": [
         ("cpu/share.py", "from dranode.sim.queues import amounts", "cpu.share -> .*sim.queues.amounts"),
-        ("gpu/semver.py", "def later():\n    from dranode.cpu import policies", "gpu.semver -> .*cpu.policies"),
+        ("gpu/models.py", "def later():\n    from dranode.cpu import policies", "gpu.models -> .*cpu.policies"),
     ],
     "Drivers and the kubectl plug-in never see each other": [
         ("kubectl/page.py", "from dranode.cpu import policies", "kubectl.page -> .*cpu.policies"),

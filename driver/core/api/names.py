@@ -16,12 +16,6 @@ _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 # Compiled when they are asked for, which a start does not.
 _LABEL_VALUE: Final = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
-# The regular expression that semver.org publishes for Semantic Versioning 2.0.0.
-_SEMVER: Final = (
-    r"(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)\.(?:0|[1-9]\d*)"
-    r"(?:-(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?"
-    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?"
-)
 
 
 def is_dns_label(name: str) -> bool:
@@ -55,11 +49,6 @@ def named_value(values: Mapping[str, T], name: str, driver: str) -> T | None:
         return values[name]
     wanted = qualified(name, driver)
     return next((value for other, value in values.items() if qualified(other, driver) == wanted), None)
-
-
-def is_semver(version: str) -> bool:
-    """Return whether `version` is strictly Semantic Versioning 2.0.0 (`1.2.3`, never `1.2` or `v1.2.3`)."""
-    return re.fullmatch(_SEMVER, version, re.ASCII) is not None
 
 
 def is_label_value(value: str) -> bool:

@@ -23,7 +23,6 @@ from dranode.driver.core.api.names import (
     is_label_name,
     is_label_value,
     is_qualified_name,
-    is_semver,
 )
 from dranode.driver.core.api.resource import (
     CounterSet,
@@ -34,6 +33,7 @@ from dranode.driver.core.api.resource import (
     NodeAllocatableResource,
     ResourceSliceSpec,
 )
+from dranode.driver.core.api.semver import is_semver
 
 MAX_DEVICES: Final = 128
 # Devices with taints, counters or list attributes are large, and the API allows half as many of them in a slice.

@@ -13,7 +13,6 @@ from dranode.driver.core.api.names import (
     is_label_name,
     is_label_value,
     is_qualified_name,
-    is_semver,
     named_value,
     qualified,
 )
@@ -38,7 +37,6 @@ FORMS: dict[str, tuple[Callable[[str], bool], list[str], list[str]]] = {
         ["a", "A.b_c-9", "a" * 63, f"{SUBDOMAIN}/{'a' * 63}"],
         ["", "a" * 64, "/a", "d/", f"{SUBDOMAIN}b/a", "D/a", "-a"],
     ),
-    "a version": (is_semver, ["1.2.3", "0.0.0-rc.1+x"], ["1.2", "v1.2.3", "01.2.3", "1.2.3-01", ""]),
 }
 
 

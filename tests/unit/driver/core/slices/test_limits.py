@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.driver.core.api.names import is_qualified_name, is_semver
+from dranode.driver.core.api.names import is_qualified_name
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import (
     CapacityRequestPolicy,
@@ -25,6 +25,7 @@ from dranode.driver.core.api.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
+from dranode.driver.core.api.semver import is_semver
 from dranode.driver.core.slices.limits import sanitize
 from tests.fakes.slices import slice_problems
 
