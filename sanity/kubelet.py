@@ -6,21 +6,34 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
+from urllib.parse import quote
 
 import grpc
 
-from dranode.driver.kubelet.rpc import caller
-from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
+from dranode.proto import (
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    dra_v1beta1_pb2,
+    dra_v1beta1_pb2_grpc,
+    drahealth_v1_pb2,
+    drahealth_v1_pb2_grpc,
+    drahealth_v1alpha1_pb2,
+    drahealth_v1alpha1_pb2_grpc,
+)
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 
 GET_INFO_SECONDS: Final = 1.0
 NOTIFY_SECONDS: Final = 5.0
 CALL_SECONDS: Final = 45.0
-# The forms of the DRA service that kubelet knows, newest first, and those of the health service.
-DRA_SERVICES: Final[Mapping[str, ModuleType]] = {"v1.DRAPlugin": dra_v1_pb2, "v1beta1.DRAPlugin": dra_v1beta1_pb2}
-HEALTH_SERVICES: Final[Mapping[str, ModuleType]] = {
-    "v1.DRAResourceHealth": drahealth_v1_pb2,
-    "v1alpha1.DRAResourceHealth": drahealth_v1alpha1_pb2,
+# The forms of the DRA service that kubelet knows, newest first, and those of the health service: messages and calls.
+DRA_SERVICES: Final[Mapping[str, tuple[ModuleType, ModuleType]]] = {
+    "v1.DRAPlugin": (dra_v1_pb2, dra_v1_pb2_grpc),
+    "v1beta1.DRAPlugin": (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc),
+}
+HEALTH_SERVICES: Final[Mapping[str, tuple[ModuleType, ModuleType]]] = {
+    "v1.DRAResourceHealth": (drahealth_v1_pb2, drahealth_v1_pb2_grpc),
+    "v1alpha1.DRAResourceHealth": (drahealth_v1alpha1_pb2, drahealth_v1alpha1_pb2_grpc),
 }
 # Each connection is one of its own, as a restarted kubelet's is; a driver that was just started is asked at once.
 _OPTIONS: Final = (
@@ -108,7 +121,7 @@ class SocketClient:
 
     def __init__(self, socket: str, authority: str | None = None) -> None:
         options = [*_OPTIONS, *([("grpc.default_authority", authority)] if authority else [])]
-        self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
+        self._channel = grpc.insecure_channel(f"unix:{quote(socket)}", options=options)
 
     def close(self) -> None:
         """Close the connection."""
@@ -120,7 +133,7 @@ class SocketClient:
         Raises:
             DriverCallError: it does not answer.
         """
-        call = caller(self._channel, registration.DESCRIPTOR, "Registration", "GetInfo")
+        call = RegistrationStub(self._channel).GetInfo
         info = _called(call, registration.InfoRequest(), seconds, wait=wait)
         return DriverInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
 
@@ -130,7 +143,7 @@ class SocketClient:
         Raises:
             DriverCallError: the driver does not take it.
         """
-        call = caller(self._channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
+        call = RegistrationStub(self._channel).NotifyRegistrationStatus
         _called(call, registration.RegistrationStatus(plugin_registered=registered, error=error), NOTIFY_SECONDS)
 
     def prepare(self, version: str, claims: Sequence[ClaimIdentity], seconds: float = CALL_SECONDS) -> Answers:
@@ -155,9 +168,9 @@ class SocketClient:
         Raises:
             DriverCallError: the stream ends with an error; that the time is over is none.
         """
-        module = HEALTH_SERVICES[service]
-        watch = caller(self._channel, module.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
-        stream = watch(module.NodeWatchResourcesRequest(), timeout=seconds)
+        api, calls = HEALTH_SERVICES[service]
+        watch = calls.DRAResourceHealthStub(self._channel).NodeWatchResources
+        stream = watch(api.NodeWatchResourcesRequest(), timeout=seconds)
         try:
             for message in stream:
                 yield tuple(_health(device) for device in message.devices)
@@ -176,11 +189,11 @@ class SocketClient:
         _called(self._channel.unary_unary(method), b"", seconds)
 
     def _call(self, version: str, method: str, claims: Sequence[ClaimIdentity], seconds: float) -> Answers:
-        module = DRA_SERVICES[version]
-        request = getattr(module, f"{method}Request")(
-            claims=[module.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
+        api, calls = DRA_SERVICES[version]
+        request = getattr(api, f"{method}Request")(
+            claims=[api.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
         )
-        response = _called(caller(self._channel, module.DESCRIPTOR, "DRAPlugin", method), request, seconds)
+        response = _called(getattr(calls.DRAPluginStub(self._channel), method), request, seconds)
         return {uid: _answer(answer) for uid, answer in response.claims.items()}
 
 

@@ -18,6 +18,8 @@ from dranode.driver.process.saved_modules import saved_modules, use_saved_module
 
 def main() -> None:
     """Run the program; the exit status is 0 done, 1 "no" or failed, 2 wrong usage or an invalid configuration."""
+    # gRPC's handlers for forks are for processes that fork; programs that are only started need none.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     defer_untouched()
     use_saved_modules(saved_modules(sys.prefix))
     command, *arguments = sys.argv[1:] or [""]

@@ -1,31 +1,32 @@
 """The place where one driver listens: its folder, its sockets, and the services on them.
 
-A node waits for its driver, so this is all that `serve` loads before it listens; hardware and ledger are read then, and
-a call that comes earlier waits for them. The DRA socket is bound before the registration socket, so that kubelet never
-meets an endpoint that is not there.
+A node waits for its driver, so it listens before hardware and ledger are read, and a call that comes earlier waits for
+them. The DRA socket is bound before the registration socket, so that kubelet never meets an endpoint that is not there.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import grpc
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.kubelet.grpc_server import GrpcServer
-from dranode.driver.kubelet.methods import Method
+from dranode.driver.kubelet.health import MAX_STREAMS, HealthService
 from dranode.driver.kubelet.registration import DRA_VERSIONS, HEALTH_VERSIONS, Registration
+from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import Sockets, bind, unbind
 from dranode.driver.process.locks import FileLock
-from dranode.driver.process.threads import Fatal
-
-if TYPE_CHECKING:
-    from dranode.driver.kubelet.health import HealthService
-    from dranode.driver.kubelet.service import DRAService
+from dranode.driver.process.threads import DaemonPool, Fatal
+from dranode.proto.pluginregistration_v1_pb2_grpc import add_RegistrationServicer_to_server
 
 log = logging.getLogger(__name__)
 
+# Decisions are made one at a time, so a few threads carry all calls.
+_CALLS: Final = 4
+# Calls of one connection that may go on at a time; further ones wait with their caller.
+_CALLS_OF_CONNECTION: Final = 100
 _GRACE: Final = 10.0
 
 
@@ -40,6 +41,8 @@ class Listener:
         rolling: whether another instance may serve beside this one for a while, on sockets of its own.
         fatal: ends the process with a sentence.
         registration: registers the driver with kubelet.
+        calls: the DRA service.
+        health: reports the health of the devices to kubelet.
     """
 
     def __init__(
@@ -53,11 +56,11 @@ class Listener:
         self.rolling = rolling
         self.fatal = fatal
         self.registration = Registration(driver, sockets.dra, DRA_VERSIONS + HEALTH_VERSIONS, fatal)
-        self._loaded: tuple[DRAService, HealthService] | None = None
-        self._methods: dict[str, Method] = {}
-        self._loading = threading.Lock()
+        self.calls = DRAService(driver)
+        self.health = HealthService(node_name)
         self._alone = FileLock(data / "active.lock")
-        self._server: GrpcServer | None = None
+        self._server: grpc.Server | None = None
+        self._threads: DaemonPool | None = None
         self._bound: list[Path] = []
 
     def start(self) -> None:
@@ -90,54 +93,28 @@ class Listener:
 
     def _listen(self) -> None:
         # One server for both sockets: each server costs threads and memory of its own.
-        self._methods |= self.registration.methods()
-        self._server = GrpcServer(self.driver, self._method, self.fatal)
+        self._threads = DaemonPool(f"{self.driver}-rpc", _CALLS + MAX_STREAMS, self.fatal)
+        self._server = grpc.server(self._threads, options=[("grpc.max_concurrent_streams", _CALLS_OF_CONNECTION)])
+        add_RegistrationServicer_to_server(self.registration, self._server)
+        self.calls.add_to(self._server)
+        self.health.add_to(self._server)
         for path in (self.sockets.dra, self.sockets.registration):
             bind(self._server, path)
             self._bound.append(path)
         self._server.start()
         log.info("listening driver=%s dra=%s registration=%s", self.driver, *self._bound)
 
-    @property
-    def calls(self) -> DRAService:
-        """The DRA service."""
-        return self._services()[0]
-
-    @property
-    def health(self) -> HealthService:
-        """Return what reports the health of the devices to kubelet."""
-        return self._services()[1]
-
-    def _services(self) -> tuple[DRAService, HealthService]:
-        """Return what answers besides registration.
-
-        Loaded at the first use, so that kubelet finds the driver before that.
-        """
-        with self._loading:
-            if self._loaded is None:
-                from dranode.driver.kubelet.health import HealthService  # noqa: PLC0415 - listen first
-                from dranode.driver.kubelet.service import DRAService  # noqa: PLC0415 - listen first
-
-                self._loaded = calls, health = DRAService(self.driver), HealthService(self.node_name, self.fatal)
-                self._methods |= calls.methods | health.methods()
-            return self._loaded
-
-    def _method(self, path: str) -> Method | None:
-        if path not in self._methods:
-            self._services()
-        return self._methods.get(path)
-
     def close(self) -> None:
         """End calls in flight, then close the sockets; may be called more than once."""
-        with self._loading:
-            loaded = self._loaded
-        if loaded is not None:
-            calls, health = loaded
-            health.stop()
-            calls.stop()
+        self.health.stop()
+        self.calls.stop()
         if self._server is not None:
-            self._server.stop(_GRACE)
+            # Calls that go on after the grace are given up, and do nothing any more that they have not begun.
+            self._server.stop(_GRACE).wait()
             self._server = None
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
         while self._bound:
             unbind(self._bound.pop())
 

@@ -6,20 +6,23 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+import grpc
 import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.uses import ClaimUse
-from dranode.driver.kubelet.grpc_values import RPCError
-from dranode.driver.kubelet.unary_call import call
+from dranode.driver.kubelet.sockets import uri
+from dranode.proto import podresources_v1_pb2 as api
+from dranode.proto.podresources_v1_pb2_grpc import PodResourcesListerStub
 
-_LIST: Final = "/v1.PodResourcesLister/List"
 # Seconds, for callers without a deadline: kubelet makes its answer anew each time, and nodes are busy.
 _TIMEOUT: Final = 5.0
 # As kubelet sets for its own clients; gRPC's 4 MiB are less than what a large node may have to say.
 _MAX_BYTES: Final = 16 << 20
+# Channels to one socket would share their connection, and the wait for its next attempt, in a common pool.
+_OPTIONS: Final = (("grpc.max_receive_message_length", _MAX_BYTES), ("grpc.use_local_subchannel_pool", 1))
 
 
 class PodResourcesError(DranodeError):
@@ -60,17 +63,16 @@ class PodResources:
         Raises:
             PodResourcesError: kubelet refuses, or gives no readable answer within `seconds`, 5 s by default.
         """
-        # kubelet is asked after calls, so that the first of them is answered without protobuf.
-        from google.protobuf.message import DecodeError  # noqa: PLC0415 - see above
-
-        from dranode.proto import podresources_v1_pb2 as api  # noqa: PLC0415 - see above
-
         try:
-            response = api.ListPodResourcesResponse.FromString(
-                call(self._socket, _LIST, b"", seconds=_TIMEOUT if seconds is None else seconds, limit=_MAX_BYTES)
-            )
-        except (RPCError, DecodeError) as error:
-            raise PodResourcesError(f"kubelet's pod-resources at {self._socket} does not answer: {error}") from error
+            # A channel waits ever longer between its attempts to connect, up to two minutes; a new one tries at once.
+            with grpc.insecure_channel(uri(self._socket), _OPTIONS) as channel:
+                response = PodResourcesListerStub(channel).List(
+                    api.ListPodResourcesRequest(), timeout=_TIMEOUT if seconds is None else seconds
+                )
+        except grpc.RpcError as error:
+            raise PodResourcesError(
+                f"kubelet's pod-resources at {self._socket} does not answer: {error.details() or error.code()}"
+            ) from error
         uses = (
             ClaimUse(
                 namespace=pod.namespace,

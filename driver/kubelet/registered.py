@@ -11,9 +11,11 @@ import msgspec
 
 from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kubelet.rpc import caller
+from dranode.driver.kubelet.sockets import uri
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as api
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
+from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 
 _TIMEOUT: Final = 1.0
 # As long as kubelet waits.
@@ -36,9 +38,9 @@ class Registrant(msgspec.Struct, frozen=True):
 
 def who_serves(socket: Path) -> Registrant | None:
     """Return the plug-in that answers GetInfo (pluginregistration/v1) at a socket; None if none does within 1 s."""
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
+    with grpc.insecure_channel(uri(socket)) as channel:
         try:
-            info = caller(channel, api.DESCRIPTOR, "Registration", "GetInfo")(api.InfoRequest(), timeout=_TIMEOUT)
+            info = RegistrationStub(channel).GetInfo(api.InfoRequest(), timeout=_TIMEOUT)
         except grpc.RpcError:
             return None
     return Registrant(info.type, info.name, info.endpoint)
@@ -58,10 +60,9 @@ def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, Refused | N
     request = dra.NodeUnprepareResourcesRequest(
         claims=[dra.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
     )
-    with grpc.insecure_channel(f"unix:{endpoint}") as channel:
-        call = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
+    with grpc.insecure_channel(uri(endpoint)) as channel:
         try:
-            answers = call(request, timeout=_UNPREPARE_SECONDS).claims
+            answers = DRAPluginStub(channel).NodeUnprepareResources(request, timeout=_UNPREPARE_SECONDS).claims
         except grpc.RpcError as error:
             failure = Refused(f"the driver at {endpoint} does not answer: {error.details() or error.code()}")
             return dict.fromkeys((claim.uid for claim in request.claims), failure)

@@ -5,25 +5,26 @@ Every claim of a call gets an answer in the map, a failed one its reason; the ca
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar, assert_never
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final, TypeVar, assert_never
+
+import grpc
 
 from dranode.driver.core.api.errors import in_words
 from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
 from dranode.driver.core.claims.calls import Awaited, Claims, Preparer, always
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kubelet.dra_messages import by_claim, prepare_answer, prepare_failure, read_claims, unprepare_answer
-from dranode.driver.kubelet.methods import Method, Unary
-from dranode.driver.process.answering import once_answered
+from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.process.logs import operation
+from dranode.proto import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-# Those of `registration.DRA_VERSIONS`, and whether they have share ids.
-_VERSIONS: Final = {"v1": True, "v1beta1": False}
 # Well within kubelet's 45 s.
 _READY_SECONDS: Final = 30.0
 
@@ -37,7 +38,6 @@ class DRAService:
     """The DRA service of one driver.
 
     Attributes:
-        methods: the gRPC methods of every version.
         ready: set when calls are answered.
         observe: what counts them.
     """
@@ -49,31 +49,12 @@ class DRAService:
         self._answerers: tuple[Claims, Preparer] | None = None
         self.ready = threading.Event()
         self._settled = threading.Event()
-        # How many calls have come and not been answered yet.
-        self._unanswered = 0
-        self._all_answered = threading.Condition()
-        self.methods: dict[str, Method] = {}
-        for version, shares in _VERSIONS.items():
-            path = f"/k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
-            self.methods[f"{path}/NodePrepareResources"] = self._prepare(shares=shares)
-            self.methods[f"{path}/NodeUnprepareResources"] = self._unprepare()
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
 
-    def _prepare(self, *, shares: bool) -> Unary:
-        def prepare(refs: tuple[ClaimRef, ...], awaited: Awaited) -> bytes:
-            answers = self.prepare(refs, awaited)
-            return by_claim({uid: _prepared(answer, shares=shares) for uid, answer in answers.items()})
-
-        return Unary(read_claims, prepare, bytes)
-
-    def _unprepare(self) -> Unary:
-        def unprepare(refs: tuple[ClaimRef, ...], awaited: Awaited) -> bytes:
-            refusals = self.unprepare(refs, awaited)
-            return by_claim(
-                {uid: unprepare_answer("" if refusal is None else refusal.reason) for uid, refusal in refusals.items()}
-            )
-
-        return Unary(read_claims, unprepare, bytes)
+    def add_to(self, server: grpc.Server) -> None:
+        """Have a server answer the calls of every version, those of `registration.DRA_VERSIONS`."""
+        dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(_Version(self, dra_v1_pb2), server)
+        dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(_Version(self, dra_v1beta1_pb2), server)
 
     def prepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Answer]:
         """Fetch and prepare claims (NodePrepareResources).
@@ -112,8 +93,6 @@ class DRAService:
         self, refs: tuple[ClaimRef, ...], ask: Callable[[Claims, Preparer], Mapping[str, T]]
     ) -> Mapping[str, T | Refused]:
         """Return the answer for every claim; if no service can answer, a refusal that says why."""
-        with self._all_answered:
-            self._unanswered += 1
         try:
             answerers = self._wait()
             if answerers is None:
@@ -123,15 +102,7 @@ class DRAService:
             return ask(*answerers)
         except Exception as error:
             log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
-            return _refused(refs, f"{self._driver} met an error inside it, which its log tells of: {in_words(error)}")
-        finally:
-            # What is left to do of it, the log line and the answer's way out, is not to be held up either.
-            once_answered(self._answer_sent)
-
-    def _answer_sent(self) -> None:
-        with self._all_answered:
-            self._unanswered -= 1
-            self._all_answered.notify_all()
+            return _refused(refs, f"internal error in {self._driver}; see the driver's log: {in_words(error)}")
 
     def _answered(self, call: str, successes: Iterable[bool], began: float) -> None:
         seconds = self._clock() - began
@@ -144,11 +115,6 @@ class DRAService:
         self._answerers = claims, node
         self.ready.set()
         self._settled.set()
-
-    def give_way(self, seconds: float) -> None:
-        """Wait until all calls that came are answered, for `seconds` at most: loading modules takes time from them."""
-        with self._all_answered:
-            self._all_answered.wait_for(lambda: not self._unanswered, seconds)
 
     def stop(self) -> None:
         """Refuse calls that wait for `answer_with`; once it has been called, calls are answered as before."""
@@ -174,11 +140,65 @@ def _outcome(answer: Answer) -> str:
             assert_never(answer)
 
 
-def _prepared(answer: Answer, *, shares: bool) -> bytes:
-    match answer:
-        case Prepared(devices):
-            return prepare_answer(devices, shares=shares)
-        case Refused(reason) | Conflict(reason):
-            return prepare_failure(reason)
-        case _:
-            assert_never(answer)
+class _Version:
+    """The methods of the DRA service in one version of the API."""
+
+    def __init__(self, service: DRAService, api: ModuleType) -> None:
+        """Answer from `service` with the messages of `api`."""
+        self._service = service
+        self._api = api
+        self._has_shares = "share_id" in api.Device.DESCRIPTOR.fields_by_name
+
+    def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the contract's name
+        """Fetch and prepare claims."""
+        with _awaited(context):
+            answers = self._service.prepare(_refs(request), context.is_active)
+            return self._api.NodePrepareResourcesResponse(
+                claims={uid: self._prepared(answer) for uid, answer in answers.items()}
+            )
+
+    def NodeUnprepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - likewise
+        """Unprepare claims."""
+        with _awaited(context):
+            refusals = self._service.unprepare(_refs(request), context.is_active)
+            return self._api.NodeUnprepareResourcesResponse(
+                claims={
+                    uid: self._api.NodeUnprepareResourceResponse(error="" if refusal is None else refusal.reason)
+                    for uid, refusal in refusals.items()
+                }
+            )
+
+    def _prepared(self, answer: Answer) -> Any:
+        match answer:
+            case Prepared(devices):
+                return self._api.NodePrepareResourceResponse(devices=map(self._device, devices))
+            case Refused(reason) | Conflict(reason):
+                return self._api.NodePrepareResourceResponse(error=reason)
+            case _:
+                assert_never(answer)
+
+    def _device(self, device: PreparedDevice) -> Any:
+        share = {"share_id": device.share_id} if self._has_shares else {}
+        return self._api.Device(
+            request_names=[device.request],
+            pool_name=device.pool,
+            device_name=device.device,
+            cdi_device_ids=device.cdi,
+            **share,
+        )
+
+
+@contextlib.contextmanager
+def _awaited(context: grpc.ServicerContext) -> Iterator[None]:
+    """Answer a caller who still waits: gRPC may start a call that was given up while it waited for a thread."""
+    if not context.is_active():
+        context.abort(grpc.StatusCode.CANCELLED, "the caller gave up before the call began")
+    try:
+        yield
+    except Exception as error:  # such as text that no message can carry
+        log.exception("no answer")
+        context.abort(grpc.StatusCode.INTERNAL, f"internal error; see the driver's log: {in_words(error)}")
+
+
+def _refs(request: Any) -> tuple[ClaimRef, ...]:
+    return tuple(ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in request.claims)

@@ -6,14 +6,18 @@ the other. With a pod UID both names are unique to the pod, which a rolling upda
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import os
 import socket
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import grpc
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.kubelet.grpc_server import GrpcServer
 
 # sun_path holds 108 bytes with the NUL at the end (unix(7)).
 MAX_SOCKET_PATH: Final = 107
@@ -68,10 +72,6 @@ def _rolling(registry: Path, driver: str, pod_uid: str) -> Path:
 
 
 def _short(text: str, size: int) -> str:
-    # Seldom needed, and a start waits for what is loaded.
-    import base64  # noqa: PLC0415 - see above
-    import hashlib  # noqa: PLC0415 - see above
-
     digest = hashlib.sha256(text.encode()).digest()[:size]
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
@@ -80,8 +80,10 @@ def _length(path: Path) -> int:
     return len(os.fsencode(path))
 
 
-def bind(server: GrpcServer, path: Path) -> None:
+def bind(server: grpc.Server, path: Path) -> None:
     """Have a server listen at a socket of mode 0600; a stale socket that lies there is replaced.
+
+    Callers can connect at once, and their calls wait until the server is started.
 
     Raises:
         UsageError: another process listens there.
@@ -89,14 +91,28 @@ def bind(server: GrpcServer, path: Path) -> None:
     """
     if _answers(path):
         raise UsageError(f"another process listens on {path}; stop it first, or give each its own --pod-uid")
+    # gRPC makes a socket whose mode follows the umask, takes the path of a live server over, and removes at its end
+    # whatever lies there then, a successor's socket too. So it gets a name of its own, which the socket leaves at once.
+    # kubelet ignores names with a dot in front.
+    hidden = path.with_name(f".{_short(path.name, 4)}")
     try:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        server.listen(path)
+        with socket.socket(socket.AF_UNIX) as trial:  # for the reason, which gRPC does not give
+            hidden.unlink(missing_ok=True)
+            trial.bind(os.fspath(hidden))
+        server.add_insecure_port(uri(hidden))
+        hidden.chmod(0o600)
+        hidden.rename(path)
     except FileNotFoundError as error:
         raise SocketError(f"the socket {path} cannot be bound; its folder must exist and be writable") from error
     except OSError as error:
         raise SocketError(f"the socket {path} cannot be made: {error.strerror}") from error
+    except RuntimeError as error:
+        raise SocketError(f"the socket {path} cannot be made: {error}") from error
+
+
+def uri(path: Path) -> str:
+    """Return a socket's address for gRPC, which takes it for a URI (RFC 3986)."""
+    return f"unix:{quote(os.fspath(path))}"
 
 
 def _answers(path: Path) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -22,11 +22,16 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice
-from dranode.driver.kubelet.rpc import caller
-from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2
+from dranode.driver.kubelet.sockets import uri
+from dranode.proto import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 
-_SERVICES: Final[Mapping[str, ModuleType]] = {"v1.DRAPlugin": dra_v1_pb2, "v1beta1.DRAPlugin": dra_v1beta1_pb2}
+# By service: the messages, and the calls.
+_SERVICES: Final[Mapping[str, tuple[ModuleType, Callable[[grpc.Channel], Any]]]] = {
+    "v1.DRAPlugin": (dra_v1_pb2, dra_v1_pb2_grpc.DRAPluginStub),
+    "v1beta1.DRAPlugin": (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc.DRAPluginStub),
+}
 _GET_INFO_SECONDS: Final = 1.0
 _NOTIFY_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 45.0
@@ -45,11 +50,8 @@ class _Plugin(msgspec.Struct):
     name: str
     endpoint: str
     api: ModuleType
+    calls: Any
     channel: grpc.Channel
-
-    def call(self, method: str, request: Any) -> Any:
-        """Call the driver with kubelet's deadline."""
-        return caller(self.channel, self.api.DESCRIPTOR, "DRAPlugin", method)(request, timeout=_CALL_SECONDS)
 
 
 class StandInKubelet(msgspec.Struct):
@@ -94,24 +96,24 @@ class StandInKubelet(msgspec.Struct):
             time.sleep(_LOOK_SECONDS)
 
     def _register(self, socket: Path) -> None:
-        with grpc.insecure_channel(f"unix:{socket}") as channel:
-            ask = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")
-            report = caller(channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
+        with grpc.insecure_channel(uri(socket)) as channel:
+            calls = RegistrationStub(channel)
             try:
-                info = ask(registration.InfoRequest(), timeout=_GET_INFO_SECONDS, wait_for_ready=True)
+                info = calls.GetInfo(registration.InfoRequest(), timeout=_GET_INFO_SECONDS, wait_for_ready=True)
             except grpc.RpcError as error:
                 raise _SilentError(f"plugin registration at {socket} failed: {_reason(error)}") from error
             problem = self._problem(info)
             with _said(f"plugin {info.name} did not take its registration status"):
-                report(
+                calls.NotifyRegistrationStatus(
                     registration.RegistrationStatus(plugin_registered=problem is None, error=problem or ""),
                     timeout=_NOTIFY_SECONDS,
                 )
         if problem is not None:
             raise KubeletError(problem)
         service = next(version for version in info.supported_versions if version in self.services)
-        channel = grpc.insecure_channel(f"unix:{info.endpoint}")
-        self._plugins[info.name] = _Plugin(info.name, info.endpoint, _SERVICES[service], channel)
+        channel = grpc.insecure_channel(uri(Path(info.endpoint)))
+        api, stub = _SERVICES[service]
+        self._plugins[info.name] = _Plugin(info.name, info.endpoint, api, stub(channel), channel)
 
     def _problem(self, info: Any) -> str | None:
         if info.type != "DRAPlugin":
@@ -149,7 +151,8 @@ class StandInKubelet(msgspec.Struct):
     def _call_prepare(self, plugin: _Plugin, batch: list[ClaimRef]) -> dict[ClaimRef, Refused]:
         api = plugin.api
         with _said(f"NodePrepareResources failed for driver {plugin.name}"):
-            response = plugin.call("NodePrepareResources", api.NodePrepareResourcesRequest(claims=_claims(api, batch)))
+            request = api.NodePrepareResourcesRequest(claims=_claims(api, batch))
+            response = plugin.calls.NodePrepareResources(request, timeout=_CALL_SECONDS)
         refused: dict[ClaimRef, Refused] = {}
         for ref, answer in _answers(plugin, batch, response):
             if answer.error:
@@ -178,7 +181,7 @@ class StandInKubelet(msgspec.Struct):
         api = plugin.api
         with _said(f"NodeUnprepareResources failed for driver {plugin.name}"):
             request = api.NodeUnprepareResourcesRequest(claims=_claims(api, batch))
-            response = plugin.call("NodeUnprepareResources", request)
+            response = plugin.calls.NodeUnprepareResources(request, timeout=_CALL_SECONDS)
         for ref, answer in _answers(plugin, batch, response):
             if answer.error:
                 yield KubeletError(answer.error)

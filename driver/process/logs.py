@@ -128,9 +128,8 @@ def set_up(log_format: str, verbosity: int) -> None:
     # What no line has is not looked up: the place, thread and process of the caller (logging, "Optimization").
     logging._srcfile = None  # noqa: SLF001
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Each connection and each header that they log does not help to follow a claim.
-    for library in ("urllib3", "hpack"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    # Each connection that it logs does not help to follow a claim.
+    logging.getLogger("urllib3").setLevel(logging.WARNING)
     if sys.version_info >= (3, 12):
         # This program has no asyncio tasks, and looking for the current one would load asyncio with the first record.
         logging.logAsyncioTasks = False

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from dranode.driver.serve.pinning_together import PinningTogether
     from dranode.driver.serve.witnesses import Witnesses
 
-# For the calls that came while hardware and ledger were read.
-_GIVEN_WAY_SECONDS: Final = 0.1
 # How soon a ledger or hardware that could not be used is looked at again.
 _AGAIN_SECONDS: Final = 1.0
 # Well within the lease of what was reported to kubelet, so that a change is known before that lapses.
@@ -133,7 +131,6 @@ class DriverService:
             # kubelet waits for this. A container that is made before the runtime is connected is met when it is.
             claims = self._cluster.claims_for(self.plugin.driver)
             self.listener.calls.answer_with(claims, self._cluster.reporting(self.node))
-            self.listener.calls.give_way(_GIVEN_WAY_SECONDS)
             self.node.follow()
             if self._make_counts is not None:
                 self._counts.pass_on(self._make_counts(self))

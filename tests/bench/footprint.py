@@ -15,9 +15,9 @@ from pathlib import Path
 import grpc
 import psutil
 
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import pluginregistration_v1_pb2 as api
+from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 from tests.bench.compiled import compile_all, environment
 from tests.bench.table import Row
 
@@ -55,7 +55,7 @@ def _get_info(socket: Path) -> None:
     while not socket.is_socket():
         time.sleep(0.001)
     with grpc.insecure_channel(f"unix:{socket}") as channel:
-        caller(channel, api.DESCRIPTOR, "Registration", "GetInfo")(api.InfoRequest(), timeout=10, wait_for_ready=True)
+        RegistrationStub(channel).GetInfo(api.InfoRequest(), timeout=10, wait_for_ready=True)
 
 
 def _bare(code: str) -> tuple[float, float]:

@@ -19,10 +19,10 @@ import psutil
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.store import Store
 from dranode.proto import dra_v1_pb2 as api
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
 from tests.bench.table import Row
 
 _CLAIMS = 10_000
@@ -96,8 +96,8 @@ def bench() -> Iterator[Row]:
             while not re.search("listening http", (folder / "log").read_text()):
                 time.sleep(0.01)
             with grpc.insecure_channel(f"unix:{socket}") as channel, (folder / "floor").open("wb", 0) as file:
-                prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
-                unprepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
+                prepare = DRAPluginStub(channel).NodePrepareResources
+                unprepare = DRAPluginStub(channel).NodeUnprepareResources
                 for start in range(0, _CLAIMS, _BLOCK):
                     took, flushed = [], []
                     for number in range(start, start + _BLOCK):

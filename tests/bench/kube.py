@@ -26,10 +26,11 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.source import Credentials
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
+from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 from tests.bench.compiled import compile_all, environment
 from tests.bench.table import Row
 from tests.fakes.apiserver import CERTIFICATES, ApiServer, api_server
@@ -99,12 +100,12 @@ def _start() -> tuple[float, float]:
         with _serving(folder, api.port) as process:
             _until(sockets.registration.is_socket)
             with grpc.insecure_channel(f"unix:{sockets.registration}") as channel:
-                ask = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")
+                ask = RegistrationStub(channel).GetInfo
                 ask(registration.InfoRequest(), timeout=10, wait_for_ready=True)
             took = (time.perf_counter() - began) * 1000
             _until(lambda: api.objects.all("resourceslices"))
             with grpc.insecure_channel(f"unix:{sockets.dra}") as channel:
-                prepare = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+                prepare = DRAPluginStub(channel).NodePrepareResources
                 _prepare(prepare, [reference(claim) for claim in claims])
             _until(lambda: all(one["status"].get("devices") for one in api.objects.all("resourceclaims")))
             time.sleep(0.3)
@@ -237,8 +238,8 @@ class _Calls:
 
     def __init__(self, channel: grpc.Channel, refs: list[ClaimRef]) -> None:
         self._refs = refs
-        self._prepare = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
-        self._unprepare = caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
+        self._prepare = DRAPluginStub(channel).NodePrepareResources
+        self._unprepare = DRAPluginStub(channel).NodeUnprepareResources
 
     def prepare(self, count: int) -> float:
         """Milliseconds until the first `count` claims are prepared."""

@@ -23,11 +23,11 @@ import psutil
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.store import Store
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import nri_v1alpha1_pb2 as nri
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
 from tests.bench.table import Row
 from tests.fakes.nri import FakeRuntime, container, pod
 
@@ -107,8 +107,8 @@ def _driver(
             while not re.search("listening http", (folder / "log").read_text()):
                 time.sleep(0.01)
             with grpc.insecure_channel(f"unix:{socket_paths(folder / 'kubelet', 'dra.cpu').dra}") as channel:
-                prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
-                unprepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
+                prepare = DRAPluginStub(channel).NodePrepareResources
+                unprepare = DRAPluginStub(channel).NodeUnprepareResources
                 for first in range(0, held, 100):
                     _checked(prepare, api.NodePrepareResourcesRequest, range(first, first + 100))
                 threading.Thread(target=_run, args=(listener, containers, ready), daemon=True).start()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -22,20 +23,18 @@ from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.calls import Awaited
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.listener import Listener
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.serve.service import DriverService
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import drahealth_v1_pb2 as health
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub, add_DRAPluginServicer_to_server
+from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
 from tests.bench.table import Row
 from tests.fakes.cluster import MemoryCluster
-from tests.fakes.grpc_methods import service
 
 _ROUNDS = 300
 _BODY = b"x" * 600
@@ -96,8 +95,8 @@ def _driver(folder: Path, machine: str, *, held: int = 0, streams: int = 0) -> I
         if not all(isinstance(answer, Prepared) for answer in answers.values()):
             raise RuntimeError(f"the benchmark's own claims are refused: {next(iter(answers.values()))}")
     with grpc.insecure_channel(f"unix:{socket_paths(folder, plugin.driver).dra}") as channel:
-        prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
-        watch = caller(channel, health.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+        prepare = DRAPluginStub(channel).NodePrepareResources
+        watch = DRAResourceHealthStub(channel).NodeWatchResources
         open_streams = [watch(health.NodeWatchResourcesRequest()) for _ in range(streams)]
         for stream in open_streams:
             next(stream)
@@ -119,17 +118,17 @@ def echo(folder: Path) -> Iterator[Callable[[int], None]]:
     """The same call and answer through gRPC, with nothing behind it."""
     device = api.Device(request_names=["r"], pool_name="node", device_name="cpudevmachine", cdi_device_ids=["k/c=d"])
 
-    def answer(request: Any, awaited: Awaited) -> Any:
-        del awaited
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        del context
         uid = request.claims[0].uid
         return api.NodePrepareResourcesResponse(claims={uid: api.NodePrepareResourceResponse(devices=[device])})
 
-    methods = {"NodePrepareResources": answer, "NodeUnprepareResources": answer}
-    server = GrpcServer("echo", service(api.DESCRIPTOR, "DRAPlugin", methods).get, sys.exit)
-    server.listen(folder / "echo.sock")
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    add_DRAPluginServicer_to_server(SimpleNamespace(NodePrepareResources=answer, NodeUnprepareResources=answer), server)
+    server.add_insecure_port(f"unix:{folder}/echo.sock")
     server.start()
     with grpc.insecure_channel(f"unix:{folder}/echo.sock") as channel:
-        prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+        prepare = DRAPluginStub(channel).NodePrepareResources
         yield lambda number: prepare(_request(number), timeout=10) and None
     server.stop(1)
 

@@ -23,10 +23,10 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.proto import dra_v1_pb2 as api
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
 from tests.fakes.waiting import PATIENCE, eventually
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
@@ -87,7 +87,7 @@ class Instances:
         request = getattr(api, f"{method}Request")(claims=asked)
         with grpc.insecure_channel(f"unix:{socket}", options=[("grpc.max_reconnect_backoff_ms", 100)]) as channel:
             try:
-                return caller(channel, api.DESCRIPTOR, "DRAPlugin", method)(request, timeout=10).claims[f"uid-{number}"]
+                return getattr(DRAPluginStub(channel), method)(request, timeout=10).claims[f"uid-{number}"]
             except grpc.RpcError:
                 return None
 

@@ -23,47 +23,6 @@ def printed(code: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def test_serve_leaves_them_alone() -> None:
-    code = """
-from dranode.driver.cli import daemon
-import dranode.driver.serve.service, dranode.driver.kube.cluster, dranode.driver.local.store
-import dranode.driver.kubelet.podresources, dranode.driver.kubelet.service, dranode.driver.serve.pinning
-from dranode.driver.plugins import load_plugins
-load_plugins(["cpu"], None, {})
-import logging
-from dranode.driver.process import logs
-logs.set_up("text", 0)
-logging.warning("Python 3.12 and newer ask which task logs")
-inside = ("click", "dataclasses", "inspect", "typing_extensions", "dranode.driver.kube.slice_loop")
-inside = (*inside, "asyncio.events", "grpc.aio._server", "google.protobuf.text_format", "email.message", "grpc")
-inside = (*inside, "locale")
-print(*(name for name in inside if name in sys.modules))
-"""
-    assert printed(code) == ""
-
-
-def test_a_first_prepare_is_answered_without_what_errors_and_rare_claims_need() -> None:
-    code = """
-import dranode.driver.cli.daemon, dranode.driver.kubelet.service, dranode.driver.kubelet.health
-import dranode.driver.nri.access
-import dranode.driver.kubelet.podresources
-import dranode.driver.serve.service, dranode.driver.serve.takeover, dranode.driver.serve.authority
-import dranode.driver.kube.cluster, dranode.driver.kube.pod_account
-import dranode.cpu.grant, dranode.cpu.sysfs
-import logging
-dranode.driver.cli.daemon.set_up("json", 0)
-from dranode.driver.core.api.quantity import Quantity
-assert Quantity("16Gi").value == 1 << 34
-late = ("concurrent.futures", "http", "random", "fractions", "google.protobuf", "dranode.proto", "json")
-logging.warning("claims=%s: %s", 8, "said in JSON")
-print(*(name for name in late if name in sys.modules))
-print("python_version" in vars(sys.modules["platform"]))
-# What msgspec needs of it is in C.
-print("__file__" in vars(sys.modules["datetime"]), "StructType" in vars(sys.modules["msgspec.inspect"]))
-"""
-    assert printed(code) == "False\nFalse False"
-
-
 def test_threads_that_touch_at_once_what_is_loaded_in_part_all_get_it_whole() -> None:
     code = """
 import hashlib, msgspec, threading
@@ -80,31 +39,6 @@ for each in threads: each.join()
 print(len(found), len(set(found)), *found[0][1:])
 """
     assert printed(code) == "8 1 True blake2b"
-
-
-def test_a_driver_listens_before_it_loads_what_decides() -> None:
-    """In the order of use: kubelet's first question is answered without click, msgspec, protobuf and what decides."""
-    code = """
-from pathlib import Path
-from dranode.driver.cli import daemon
-from dranode.driver.kubelet.listener import Listener
-from dranode.driver.kubelet.sockets import socket_paths
-class Listening(Exception): pass
-def listening(listener): raise Listening
-Listener.start = listening
-arguments = ["--driver=cpu", "--kubelet-root=/k", "--pod-uid=" + 36 * "a", "--http-address=127.0.0.1:0"]
-options = daemon.plain_options(arguments, {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NODE_NAME": "node"})
-try:
-    daemon.serve(**options)
-except Listening:
-    pass
-late = ("dranode.driver.core.api.resource", "dranode.driver.node", "dranode.cdi", "dranode.driver.serve.service")
-late = (*late, "click", "msgspec", "dataclasses", "inspect", "google", "importlib.metadata", "encodings.idna")
-late = (*late, "typing_extensions", "sqlite3", "ssl", "bz2", "lzma", "ctypes", "_hashlib", "email.message", "json")
-print(*(name for name in late if name in sys.modules))
-"""
-    environment = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    assert printed(code, **environment) == ""
 
 
 def test_an_api_server_by_an_ascii_name_is_reached_without_what_international_names_need() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import grpc
 import pytest
 
+from dranode.driver.core.claims.calls import Awaited
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.kubelet.grpc_server import GrpcServer
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.service import DRAService
+from dranode.driver.process.threads import DaemonPool
 from dranode.proto import dra_v1_pb2 as api
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.node import LAMPS, opened
 from tests.fakes.waiting import PATIENCE, eventually
@@ -40,10 +41,18 @@ class World:
         dra = DRAService(Lamps.driver)
         dra.observe = lambda call, succeeded, _seconds: self.ended.append(f"{call} {succeeded}")
         dra.answer_with(self, self.node)
-        self.server = GrpcServer("test", dra.methods.get, pytest.fail)
-        self.server.listen(folder / "s.sock")
+        self.awaited: list[Awaited] = []
+        self.prepare = dra.prepare
+        dra.prepare = self.noted  # type: ignore[method-assign, assignment]
+        self.server = grpc.server(DaemonPool("test", 4, pytest.fail))
+        dra.add_to(self.server)
+        self.server.add_insecure_port(f"unix:{folder / 's.sock'}")
         self.server.start()
         self.channel = grpc.insecure_channel(f"unix:{folder / 's.sock'}", [("grpc.use_local_subchannel_pool", 1)])
+
+    def noted(self, refs: tuple[ClaimRef, ...], awaited: Awaited) -> Any:
+        self.awaited.append(awaited)
+        return self.prepare(refs, awaited)
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Any:
         self.asked.set()
@@ -54,14 +63,14 @@ class World:
         ref = reference(CLAIM)
         claim = api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
         request = getattr(api, f"{method}Request")(claims=[claim])
-        return caller(self.channel, api.DESCRIPTOR, "DRAPlugin", method)(request, timeout=timeout).claims[ref.uid].error
+        return getattr(DRAPluginStub(self.channel), method)(request, timeout=timeout).claims[ref.uid].error
 
     def give_up(self, method: str) -> None:
         """Call, and wait no longer than a moment; the driver has read that nobody waits any more."""
         with pytest.raises(grpc.RpcError) as given_up:
             self.call(method, _SHORT_SECONDS)
         assert given_up.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        with pytest.raises(grpc.RpcError, match="there is no method"):
+        with pytest.raises(grpc.RpcError, match="Method not found"):
             self.channel.unary_unary("/x/y")(b"", timeout=PATIENCE)
 
 
@@ -71,7 +80,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield world
     world.answers.set()
     world.channel.close()
-    world.server.stop(PATIENCE)
+    world.server.stop(PATIENCE).wait()
 
 
 def test_a_prepare_that_was_given_up_leaves_nothing_after_the_unprepare(world: World) -> None:
@@ -110,7 +119,7 @@ def test_a_caller_that_hangs_up_has_given_up_its_calls(world: World) -> None:
         assert world.asked.wait(PATIENCE)
         world.channel.close()
         assert isinstance(call.exception(), (grpc.RpcError, ValueError))
-    eventually(lambda: not world.server._connections)
+    eventually(lambda: not world.awaited[0]())
     world.answers.set()
     eventually(lambda: world.ended == ["prepare False"])
     assert world.node.records() == ()

@@ -1,8 +1,13 @@
-"""The server on a real socket, asked by grpcio's client: deadlines, cancellation, many calls, large ones, its end."""
+"""The driver's gRPC server on real sockets: deadlines, cancellation, many calls, large ones, strange peers, its end."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -12,69 +17,86 @@ from typing import Any
 
 import grpc
 import pytest
-from h2.connection import H2Connection
 
-from dranode.driver.kubelet.grpc_server import GrpcServer
-from dranode.driver.kubelet.grpc_values import RPCError, Status, with_length
-from dranode.driver.kubelet.methods import Stream
-from dranode.driver.kubelet.rpc import caller
-from dranode.driver.process.answering import once_answered
+from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.core.claims.calls import Awaited, always
+from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.record import PreparedDevice
+from dranode.driver.kubelet.health import MAX_STREAMS
+from dranode.driver.kubelet.listener import Listener
+from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, SocketError, bind, socket_paths, uri
 from dranode.proto import dra_v1_pb2 as api
-from dranode.proto import drahealth_v1_pb2
-from tests.fakes.grpc_methods import service
+from dranode.proto import drahealth_v1_pb2 as health
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
+from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
 from tests.fakes.waiting import PATIENCE, eventually
 
-# As a client numbers them.
-STREAMS = (1, 3)
-BEHIND = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+DRIVER = "dra.example"
+# As many calls as are carried out at once.
+THREADS = 4 + MAX_STREAMS
+# A client's preface, empty settings, and what is asked of the peer next.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
 class World:
-    """A server whose handlers do what a claim's name says."""
+    """A driver that does what a claim's name says."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "s.sock"
+    def __init__(self, root: Path) -> None:
+        (root / "plugins_registry").mkdir()
+        self.sockets = socket_paths(root, DRIVER)
         self.asked: list[str] = []
         self.slow = threading.Semaphore(0)
-        self.answered = threading.Event()
-        self.later: list[bool] = []
-        handlers = {"NodePrepareResources": self.prepare, "NodeUnprepareResources": self.prepare}
-        self.server = GrpcServer("test", service(api.DESCRIPTOR, "DRAPlugin", handlers).get, pytest.fail)
-        self.server.listen(self.path)
-        self.server.start()
-        self.stopped = False
+        self.listener = Listener(DRIVER, "node", self.sockets, root / "plugins" / DRIVER, pytest.fail)
+        self.listener.calls.answer_with(self, self)
+        self.listener.health.report([DeviceHealth("d", Health.HEALTHY)])
+        self.listener.start()
 
-    def prepare(self, request: Any, _awaited: Any) -> Any:
-        name = request.claims[0].name
+    def get(self, refs: tuple[ClaimRef, ...]) -> Any:
+        return dict.fromkeys(refs)
+
+    def prepare(self, asked: Any, awaited: Awaited = always) -> Any:
+        del awaited
+        return {ref.uid: self._prepare(ref.name) for ref in asked}
+
+    def _prepare(self, name: str) -> Prepared:
         self.asked.append(name)
         if name == "broken":
             raise KeyError(name)
-        if name == "refused":
-            raise RPCError(Status.UNAVAILABLE, "100 % für 水\n")
-        if name == "later":
-            once_answered(lambda: self.later.append(self.answered.wait(PATIENCE)))
+        if name == "unsayable":
+            return prepared("\ud800")
         if name == "slow":
             assert self.slow.acquire(timeout=PATIENCE)
-        error = "x" * int(name.partition("-")[2] or 0)
-        return api.NodePrepareResourcesResponse(claims={name: api.NodePrepareResourceResponse(error=error)})
+        return prepared("x" * int(name.partition("-")[2] or 0))
+
+    def unprepare(self, refs: Any, awaited: Awaited = always) -> Any:
+        del awaited
+        return dict.fromkeys(ref.uid for ref in refs)
 
     def channel(self) -> grpc.Channel:
         # Of its own: grpcio's channels to one address share a connection otherwise.
-        return grpc.insecure_channel(f"unix:{self.path}", [("grpc.use_local_subchannel_pool", 1)])
+        return grpc.insecure_channel(uri(self.sockets.dra), [("grpc.use_local_subchannel_pool", 1)])
 
-    def stop(self) -> None:
-        if not self.stopped:
-            self.stopped = True
-            self.server.stop(PATIENCE)
+
+def prepared(device: str) -> Prepared:
+    return Prepared((PreparedDevice(request="r", pool="p", device=device, cdi=()),))
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def root() -> Iterator[Path]:
+    # pytest's own folders can be too long for a socket's path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
-        world = World(Path(name))
-        yield world
-        world.slow.release(1000)
-        world.stop()
+        yield Path(name)
+
+
+@pytest.fixture
+def world(root: Path) -> Iterator[World]:
+    world = World(root)
+    yield world
+    world.slow.release(1000)
+    world.listener.close()
+    world.listener.release()
 
 
 @pytest.fixture
@@ -84,16 +106,21 @@ def call(world: World) -> Iterator[Callable[..., Any]]:
 
 
 def asking(channel: grpc.Channel) -> Callable[..., Any]:
-    prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+    prepare = DRAPluginStub(channel).NodePrepareResources
+
+    def request(name: str) -> api.NodePrepareResourcesRequest:
+        return api.NodePrepareResourcesRequest(claims=[api.Claim(name=name, uid="uid")])
 
     def call(name: str, timeout: float = PATIENCE) -> Any:
-        request = api.NodePrepareResourcesRequest(claims=[api.Claim(name=name)])
-        return prepare(request, timeout=timeout).claims[name].error
+        answer = prepare(request(name), timeout=timeout).claims["uid"]
+        return answer.error or answer.devices[0].device_name
 
-    call.future = lambda name, timeout=PATIENCE: prepare.future(  # type: ignore[attr-defined]
-        api.NodePrepareResourcesRequest(claims=[api.Claim(name=name)]), timeout=timeout
-    )
+    call.future = lambda name: prepare.future(request(name), timeout=PATIENCE)  # type: ignore[attr-defined]
     return call
+
+
+def watching(channel: grpc.Channel) -> Any:
+    return DRAResourceHealthStub(channel).NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=PATIENCE)
 
 
 def test_many_callers_at_once_get_each_its_own_answer(world: World) -> None:
@@ -116,79 +143,73 @@ def test_a_request_larger_than_any_window_comes_whole(call: Callable[..., Any], 
 
 def test_a_request_above_the_limit_is_refused_and_the_next_is_answered(call: Callable[..., Any]) -> None:
     for _ in range(3):
-        with pytest.raises(grpc.RpcError, match="a request may have 4194304 bytes") as refused:
+        with pytest.raises(grpc.RpcError, match=r"larger than max \(5\d+ vs. 4194304\)") as refused:
             call("a" * 5_000_000)
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert call("a") == ""
 
 
-def test_what_was_put_off_is_done_once_its_caller_has_the_answer(call: Callable[..., Any], world: World) -> None:
-    assert call("later") == ""
-    world.answered.set()
-    eventually(lambda: world.later == [True])
-
-
-def test_a_reason_comes_as_it_was_given(call: Callable[..., Any]) -> None:
-    with pytest.raises(grpc.RpcError) as refused:
-        call("refused")
-    assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.UNAVAILABLE, "100 % für 水\n")
-
-
-def test_an_error_inside_a_method_is_reported_and_logged(
+def test_an_error_inside_the_driver_is_an_answer_and_logged(
     call: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(grpc.RpcError, match=r"an error inside the driver: .*broken") as refused:
-        call("broken")
-    assert refused.value.code() is grpc.StatusCode.UNKNOWN
+    assert call("broken").startswith("internal error in dra.example; see the driver's log: ")
     assert "Traceback" in caplog.text
     assert call("a") == ""
 
 
-def test_bytes_that_are_no_message_are_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_that_no_message_can_carry_is_an_error_that_says_so(
+    call: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(grpc.RpcError, match="internal error; see the driver's log: ") as refused:
+        call("unsayable")
+    assert refused.value.code() is grpc.StatusCode.INTERNAL
+    assert "Traceback" in caplog.text
+    assert call("a") == ""
+
+
+def test_bytes_that_are_no_message_are_refused(world: World, call: Callable[..., Any]) -> None:
     with world.channel() as channel:
         prepare = channel.unary_unary("/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources")
         with pytest.raises(grpc.RpcError) as refused:
             prepare(b"\xff\xff", timeout=PATIENCE)
     assert refused.value.code() is grpc.StatusCode.INTERNAL
-    (record,) = caplog.records
-    assert "a gRPC message cannot be read: " in record.getMessage()
-    assert record.exc_info is None
+    assert call("a") == ""
 
 
-def test_a_method_that_is_not_there_is_named(world: World) -> None:
+def test_a_method_that_does_not_exist_is_unimplemented(world: World) -> None:
     with world.channel() as channel, pytest.raises(grpc.RpcError) as refused:
         channel.unary_unary("/v1.Nothing/AtAll")(b"", timeout=PATIENCE)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert refused.value.details() == "there is no method /v1.Nothing/AtAll"
 
 
 def test_a_caller_who_gives_up_keeps_nobody_from_being_answered(call: Callable[..., Any], world: World) -> None:
-    for _ in range(8):
+    for _ in range(2 * THREADS):
         with pytest.raises(grpc.RpcError) as refused:
             call("slow", timeout=0.05)
         assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    world.slow.release(8)
+    world.slow.release(2 * THREADS)
     assert call("a") == ""
 
 
 def test_a_call_that_is_taken_back_while_it_waits_is_not_begun(call: Callable[..., Any], world: World) -> None:
-    busy = [call.future("slow") for _ in range(4)]  # type: ignore[attr-defined]
-    eventually(lambda: world.asked == ["slow"] * 4)
+    busy = [call.future("slow") for _ in range(THREADS)]  # type: ignore[attr-defined]
+    eventually(lambda: world.asked == ["slow"] * THREADS)
     waiting = call.future("never")  # type: ignore[attr-defined]
-    eventually(lambda: len(world.server._requests) == 1)
     waiting.cancel()
+    # A connection's calls and cancellations are taken in in their order, so this one comes after both.
     last = call.future("last")  # type: ignore[attr-defined]
-    eventually(lambda: len(world.server._requests) == 2)
-    world.slow.release(4)
-    assert [len(each.result(PATIENCE).claims) for each in (*busy, last)] == [1] * 5
+    with world.channel() as other, pytest.raises(grpc.RpcError):
+        asking(other)("too late", timeout=0.2)
+    world.slow.release(THREADS)
+    assert [len(each.result(PATIENCE).claims) for each in (*busy, last)] == [1] * (THREADS + 1)
     assert "never" not in world.asked
 
 
 def test_a_peer_that_sends_noise_disturbs_nobody(call: Callable[..., Any], world: World) -> None:
-    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, BEHIND + b"\0\0\4\0\0\0\0\0\7abcd", b""):
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, PREFACE + b"\0\0\4\0\0\0\0\0\7abcd", b""):
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(PATIENCE)
-            peer.connect(str(world.path))
+            peer.connect(str(world.sockets.dra))
             peer.sendall(noise)
             peer.shutdown(socket.SHUT_WR)
             while peer.recv(4096):
@@ -196,72 +217,87 @@ def test_a_peer_that_sends_noise_disturbs_nobody(call: Callable[..., Any], world
         assert call("a") == ""
 
 
-def test_a_peer_that_takes_nothing_is_hung_up_on(call: Callable[..., Any], world: World) -> None:
-    """It pings without end, and reads none of the answers."""
+def test_a_peer_that_pings_without_end_and_reads_nothing_is_read_no_more(
+    call: Callable[..., Any], world: World
+) -> None:
     pings = b"\0\0\x08\6\0\0\0\0\0\0\0\0\0\0\0\0\0" * 4096
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(PATIENCE)
-        peer.connect(str(world.path))
-        peer.sendall(BEHIND)
-        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        peer.connect(str(world.sockets.dra))
+        peer.sendall(PREFACE)
+        peer.settimeout(1)
+        # Or hung up on.
+        with pytest.raises((TimeoutError, BrokenPipeError, ConnectionResetError)):
             peer.sendall(pings * 1000)
-    assert call("a") == ""
+        assert call("a") == ""
 
 
-def test_streams_that_end_while_their_caller_is_hung_up_on_disturb_nobody() -> None:
-    deaths: list[str] = []
-    opened, gone = threading.Semaphore(0), threading.Semaphore(0)
+def test_streams_of_health_beyond_the_limit_are_refused_until_one_ends(world: World) -> None:
+    with world.channel() as channel, world.channel() as other:
+        streams = [watching(channel) for _ in range(MAX_STREAMS)]
+        for stream in streams:
+            assert next(stream).devices[0].health == 1
+        with pytest.raises(grpc.RpcError, match=f"{MAX_STREAMS} health streams are open already") as refused:
+            next(watching(other))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert asking(other)("a") == ""
+        streams[0].cancel()
 
-    def watch(_request: Any, stream: Stream) -> None:
-        def ends() -> None:
-            stream.finish()
-            gone.release()
+        def opens() -> bool:
+            try:
+                return bool(next(watching(other)).devices)
+            except grpc.RpcError:
+                return False
 
-        stream.gone = ends
-        opened.release()
-
-    methods = service(drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", {"NodeWatchResources": watch})
-
-    def die(sentence: str) -> None:
-        deaths.append(sentence)
-        gone.release(len(STREAMS))
-
-    server = GrpcServer("test", methods.get, die)
-    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
-        path = Path(name, "s.sock")
-        server.listen(path)
-        server.start()
-        with socket.socket(socket.AF_UNIX) as sock:
-            # Unlike grpcio's channel, one that is killed takes no stream back before.
-            sock.connect(str(path))
-            client = H2Connection()
-            client.initiate_connection()
-            for stream in STREAMS:
-                method = (":path", next(iter(methods)))
-                headers = [(":method", "POST"), (":scheme", "http"), method, (":authority", "localhost")]
-                client.send_headers(stream, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
-                client.send_data(stream, with_length(b""), end_stream=True)
-            sock.sendall(client.data_to_send())
-            assert all(opened.acquire(timeout=PATIENCE) for _ in STREAMS)
-        assert all(gone.acquire(timeout=PATIENCE) for _ in STREAMS)
-        server.stop(PATIENCE)
-    assert deaths == []
+        eventually(opens)
 
 
-def test_connections_that_come_and_go_leave_nothing_behind(world: World) -> None:
-    for _ in range(20):
+def test_streams_end_with_a_caller_that_is_killed(world: World) -> None:
+    script = (
+        "import sys, grpc\n"
+        "from dranode.proto import drahealth_v1_pb2 as api\n"
+        "from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub\n"
+        "channel = grpc.insecure_channel(sys.argv[1])\n"
+        "watch = DRAResourceHealthStub(channel).NodeWatchResources\n"
+        f"streams = [watch(api.NodeWatchResourcesRequest()) for _ in range({MAX_STREAMS})]\n"
+        "for stream in streams: next(stream)\n"
+        "print('open', flush=True)\n"
+        "next(streams[0])\n"
+    )
+    command = [sys.executable, "-c", script, uri(world.sockets.dra)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as caller:
+        assert caller.stdout is not None
+        assert caller.stdout.readline() == b"open\n"
+        assert world.listener.health._streams == MAX_STREAMS
+        caller.send_signal(signal.SIGKILL)
+    eventually(lambda: world.listener.health._streams == 0)
+
+
+def test_connections_and_streams_that_come_and_go_leave_nothing_behind(world: World) -> None:
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208 - a count
+
+    def come_and_go() -> None:
         with world.channel() as channel:
             assert asking(channel)("a") == ""
-    eventually(lambda: not world.server._connections)
+            stream = watching(channel)
+            next(stream)
+            stream.cancel()
+
+    come_and_go()
+    eventually(lambda: world.listener.health._streams == 0)
+    descriptors, threads = held()
+    for _ in range(20):
+        come_and_go()
+    eventually(lambda: held() <= (descriptors + 2, threads + 2))
 
 
 def test_calls_that_have_come_are_answered_before_the_end_and_no_others(call: Callable[..., Any], world: World) -> None:
-    running = [call.future("slow") for _ in range(6)]  # type: ignore[attr-defined]
-    eventually(lambda: world.asked == ["slow"] * 4 and len(world.server._requests) == 2)
-    ending = threading.Thread(target=world.stop)
+    running = [call.future("slow") for _ in range(THREADS + 2)]  # type: ignore[attr-defined]
+    eventually(lambda: world.asked == ["slow"] * THREADS)
+    ending = threading.Thread(target=world.listener.close)
     ending.start()
-    world.slow.release(6)
-    assert [len(each.result(PATIENCE).claims) for each in running] == [1] * 6
+    world.slow.release(THREADS + 2)
+    assert [len(each.result(PATIENCE).claims) for each in running] == [1] * (THREADS + 2)
     ending.join(PATIENCE)
     assert not ending.is_alive()
     with pytest.raises(grpc.RpcError) as refused:
@@ -269,11 +305,119 @@ def test_calls_that_have_come_are_answered_before_the_end_and_no_others(call: Ca
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_an_end_waits_no_longer_than_its_grace(world: World, call: Callable[..., Any]) -> None:
-    running = call.future("slow")  # type: ignore[attr-defined]
-    eventually(lambda: world.asked)
-    world.stopped = True
-    world.server.stop(0.05)
-    with pytest.raises(grpc.RpcError) as refused:
-        running.result(PATIENCE)
-    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+def test_a_call_that_hangs_holds_up_neither_the_end_nor_the_exit(root: Path) -> None:
+    script = (
+        "import sys, threading, time\n"
+        "from pathlib import Path\n"
+        "from dranode.driver.kubelet import listener\n"
+        "from dranode.driver.kubelet.sockets import socket_paths\n"
+        "from dranode.driver.kubelet.registered import unprepare\n"
+        "from dranode.driver.core.claims.held import ClaimRef\n"
+        "listener._GRACE = 0.05\n"
+        "root = Path(sys.argv[1])\n"
+        "sockets = socket_paths(root, 'dra.example')\n"
+        "serving = listener.Listener('dra.example', 'node', sockets, root / 'plugins' / 'dra.example', print)\n"
+        "begun = threading.Event()\n"
+        "def hang(refs, awaited):\n"
+        "    begun.set()\n"
+        "    time.sleep(3600)\n"
+        "serving.calls.unprepare = hang\n"
+        "serving.start()\n"
+        "ask = threading.Thread(target=unprepare, args=(sockets.dra, [ClaimRef('n', 'a', 'u')]), daemon=True)\n"
+        "ask.start()\n"
+        "begun.wait()\n"
+        "serving.close()\n"
+        "print('closed')\n"
+    )
+    (root / "plugins_registry").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script, root], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.stdout, done.returncode) == ("closed\n", 0), done.stderr
+
+
+# --- the sockets' files ---
+
+
+def serving(path: Path) -> grpc.Server:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    bind(server, path)
+    server.start()
+    return server
+
+
+def answers(path: Path) -> bool:
+    with grpc.insecure_channel(uri(path), [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        try:
+            channel.unary_unary("/v1.Nothing/AtAll")(b"", timeout=PATIENCE)
+        except grpc.RpcError as error:
+            return bool(error.code() is grpc.StatusCode.UNIMPLEMENTED)
+    return False
+
+
+def test_a_socket_is_its_owners_alone_and_the_folder_holds_nothing_else(root: Path) -> None:
+    mask = os.umask(0)
+    try:
+        server = serving(root / "s.sock")
+    finally:
+        os.umask(mask)
+    assert os.listdir(root) == ["s.sock"]  # noqa: PTH208 - hidden names too
+    assert stat.S_IMODE((root / "s.sock").stat().st_mode) == 0o600
+    assert answers(root / "s.sock")
+    server.stop(0).wait()
+
+
+def test_what_a_crash_left_is_replaced(root: Path) -> None:
+    path = root / "s.sock"
+    path.write_text("left by a crash")
+    serving(path).stop(0).wait()
+    assert path.is_socket()
+    server = serving(path)
+    assert answers(path)
+    server.stop(0).wait()
+
+
+def test_a_live_servers_socket_is_not_taken_over(root: Path) -> None:
+    server = serving(root / "s.sock")
+    with pytest.raises(UsageError, match=r"another process listens on \S+/s\.sock"):
+        serving(root / "s.sock")
+    assert answers(root / "s.sock")
+    server.stop(0).wait()
+
+
+def test_an_end_leaves_the_socket_of_a_successor(root: Path) -> None:
+    path = root / "s.sock"
+    older = serving(path)
+    path.unlink()
+    newer = serving(path)
+    older.stop(0).wait()
+    assert answers(path)
+    newer.stop(0).wait()
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a b", "a?b#c", "ü"])
+def test_a_path_may_have_any_character(root: Path, name: str) -> None:
+    (root / name).mkdir()
+    server = serving(root / name / name)
+    assert answers(root / name / name)
+    server.stop(0).wait()
+
+
+def test_a_path_of_107_bytes_is_served(root: Path) -> None:
+    folder = root / ("x" * (MAX_SOCKET_PATH - len(os.fsencode(root)) - len("//dra.sock")))
+    folder.mkdir()
+    server = serving(folder / "dra.sock")
+    assert len(os.fsencode(folder / "dra.sock")) == MAX_SOCKET_PATH
+    assert answers(folder / "dra.sock")
+    server.stop(0).wait()
+
+
+def test_a_folder_that_is_missing_or_in_the_way_is_one_sentence_with_the_reason(root: Path) -> None:
+    with pytest.raises(SocketError, match=r"^the socket \S+ cannot be bound; its folder must exist and be writable$"):
+        serving(root / "missing" / "s.sock")
+    (root / "s.sock").mkdir()
+    with pytest.raises(SocketError, match=r"^the socket \S+/s\.sock cannot be made: Is a directory$"):
+        serving(root / "s.sock")
+    (root / "file").touch()
+    with pytest.raises(SocketError, match=r"^the socket \S+ cannot be made: Not a directory$"):
+        serving(root / "file" / "s.sock")

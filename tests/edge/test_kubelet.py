@@ -18,12 +18,21 @@ from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.kubelet.listener import Listener
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import Sockets, socket_paths
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.serve.service import DriverService
-from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
+from dranode.proto import (
+    dra_v1_pb2,
+    dra_v1beta1_pb2,
+    dra_v1beta1_pb2_grpc,
+    drahealth_v1_pb2,
+    drahealth_v1alpha1_pb2,
+    drahealth_v1alpha1_pb2_grpc,
+)
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
+from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
+from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.waiting import PATIENCE, eventually
@@ -88,14 +97,17 @@ def channel(service: DriverService, root: Path) -> Iterator[grpc.Channel]:
         yield channel
 
 
-@pytest.mark.parametrize("api", [dra_v1_pb2, dra_v1beta1_pb2], ids=["v1", "v1beta1"])
+@pytest.mark.parametrize(
+    ("api", "stub"),
+    [(dra_v1_pb2, DRAPluginStub), (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc.DRAPluginStub)],
+    ids=["v1", "v1beta1"],
+)
 def test_every_claim_of_a_call_is_answered_a_failed_one_with_its_reason(
-    channel: grpc.Channel, cluster: MemoryCluster, api: ModuleType
+    channel: grpc.Channel, cluster: MemoryCluster, api: ModuleType, stub: Any
 ) -> None:
     asked = [api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in cluster.claims]
     asked.append(api.Claim(namespace="default", name="gone", uid="uid-gone"))
-    prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
-    answers = prepare(api.NodePrepareResourcesRequest(claims=asked)).claims
+    answers = stub(channel).NodePrepareResources(api.NodePrepareResourcesRequest(claims=asked)).claims
     assert set(answers) == {claim.uid for claim in asked}
     good, missing = answers[asked[0].uid], answers["uid-gone"]
     assert [(list(device.request_names), device.pool_name, device.device_name) for device in good.devices] == [
@@ -106,8 +118,7 @@ def test_every_claim_of_a_call_is_answered_a_failed_one_with_its_reason(
     assert '"lamp-9"' in answers[asked[1].uid].error
     if api is dra_v1_pb2:
         assert [device.share_id for device in good.devices] == ["share-1", "share-1"]
-    unprepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources")
-    gone = unprepare(api.NodeUnprepareResourcesRequest(claims=asked)).claims
+    gone = stub(channel).NodeUnprepareResources(api.NodeUnprepareResourcesRequest(claims=asked)).claims
     assert {uid: answer.error for uid, answer in gone.items()} == {claim.uid: "" for claim in asked}
 
 
@@ -118,7 +129,7 @@ def test_a_device_without_a_share_has_no_share_id(root: Path) -> None:
     (ref,) = cluster.claims
     api = dra_v1_pb2
     with grpc.insecure_channel(f"unix:{socket_paths(root, LAMPS).dra}") as channel:
-        prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+        prepare = DRAPluginStub(channel).NodePrepareResources
         claim = api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
         (device,) = prepare(api.NodePrepareResourcesRequest(claims=[claim])).claims[ref.uid].devices
     service.stop()
@@ -129,7 +140,7 @@ def test_kubelet_gets_name_endpoint_and_versions_newest_first(service: DriverSer
     del service
     sockets = socket_paths(root, LAMPS)
     with grpc.insecure_channel(f"unix:{sockets.registration}") as channel:
-        info = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")(registration.InfoRequest())
+        info = RegistrationStub(channel).GetInfo(registration.InfoRequest())
     assert (info.type, info.name, info.endpoint) == ("DRAPlugin", LAMPS, str(sockets.dra))
     assert list(info.supported_versions) == [
         "v1.DRAPlugin",
@@ -238,12 +249,18 @@ def test_socket_names_of_a_rolling_update_are_the_go_helpers() -> None:
     assert len(longer) == 36 + 1 + 11 + len("-reg.sock")
 
 
-@pytest.mark.parametrize("api", [drahealth_v1_pb2, drahealth_v1alpha1_pb2], ids=["v1", "v1alpha1"])
+@pytest.mark.parametrize(
+    ("api", "stub"),
+    [
+        (drahealth_v1_pb2, DRAResourceHealthStub),
+        (drahealth_v1alpha1_pb2, drahealth_v1alpha1_pb2_grpc.DRAResourceHealthStub),
+    ],
+    ids=["v1", "v1alpha1"],
+)
 def test_health_comes_whole_at_once_and_changes_at_once(
-    service: DriverService, channel: grpc.Channel, api: ModuleType
+    service: DriverService, channel: grpc.Channel, api: ModuleType, stub: Any
 ) -> None:
-    watch = caller(channel, api.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
-    stream = watch(api.NodeWatchResourcesRequest())
+    stream = stub(channel).NodeWatchResources(api.NodeWatchResourcesRequest())
     first = next(stream)
     assert [(one.device.device_name, one.health) for one in first.devices] == [(f"lamp-{n}", 1) for n in range(4)]
     service.listener.health.report([DeviceHealth("lamp-2", Health.UNHEALTHY, "the bulb has burnt out")])
@@ -255,13 +272,13 @@ def test_health_comes_whole_at_once_and_changes_at_once(
 
 
 def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, cluster: MemoryCluster) -> None:
-    watch = caller(channel, drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+    watch = DRAResourceHealthStub(channel).NodeWatchResources
     streams = [watch(drahealth_v1_pb2.NodeWatchResourcesRequest()) for _ in range(8)]
     for stream in streams:
         next(stream)
     api = dra_v1_pb2
     ref = next(iter(cluster.claims))
-    prepare = caller(channel, api.DESCRIPTOR, "DRAPlugin", "NodePrepareResources")
+    prepare = DRAPluginStub(channel).NodePrepareResources
     request = api.NodePrepareResourcesRequest(claims=[api.Claim(namespace="default", name=ref.name, uid=ref.uid)])
     with futures.ThreadPoolExecutor(4) as callers:
         answers = list(callers.map(lambda _: prepare(request, timeout=PATIENCE), range(4)))
@@ -271,7 +288,7 @@ def test_open_health_streams_leave_room_for_calls(channel: grpc.Channel, cluster
 
 
 def test_a_stopped_health_service_ends_its_streams(service: DriverService, channel: grpc.Channel) -> None:
-    watch = caller(channel, drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+    watch = DRAResourceHealthStub(channel).NodeWatchResources
     stream = watch(drahealth_v1_pb2.NodeWatchResourcesRequest())
     next(stream)
     service.listener.health.stop()
@@ -327,5 +344,5 @@ def ask(root: Path, pod_uid: str, method: str, refs: list[ClaimRef]) -> list[Any
     claims = [dra_v1_pb2.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
     request = getattr(dra_v1_pb2, f"{method}Request")(claims=claims)
     with grpc.insecure_channel(f"unix:{socket_paths(root, LAMPS, pod_uid).dra}") as channel:
-        answer = caller(channel, dra_v1_pb2.DESCRIPTOR, "DRAPlugin", method)(request, wait_for_ready=True)
+        answer = getattr(DRAPluginStub(channel), method)(request, wait_for_ready=True)
     return list(answer.claims.values())

@@ -21,13 +21,13 @@ from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.core.claims.record import Record
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.serve import spec_watch
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService
 from dranode.proto import drahealth_v1_pb2
+from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import ApiClaims, HotplugRoot, KubeletPods, cpu_claim, leave_spec
 from tests.fakes.waiting import PATIENCE, eventually
@@ -224,7 +224,7 @@ def test_a_spec_that_vanishes_or_is_altered_is_written_again_within_a_second(
 
 def health(world: World) -> dict[str, int]:
     with grpc.insecure_channel(f"unix:{socket_paths(world.root, DRIVER).dra}") as channel:
-        watch = caller(channel, drahealth_v1_pb2.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+        watch = DRAResourceHealthStub(channel).NodeWatchResources
         stream = watch(drahealth_v1_pb2.NodeWatchResourcesRequest(), timeout=PATIENCE, wait_for_ready=True)
         response = next(iter(stream))
         stream.cancel()

@@ -7,11 +7,13 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from concurrent import futures
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 import yaml
@@ -25,7 +27,6 @@ from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
-from dranode.driver.kubelet.grpc_server import GrpcServer
 from dranode.driver.kubelet.registration import Registration
 from dranode.driver.kubelet.sockets import bind
 from dranode.driver.machine.confined import ConfinedRoot
@@ -38,6 +39,7 @@ from dranode.driver.plugins import load_plugins
 from dranode.kubectl.class_check import with_class_problems
 from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
 from dranode.kubectl.readers.host import NodeHost
+from dranode.proto.pluginregistration_v1_pb2_grpc import add_RegistrationServicer_to_server
 from tests.fakes.drivers import allocated_claim
 from tests.fakes.lifecycle import POD_GROUP
 
@@ -253,10 +255,11 @@ class FakeNode:
         """A driver that serves a registration socket."""
         registry = self.folder / KUBELET / "plugins_registry"
         where = Path(endpoint or f"/{KUBELET}/plugins/{driver}/dra.sock")
-        server = GrpcServer(driver, Registration(driver, where, (), pytest.fail).methods().get, pytest.fail)
+        server = grpc.server(futures.ThreadPoolExecutor(1))
+        add_RegistrationServicer_to_server(Registration(driver, where, (), pytest.fail), server)
         bind(server, registry / name)
         server.start()
-        self.stack.callback(server.stop, 0)
+        self.stack.callback(lambda: server.stop(None).wait())
 
     def unregister(self) -> None:
         (self.folder / KUBELET / "plugins_registry" / SOCKET).unlink()

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import grpc
 
-from dranode.driver.kubelet.rpc import caller
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import podresources_v1_pb2 as podresources
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
 from tests.fakes.grpc_server import service
 from tests.fakes.waiting import PATIENCE
 
@@ -31,7 +31,7 @@ class DriverConnection:
         ]
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=options)
         self._callers = {
-            method: caller(self._channel, api.DESCRIPTOR, "DRAPlugin", method)
+            method: getattr(DRAPluginStub(self._channel), method)
             for method in ("NodePrepareResources", "NodeUnprepareResources")
         }
 

@@ -10,16 +10,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from dranode.driver.core.claims.health import DeviceHealth, Health
-from dranode.driver.kubelet.grpc_server import GrpcServer
-from dranode.driver.kubelet.grpc_values import RPCError, Status
 from dranode.driver.kubelet.health import HealthService
+from dranode.driver.kubelet.sockets import bind
+from dranode.driver.process.threads import DaemonPool
 from dranode.proto import dra_v1_pb2 as api
-from tests.fakes.grpc_methods import service
+from dranode.proto.dra_v1_pb2_grpc import add_DRAPluginServicer_to_server
 from tests.fakes.waiting import PATIENCE
 from tests.interop.cache import CACHE
 
@@ -31,22 +33,24 @@ class Driver:
     """A driver that answers as a claim's name says."""
 
     def __init__(self, path: Path) -> None:
-        self.health = HealthService("node", pytest.fail, [DeviceHealth("d", Health.HEALTHY)])
-        handlers = {"NodePrepareResources": self.prepare, "NodeUnprepareResources": self.prepare}
-        methods = service(api.DESCRIPTOR, "DRAPlugin", handlers) | self.health.methods()
-        self.server = GrpcServer("test", methods.get, pytest.fail)
-        self.server.listen(path)
+        self.health = HealthService("node", [DeviceHealth("d", Health.HEALTHY)])
+        self.server = grpc.server(DaemonPool("test", 12, pytest.fail))
+        add_DRAPluginServicer_to_server(
+            SimpleNamespace(NodePrepareResources=self.prepare, NodeUnprepareResources=self.prepare), self.server
+        )
+        self.health.add_to(self.server)
+        bind(self.server, path)
         self.server.start()
         self.stopping = threading.Thread(target=self.stop)
 
     def stop(self) -> None:
         self.health.stop()
-        self.server.stop(PATIENCE)
+        self.server.stop(PATIENCE).wait()
 
-    def prepare(self, request: Any, _awaited: Any) -> Any:
+    def prepare(self, request: Any, context: grpc.ServicerContext) -> Any:
         (claim,) = request.claims
         if claim.name == "refused":
-            raise RPCError(Status.UNAVAILABLE, '100 % für 水\n"')
+            context.abort(grpc.StatusCode.UNAVAILABLE, '100 % für 水\n"')
         if claim.name == "slow":
             time.sleep(0.2)
         if claim.name == "unhealthy":

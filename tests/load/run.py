@@ -27,11 +27,12 @@ import psutil
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.kubelet.rpc import caller
 from dranode.driver.local.store import Store
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import drahealth_v1_pb2 as health
 from dranode.proto import nri_v1alpha1_pb2 as nri
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
+from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
 from tests.fakes.nri import container, pod
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.runtime import RunningContainer, Runtime
@@ -132,7 +133,7 @@ class Load:
         request = getattr(api, f"{method}Request")(claims=[claim])
         began = time.monotonic()
         try:
-            answer = caller(channel, api.DESCRIPTOR, "DRAPlugin", method)(request, timeout=45, wait_for_ready=True)
+            answer = getattr(DRAPluginStub(channel), method)(request, timeout=45, wait_for_ready=True)
             error = answer.claims[claim.uid].error
         except grpc.RpcError as failure:
             error = f"{failure.code()}: {failure.details()}"
@@ -173,7 +174,7 @@ class Load:
         """Open a health stream again and again, and read it."""
         with self.channel() as channel:
             while not self.stopped.is_set():
-                watch = caller(channel, health.DESCRIPTOR, "DRAResourceHealth", "NodeWatchResources")
+                watch = DRAResourceHealthStub(channel).NodeWatchResources
                 stream = watch(health.NodeWatchResourcesRequest(), timeout=20, wait_for_ready=True)
                 with contextlib.suppress(grpc.RpcError):
                     for _ in stream:

@@ -19,9 +19,10 @@ from typing import Any
 
 import grpc
 
-from dranode.driver.kubelet.rpc import caller
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as registration
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
+from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 from tests.bench.compiled import environment
 from tests.bench.peer.surroundings import Api, uid
 from tests.bench.peer.usage import Usage, usage
@@ -159,8 +160,8 @@ def serving(
                 driver = Driver(
                     process.pid,
                     started,
-                    caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodePrepareResources"),
-                    caller(channel, dra.DESCRIPTOR, "DRAPlugin", "NodeUnprepareResources"),
+                    DRAPluginStub(channel).NodePrepareResources,
+                    DRAPluginStub(channel).NodeUnprepareResources,
                 )
                 if first:
                     driver.prepare(first)
@@ -185,9 +186,9 @@ def _registered(process: subprocess.Popen[bytes], folder: Path, began: float) ->
             raise RuntimeError(f"the driver does not listen in {registry}; {folder}/log says why")
         time.sleep(0.001)
     with grpc.insecure_channel(f"unix:{sockets[0]}") as channel:
-        ask = caller(channel, registration.DESCRIPTOR, "Registration", "GetInfo")
+        ask = RegistrationStub(channel).GetInfo
         info = ask(registration.InfoRequest(), timeout=_SECONDS, wait_for_ready=True)
         started = Started((time.perf_counter() - began) * 1000, usage(process.pid).cpu / 1000)
-        notify = caller(channel, registration.DESCRIPTOR, "Registration", "NotifyRegistrationStatus")
+        notify = RegistrationStub(channel).NotifyRegistrationStatus
         notify(registration.RegistrationStatus(plugin_registered=True), timeout=_SECONDS)
     return started, info.endpoint

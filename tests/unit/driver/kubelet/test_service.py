@@ -18,7 +18,6 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.registered import unprepare
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.process.answering import Answering
 from tests.fakes.waiting import PATIENCE
 
 REFS = (ClaimRef("default", "a", "uid-a"), ClaimRef("default", "b", "uid-b"))
@@ -45,38 +44,8 @@ def test_an_error_inside_the_driver_is_an_answer_for_every_claim(call: str, capl
     answers = getattr(service, call)(REFS)
     assert answers.keys() == {"uid-a", "uid-b"}
     assert all(isinstance(answer, Refused) for answer in answers.values())
-    assert "dra.example met an error inside it" in str(answers["uid-a"])
+    assert "internal error in dra.example; see the driver's log: " in str(answers["uid-a"])
     assert "Traceback" in caplog.text
-
-
-def test_what_loads_modules_gives_way_until_the_answer_is_on_its_way() -> None:
-    service = DRAService("dra.example")
-    service.answer_with(broken := Broken(), broken)
-    done: list[str] = []
-    decided, sent = threading.Event(), threading.Event()
-
-    def answer() -> None:
-        with Answering():
-            service.unprepare(REFS)
-            decided.set()
-            assert sent.wait(PATIENCE)
-            done.append("sent")
-
-    def load() -> None:
-        service.give_way(PATIENCE)
-        done.append("loaded")
-
-    threads = [threading.Thread(target=work) for work in (answer, load)]
-    threads[0].start()
-    assert decided.wait(PATIENCE)
-    threads[1].start()
-    # A chance to be too early.
-    threads[1].join(0.05)
-    sent.set()
-    for thread in threads:
-        thread.join()
-    assert done == ["sent", "loaded"]
-    service.give_way(0.0)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ class World:
 
     def __init__(self, folder: Path, *, taints: bool = True) -> None:
         (folder / "data").mkdir()
-        self.lamps, self.cluster, self.health = FragileLamps(2), MemoryCluster(), HealthService("node", pytest.fail)
+        self.lamps, self.cluster, self.health = FragileLamps(2), MemoryCluster(), HealthService("node")
         self.node = NodeClaims(self.lamps, folder / "data", folder / "cdi")
         self.node.open()
         self.announcer = Announcer(self.node, self.health, self.cluster, taints=taints)

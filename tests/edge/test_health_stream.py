@@ -1,0 +1,107 @@
+"""The device health service: what is said, how often, and how long a message may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.kubelet import health as health_module
+from dranode.driver.kubelet.health import HealthService
+from dranode.driver.process.threads import DaemonPool
+from dranode.proto import drahealth_v1_pb2 as api
+from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
+from tests.fakes.waiting import PATIENCE, eventually
+
+# Far more than a connection holds of what its peer has not read.
+LARGE = tuple(DeviceHealth(f"device-{number}", Health.HEALTHY, "m" * 1024) for number in range(1000))
+
+
+@pytest.fixture
+def health() -> HealthService:
+    return HealthService("node", [DeviceHealth("d", Health.HEALTHY)])
+
+
+@pytest.fixture
+def watch(health: HealthService, tmp_path: Path) -> Iterator[Callable[[], Any]]:
+    """Opens a stream on a connection of its own."""
+    pool = DaemonPool("test", 4, pytest.fail)
+    server = grpc.server(pool)
+    health.add_to(server)
+    server.add_insecure_port(f"unix:{tmp_path}/s.sock")
+    server.start()
+    channels: list[grpc.Channel] = []
+
+    def opened() -> Any:
+        channels.append(grpc.insecure_channel(f"unix:{tmp_path}/s.sock", [("grpc.use_local_subchannel_pool", 1)]))
+        return DRAResourceHealthStub(channels[-1]).NodeWatchResources(api.NodeWatchResourcesRequest(), timeout=PATIENCE)
+
+    yield opened
+    for channel in channels:
+        channel.close()
+    health.stop()
+    server.stop(None).wait()
+    pool.shutdown()
+
+
+@pytest.mark.parametrize("text", ["", "short", "a" * 1024, "ü" * 512])
+def test_a_message_of_1024_bytes_is_said_whole(health: HealthService, watch: Callable[[], Any], text: str) -> None:
+    health.report([DeviceHealth("d", Health.UNHEALTHY, text)])
+    assert next(watch()).devices[0].message == text
+
+
+@pytest.mark.parametrize("text", ["a" * 1025, "ü" * 513, "a" + "ü" * 700, "\U0001f4a1" * 300])
+def test_a_longer_message_is_cut_by_bytes_where_a_character_ends(
+    health: HealthService, watch: Callable[[], Any], text: str
+) -> None:
+    health.report([DeviceHealth("d", Health.UNHEALTHY, text)])
+    said = next(watch()).devices[0].message
+    assert len(said.encode()) <= 1024
+    assert len(said.encode()) > 1024 - 8
+    assert said.endswith("...")
+    assert text.startswith(said.removesuffix("..."))
+
+
+def test_half_a_surrogate_pair_does_not_end_the_stream(health: HealthService, watch: Callable[[], Any]) -> None:
+    health.report([DeviceHealth("d", Health.UNHEALTHY, "bad \ud800 text")])
+    assert next(watch()).devices[0].message == "bad ? text"
+
+
+def test_everything_is_said_again_within_the_lease(watch: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert health_module._REPEAT < health_module._LEASE / 2
+    monkeypatch.setattr(health_module, "_REPEAT", 0.01)
+    stream = watch()
+    assert [next(stream).devices[0].device.device_name for _ in range(3)] == ["d"] * 3
+
+
+def test_a_stream_that_ends_makes_no_other_stream_speak(health: HealthService, watch: Callable[[], Any]) -> None:
+    staying, leaving = watch(), watch()
+    assert [next(staying).devices[0].health, next(leaving).devices[0].health] == [1, 1]
+    leaving.cancel()
+    eventually(lambda: health._streams == 1)
+    health.report([DeviceHealth("d", Health.UNHEALTHY)])
+    assert next(staying).devices[0].health == 2
+
+
+def test_a_caller_who_does_not_read_holds_up_nobody_and_gets_the_newest_when_it_does(
+    health: HealthService, watch: Callable[[], Any]
+) -> None:
+    health.report(LARGE)
+    slow, quick = watch(), watch()
+    next(quick)
+    for number in range(20):
+        health.report([*LARGE, DeviceHealth("last", Health.HEALTHY, str(number))])
+        assert next(quick).devices[-1].message == str(number)
+    seen = [next(slow).devices[-1].message]
+    while seen[-1] != "19":
+        seen.append(next(slow).devices[-1].message)
+    assert len(seen) < 20, "what it had missed is not said one by one"
+
+
+def test_a_stream_that_is_opened_when_the_driver_ends_ends_too(health: HealthService, watch: Callable[[], Any]) -> None:
+    health.stop()
+    assert next(watch(), None) is None
