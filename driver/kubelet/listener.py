@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 
 # Decisions are made one at a time, so a few threads carry all calls.
 _CALLS: Final = 4
-# Calls of one connection that may go on at a time; further ones wait with their caller.
-_CALLS_OF_CONNECTION: Final = 100
+# A connection may have 100 calls at a time, as HTTP/2 recommends; further ones wait with their caller. Without a limit
+# gRPC cancels calls once 1,000 wait; with overload protection it counts calls that have just ended, and refuses others.
+_OPTIONS: Final = (("grpc.max_concurrent_streams", 100), ("grpc.http.overload_protection", 0))
 _GRACE: Final = 10.0
 
 
@@ -94,7 +95,7 @@ class Listener:
     def _listen(self) -> None:
         # One server for both sockets: each server costs threads and memory of its own.
         self._threads = DaemonPool(f"{self.driver}-rpc", _CALLS + MAX_STREAMS, self.fatal)
-        self._server = grpc.server(self._threads, options=[("grpc.max_concurrent_streams", _CALLS_OF_CONNECTION)])
+        self._server = grpc.server(self._threads, options=_OPTIONS)
         add_RegistrationServicer_to_server(self.registration, self._server)
         self.calls.add_to(self._server)
         self.health.add_to(self._server)

@@ -151,7 +151,7 @@ class _Version:
 
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - the contract's name
         """Fetch and prepare claims."""
-        with _awaited(context):
+        with _awaited(context, "NodePrepareResources"):
             answers = self._service.prepare(_refs(request), context.is_active)
             return self._api.NodePrepareResourcesResponse(
                 claims={uid: self._prepared(answer) for uid, answer in answers.items()}
@@ -159,7 +159,7 @@ class _Version:
 
     def NodeUnprepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - likewise
         """Unprepare claims."""
-        with _awaited(context):
+        with _awaited(context, "NodeUnprepareResources"):
             refusals = self._service.unprepare(_refs(request), context.is_active)
             return self._api.NodeUnprepareResourcesResponse(
                 claims={
@@ -189,14 +189,14 @@ class _Version:
 
 
 @contextlib.contextmanager
-def _awaited(context: grpc.ServicerContext) -> Iterator[None]:
+def _awaited(context: grpc.ServicerContext, method: str) -> Iterator[None]:
     """Answer a caller who still waits: gRPC may start a call that was given up while it waited for a thread."""
     if not context.is_active():
         context.abort(grpc.StatusCode.CANCELLED, "the caller gave up before the call began")
     try:
         yield
     except Exception as error:  # such as text that no message can carry
-        log.exception("no answer")
+        log.exception("method=%s: no answer", method)
         context.abort(grpc.StatusCode.INTERNAL, f"internal error; see the driver's log: {in_words(error)}")
 
 

@@ -125,27 +125,6 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
         assert "Traceback" not in it.log()
 
 
-def test_an_image_saves_every_module_that_a_start_needs(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python says which it loads, and the line of the log which of them before the first claim was prepared."""
-    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
-    ref = put_claim(api, "a")
-    with serving(api) as it:
-        it.kubelet.register([CPU], PATIENCE)
-        it.kubelet.prepare({ref: frozenset({CPU})})
-        before, prepared, _ = it.eventually(it.log).partition(" prepare driver=")
-    assert prepared
-    loaded = {line.rpartition("|")[2].strip() for line in before.splitlines() if line.startswith("import time:")}
-    assert "dranode.driver.node.node" in loaded
-    save = "import sys; from importlib import import_module; from release.save_modules import needed\n"
-    save += "for name in needed(): import_module(name)\nprint(*sys.modules)"
-    saved = subprocess.run([sys.executable, "-c", save], check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    # A pod has an account in the place of a kubeconfig, and a machine of its own.
-    others = ("kube.kubeconfig", "kube.exec_credentials", "machine.", *YAML)
-    own = {name for name in loaded if name.startswith("dranode.")}
-    rare = {name for name in own if name.removeprefix("dranode.driver.").startswith(others)}
-    assert own - rare - set(saved.split()) == set()
-
-
 def test_a_claim_over_several_drivers_is_read_once_for_all_of_them(api: ApiServer) -> None:
     results = [
         {"request": "cpus", "driver": CPU, "device": "cpudevnuma001", "consumedCapacity": {"dra.cpu/cpu": "2"}},

@@ -17,9 +17,8 @@ import grpc
 import pytest
 
 from dranode.driver.core.claims.health import DeviceHealth, Health
-from dranode.driver.kubelet.health import HealthService
-from dranode.driver.kubelet.sockets import bind
-from dranode.driver.process.threads import DaemonPool
+from dranode.driver.kubelet.listener import Listener
+from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto.dra_v1_pb2_grpc import add_DRAPluginServicer_to_server
 from tests.fakes.waiting import PATIENCE
@@ -32,20 +31,17 @@ SOURCE = Path(__file__).parent / "grpc_go"
 class Driver:
     """A driver that answers as a claim's name says."""
 
-    def __init__(self, path: Path) -> None:
-        self.health = HealthService("node", [DeviceHealth("d", Health.HEALTHY)])
-        self.server = grpc.server(DaemonPool("test", 12, pytest.fail))
-        add_DRAPluginServicer_to_server(
-            SimpleNamespace(NodePrepareResources=self.prepare, NodeUnprepareResources=self.prepare), self.server
+    def __init__(self, folder: Path) -> None:
+        (folder / "plugins_registry").mkdir()
+        sockets = socket_paths(folder, "dra.example")
+        self.listener = Listener("dra.example", "node", sockets, folder / "plugins" / "dra.example", pytest.fail)
+        self.listener.health.report([DeviceHealth("d", Health.HEALTHY)])
+        handlers = SimpleNamespace(NodePrepareResources=self.prepare, NodeUnprepareResources=self.prepare)
+        self.listener.calls.add_to = lambda server: add_DRAPluginServicer_to_server(  # type: ignore[method-assign]
+            handlers, server
         )
-        self.health.add_to(self.server)
-        bind(self.server, path)
-        self.server.start()
-        self.stopping = threading.Thread(target=self.stop)
-
-    def stop(self) -> None:
-        self.health.stop()
-        self.server.stop(PATIENCE).wait()
+        self.listener.start()
+        self.stopping = threading.Thread(target=self.listener.close)
 
     def prepare(self, request: Any, context: grpc.ServicerContext) -> Any:
         (claim,) = request.claims
@@ -54,7 +50,7 @@ class Driver:
         if claim.name == "slow":
             time.sleep(0.2)
         if claim.name == "unhealthy":
-            self.health.report([DeviceHealth("d", Health.UNHEALTHY)])
+            self.listener.health.report([DeviceHealth("d", Health.UNHEALTHY)])
         if claim.name == "stop":
             self.stopping.start()
             time.sleep(0.2)
@@ -83,10 +79,10 @@ def folder() -> Iterator[Path]:
 
 
 def test_grpc_for_go_finds_nothing_amiss(program: Path, folder: Path) -> None:
-    driver = Driver(folder / "dra.sock")
+    driver = Driver(folder)
     try:
         done = subprocess.run(
-            [program, folder / "dra.sock"], capture_output=True, text=True, check=False, timeout=PATIENCE
+            [program, driver.listener.sockets.dra], capture_output=True, text=True, check=False, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "a call after the end" in done.stdout

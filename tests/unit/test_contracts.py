@@ -18,7 +18,7 @@ PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "memory", "proto", "sanity", 
 PLANTED = {
     "Layers: a part imports those below it": [
         ("driver/machine/search.py", "from dranode.driver.node import ledger", "machine.search -> .*node.ledger"),
-        ("driver/kube/retry.py", "from dranode.driver.kubelet import rpc", "kube.retry -> .*kubelet.rpc"),
+        ("driver/kube/retry.py", "from dranode.driver.kubelet import sockets", "kube.retry -> .*kubelet.sockets"),
         (
             "driver/process/locks.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dranode.driver.serve import service",
