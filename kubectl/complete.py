@@ -41,8 +41,8 @@ def names_of(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 
 def _names(kind: str, options: dict[str, Any]) -> list[str]:
+    from dranode.driver.cli.cluster_option import named_cluster
     from dranode.driver.kube.objects import ApiObjects
-    from dranode.kubectl.access import named_cluster
 
     given = (str(options.get(name) or "") for name in ("kubeconfig", "context", "namespace"))
     cluster = named_cluster(*given)

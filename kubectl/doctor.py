@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from dranode.driver.cli.options import driver_options, serve_options
-from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.cli.output import ProgressReporter, console, emit, output_option, reporting
 from dranode.driver.core.api.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,24 +82,25 @@ def command(
 
     connection = _connection(options["kubeconfig"], required=all_nodes)
     if all_nodes:
-        _all_nodes(ctx, drivers, _client(connection), options, output)
+        _all_nodes(ctx, drivers, connection, options, output)
         return
     host = NodeHost.at(folder)
     if folder == "/":
         # `serve` takes them from the working directory too.
         options = {name: _absolute(value) if name in _PATHS else value for name, value in options.items()}
     judged, plugins = judged_options(drivers, host.files, node_name, options)
-    facts = examine(
-        host,
-        judged,
-        plugins,
-        NodeFiles(options["kubelet_config"], options["containerd_config"], options["crio_config"]),
-        pod_resources=options["pod_resources_socket"],
-        api=_client(connection) if connection is not None else None,
-        account=options["service_account"] if options["kubeconfig"] else "",
-        skew=_skew(connection),
-        variables=_variables(),
-    )
+    with reporting() as progress:
+        facts = examine(
+            host,
+            judged,
+            plugins,
+            NodeFiles(options["kubelet_config"], options["containerd_config"], options["crio_config"]),
+            pod_resources=options["pod_resources_socket"],
+            api=_client(connection, progress) if connection is not None else None,
+            account=options["service_account"] if options["kubeconfig"] else "",
+            skew=_skew(connection),
+            variables=_variables(),
+        )
     facts = with_class_problems(facts, plugins)
     findings = diagnose(facts)
     if not emit(_document(facts, findings), output):
@@ -120,18 +122,25 @@ def _connection(kubeconfig: str, *, required: bool) -> Connection | None:
     if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     from dranode.driver.kube.connection import Connection
+    from dranode.driver.kube.server import UnreachableError
     from dranode.driver.kube.source import Credentials
 
     source = Credentials(kubeconfig)
     source.check()
-    return Connection(source)
+    connection = Connection(source)
+    # A program among the credentials may ask a person now. Why they cannot be used, the first request says.
+    with contextlib.suppress(UnreachableError):
+        connection.log_in()
+    return connection
 
 
-def _client(connection: Connection | None) -> Client:
+def _client(connection: Connection | None, progress: ProgressReporter) -> Client:
     from dranode.driver.kube.client import Client
 
     assert connection is not None  # noqa: S101 - looked at by the caller
-    return Client(connection, agent="dranode-doctor")
+    client = Client(connection, agent="dranode-doctor")
+    client.asking = lambda what: progress(f"the API server: {what}")
+    return client
 
 
 def _skew(connection: Connection | None) -> int | None:
@@ -204,14 +213,16 @@ def verdict_line(findings: tuple[Finding, ...]) -> str:
 
 
 def _all_nodes(
-    ctx: click.Context, drivers: tuple[str, ...], client: Client, options: dict[str, Any], output: str
+    ctx: click.Context, drivers: tuple[str, ...], connection: Connection | None, options: dict[str, Any], output: str
 ) -> None:
     from dranode.driver.cli.terminal import columns
     from dranode.driver.core.diagnosis.facts import Severity
     from dranode.driver.core.diagnosis.rules import diagnose
     from dranode.kubectl.readers.fleet import read_fleet
 
-    found = [(facts, diagnose(facts)) for facts in read_fleet(client, drivers, options)]
+    with reporting() as progress:
+        fleet = read_fleet(_client(connection, progress), drivers, options)
+        found = [(facts, diagnose(facts)) for facts in fleet]
     if not emit([_document(facts, findings) for facts, findings in found], output):
         table = columns("node", "verdict", "first", "what to do")
         for facts, findings in found:

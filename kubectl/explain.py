@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping
@@ -9,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dranode.driver.cli.cluster_option import cluster_options
 from dranode.driver.cli.options import driver_options
 from dranode.driver.cli.output import console, emit, output_option
-from dranode.kubectl.access import cluster_options
 
 if TYPE_CHECKING:
+    from dranode.driver.cli.cluster_option import NamedCluster
     from dranode.driver.core.claims.plugin import Plugin
     from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, SchedulerAnswer
-    from dranode.kubectl.access import NamedCluster
     from dranode.kubectl.explaining import Explainer, Subject
     from dranode.kubectl.on_node import ThisNode
     from dranode.kubectl.readers.sources import ObjectSource
@@ -58,11 +59,11 @@ def command(ctx: click.Context, /, subject: str, output: str, **options: Any) ->
     named = ctx.get_parameter_source("drivers") is not click.core.ParameterSource.DEFAULT
     node = this_node(options["drivers"] if named else (), options)
     place = subject_place(subject, options["namespace"], cluster)
-    show(ctx, place, output, explainer(cluster, node, _source(store, cluster)))
+    show(ctx, place, output, explainer(cluster, node, _source(store, cluster)), cluster)
 
 
 def _cluster(options: dict[str, Any]) -> NamedCluster | None:
-    from dranode.kubectl.access import named_cluster
+    from dranode.driver.cli.cluster_option import named_cluster
 
     return named_cluster(options["kubeconfig"], options["context"], options["namespace"], "dranode-explain")
 
@@ -150,11 +151,12 @@ def subject_place(text: str, namespace: str, cluster: NamedCluster | None) -> Su
     return subject_of(text, namespace, cluster.namespace if cluster is not None else "default")
 
 
-def show(ctx: click.Context, subject: Subject, output: str, page: Explainer) -> None:
-    """Print the page; the exit status is 1 if something stopped."""
+def show(ctx: click.Context, subject: Subject, output: str, page: Explainer, cluster: NamedCluster | None) -> None:
+    """Print the page; the exit status is 1 if something stopped. While `cluster` is asked, say what is waited for."""
     from dranode.kubectl.page import draw_page, page_document
 
-    ways = page.explain(subject)
+    with cluster.waiting() if cluster is not None else contextlib.nullcontext():
+        ways = page.explain(subject)
     if not emit(page_document(str(subject), ways, page.unasked), output):
         draw_page(console(), ways, page.unasked)
     if any(way.stopped is not None for way in ways):

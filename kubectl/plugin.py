@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dranode.driver.cli.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.kubectl.access import NamedCluster, cluster_options, named_cluster, named_kubeconfig
 from dranode.kubectl.complete import candidates, completion_script, names_of
 from dranode.kubectl.print import list_options, print_rows
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
-    # `dranode fit` asks files alone where no kubeconfig is named; kubectl asks the cluster that it is about.
-    "default_map": {"fit": {"kubeconfig": named_kubeconfig}},
 }
 
 
@@ -65,7 +63,7 @@ def explain(ctx: click.Context, /, subject: str, output: str, **options: str) ->
     cluster = _cluster(options)
     # A laptop is no node: nothing of this machine is looked at.
     page = explainer(cluster, None, FromCluster(cluster.client))
-    show(ctx, subject_place(subject, options["namespace"], cluster), output, page)
+    show(ctx, subject_place(subject, options["namespace"], cluster), output, page, cluster)
 
 
 @plugin.command(short_help="Claims: their pods, node, devices and shares, age, health, and who waits for them.")
@@ -91,7 +89,7 @@ def claims(
 
     cluster = _cluster(options)
     lists, namespace, unseen = _lists(cluster), "" if all_namespaces else cluster.namespace, Unseen()
-    with _side_by_side() as pool:
+    with cluster.waiting(), _side_by_side() as pool:
         claiming = pool.submit(lists.claims, namespace, selector)
         listing = pool.submit(lists.slices)
         waiting = pool.submit(lists.pending_pods, namespace)
@@ -135,7 +133,9 @@ def devices(
     if state not in ("", *Availability):
         raise UsageError(f'there is no state "{state}"; there are {", ".join(Availability)}')
     whole = not (selector or node)
-    slices, held, rules = _devices_seen(_lists(_cluster(options)), selector, node)
+    cluster = _cluster(options)
+    with cluster.waiting():
+        slices, held, rules = _devices_seen(_lists(cluster), selector, node)
     if whole:
         _say_unseen(incomplete_pools(slices))
     rows = [
@@ -163,8 +163,9 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
     from dranode.kubectl.node_view import numa_rows
     from dranode.kubectl.readers.cluster_lists import Unseen
 
-    lists, unseen = _lists(_cluster(options)), Unseen()
-    with _side_by_side() as pool:
+    cluster = _cluster(options)
+    lists, unseen = _lists(cluster), Unseen()
+    with cluster.waiting(), _side_by_side() as pool:
         standing = pool.submit(lists.nodes, selector)
         slices, held, rules = _devices_seen(lists)
     # By labels nodes are chosen, so that there is no answer without them.

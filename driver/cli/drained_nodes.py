@@ -11,6 +11,7 @@ import msgspec
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.diagnosis.draining import has_rolled_out, have_failed, undrained
 from dranode.driver.kube.client import APIRequest, Client
+from dranode.driver.kube.errors import ApiError
 
 _POLL_SECONDS: Final = 2.0
 # kubelet tries again after 10, 20 and 40 s: what is left then is in use, not on its way.
@@ -42,11 +43,21 @@ class DrainingPods(msgspec.Struct, frozen=True):
             ApiError: the server does not say.
         """
         deadline = self.clock() + seconds
-        while not has_rolled_out(daemonset := self._daemonset()):
-            pods = self._pods(daemonset)
-            if self.clock() >= deadline or have_failed(pods, _TRIES):
-                raise DranodeError(f"not drained: {'; '.join(undrained(pods)) or 'pods of the DaemonSet are missing'}")
-            self.rest(_POLL_SECONDS)
+        daemonset = self._daemonset()
+        while not has_rolled_out(daemonset):
+            try:
+                pods = self._pods(daemonset)
+                if self.clock() >= deadline or have_failed(pods, _TRIES):
+                    raise DranodeError(
+                        f"not drained: {'; '.join(undrained(pods)) or 'pods of the DaemonSet are missing'}"
+                    )
+                self.rest(_POLL_SECONDS)
+                daemonset = self._daemonset()
+            except ApiError as error:
+                # A server that answered before may be starting again: nodes take longer than that.
+                if not error.passes or self.clock() >= deadline:
+                    raise
+                self.rest(_POLL_SECONDS)
         return int(daemonset["status"]["desiredNumberScheduled"])
 
     def _pods(self, daemonset: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Requests to the API server: plain documents in and out, with time limits, retries and the API version that there is.
 
-A request that only reads is sent again as long as its time allows while the server is away, overloaded or slow; one
-that writes only where the server says that it did nothing (429). Everything else is for the caller to judge.
+For a driver a request that only reads is sent again as long as its time allows while the server is away, overloaded or
+slow; one that writes only where the server says that it did nothing (429). A command sends each request once: whoever
+waits for it can call it again. Everything else is for the caller to judge.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
-# How long one answer may take, and how long a request with its retries.
+# How long one answer may take where a request is sent again, and how long a request in all.
 ANSWER_SECONDS: Final = 5.0
 TOTAL_SECONDS: Final = 20.0
 _BACKOFF: Final = Backoff(first=0.1, most=5.0)
@@ -86,9 +87,20 @@ class APIRequest(msgspec.Struct, frozen=True):
 class Client:
     """An API server's resources as plain documents."""
 
-    def __init__(self, wire: Wire, agent: str = "dranode", timing: Timing | None = None) -> None:
-        """Use `wire`; nothing is sent yet. `agent` is what audit logs show."""
+    def __init__(
+        self, wire: Wire, agent: str = "dranode", timing: Timing | None = None, *, retries: bool = False
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            wire: carries the requests.
+            agent: what audit logs show.
+            timing: clock, dice and patience.
+            retries: send a request again where that is of use, as a driver does.
+        """
         self.timing = timing or Timing()
+        self.asking: Callable[[str], None] = lambda what: None  # noqa: ARG005 - for whoever shows what is waited for
+        self._retries = retries
         self._wire = wire
         self._begins = wire if isinstance(wire, Begins) else None
         self._headers = {"Accept": JSON, "User-Agent": agent}
@@ -209,19 +221,22 @@ class Client:
         Args:
             request: what is sent.
             seconds: how long it may take.
-            patient: try again where that is of use and the time allows; False for a caller with retries of its own.
+            patient: try again where that is of use and the time allows, if the client does so at all; False for a
+                caller with retries of its own.
             read: what makes a value of the answer's text; it raises ApiError.
 
         Raises:
             ApiError: it fails.
         """
         read = read or _document
+        patient = patient and self._retries
         deadline = self.timing.clock() + seconds
         attempt = 0
         while True:
             left = max(deadline - self.timing.clock(), 0.1)
             try:
-                return read(self._once(request, min(left, ANSWER_SECONDS), stream=False).data)
+                each = min(left, ANSWER_SECONDS) if self._retries else left
+                return read(self._once(request, each, stream=False).data)
             except ApiError as error:
                 delay = _BACKOFF.delay(attempt, self.timing.dice(), error.retry_after)
                 passes = error.passes if request.method == "GET" else error.status in UNTOUCHED
@@ -260,6 +275,7 @@ class Client:
             response.close()
 
     def _once(self, request: APIRequest, seconds: float, *, stream: bool) -> Any:
+        self.asking(request.what)
         try:
             response = self._wire.send(self._outgoing(request, seconds, stream=stream))
         except UnreachableError as error:

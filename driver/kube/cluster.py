@@ -54,8 +54,8 @@ class KubeCluster:
             fatal: ends the process with a sentence.
             timing: clock, dice and patience.
         """
-        self._connection = Connection(source)
-        self._client = Client(self._connection, timing=timing)
+        self._connection = Connection(source, retries=True)
+        self._client = Client(self._connection, timing=timing, retries=True)
         self._node_name = node_name
         self._claim_status = claim_status
         self._fatal = fatal

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from dranode.driver.kube.http1 import BrokenError, Channel, Head
-from dranode.driver.kube.server import Server, UnreachableError
+from dranode.driver.kube.server import Server, UnreachableError, UnusableCredentialsError
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.wire import Outgoing
 
@@ -27,6 +27,7 @@ _UNAUTHORIZED: Final = 401
 _KEPT: Final = 16
 # What is left to an answer whose time went by while others were read: it may have come meanwhile.
 _AT_ONCE: Final = 0.01
+_NOTHING: Final = Outgoing("GET", "/", {}, 0.0)
 
 
 class APIResponse:
@@ -102,14 +103,32 @@ class _ClosedMeanwhile(Exception):  # noqa: N818 - no error: another connection 
 class Connection:
     """One API server. Credentials are read with the first request; any thread may send."""
 
-    def __init__(self, source: Credentials) -> None:
-        """Name the credentials; nothing is read yet."""
+    def __init__(self, source: Credentials, *, retries: bool = False) -> None:
+        """Name the credentials; nothing is read yet.
+
+        Args:
+            source: where the credentials are.
+            retries: look for credentials again for every request while there are none, as a driver has to. A command
+                does so once: a program that fails for one request fails for all, and may ask a person each time.
+        """
         self._source = source
+        self._retries = retries
         self._lock = threading.Lock()
         self._server: Server | None = None
         self._kept: list[Channel] = []
+        self._asking = threading.Lock()
+        self._failure = ""
+        self._read_again = False
         # A connection that is dropped without being closed leaves no socket open.
         weakref.finalize(self, _close, self._kept)
+
+    def log_in(self) -> Server:
+        """Read the credentials before anything is asked, while a program among them can ask a person; the server.
+
+        Raises:
+            UnreachableError: they cannot be used.
+        """
+        return self._authenticated(_NOTHING)[0]
 
     def send(self, outgoing: Outgoing) -> APIResponse:
         """Send a request.
@@ -119,20 +138,20 @@ class Connection:
         Raises:
             UnreachableError: there is no answer.
         """
-        server = self._opened()
-        request = _encoded(server, outgoing)
+        server, request = self._authenticated(outgoing)
         # A program that gives credentials may ask a person, so the time begins now.
         deadline = time.monotonic() + outgoing.seconds
         try:
             answer = self._sent(server, request, outgoing, deadline)
-            if answer.status != _UNAUTHORIZED:
+            if answer.status != _UNAUTHORIZED or self._is_last(server):
                 return answer
             answer.close()
         except _TLSError as error:
-            log.warning("server=%s is not to be trusted: %s", server, error)
+            if self._is_last(server):
+                raise UnreachableError(f"{server} is not to be trusted: {error}") from error
+            log.debug("server=%s is not to be trusted: %s", server, error)
         left = deadline - time.monotonic()
-        server = self._reopened(server)
-        request = _encoded(server, outgoing)
+        server, request = self._authenticated(outgoing, stale=server)
         try:
             return self._sent(server, request, outgoing, time.monotonic() + left)
         except _TLSError as error:
@@ -178,6 +197,23 @@ class Connection:
 
     # --- credentials ---
 
+    def _authenticated(self, outgoing: Outgoing, stale: Server | None = None) -> tuple[Server, bytes]:
+        """Return the server, and the request as it goes there; credentials that it turned down are read again."""
+        with contextlib.nullcontext() if self._retries else self._asking:
+            if self._failure:
+                raise UnusableCredentialsError(self._failure)
+            try:
+                server = self._opened() if stale is None else self._reopened(stale)
+                return server, _encoded(server, outgoing)
+            except UnreachableError as error:
+                if not self._retries:
+                    self._failure = str(error)
+                raise
+
+    def _is_last(self, server: Server) -> bool:
+        """Return whether credentials are not read again for a server that turned them down: a command does so once."""
+        return self._read_again and not self._retries and server is self._server
+
     def _opened(self) -> Server:
         with self._lock:
             if self._server is None:
@@ -189,6 +225,7 @@ class Connection:
         with self._lock:
             if self._server is None or self._server is stale:
                 log.info("server=%s: reading its credentials again", stale)
+                self._read_again = True
                 self._server = self._read()
             return self._server
 

@@ -6,6 +6,7 @@ key, or both, and until when they hold.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import IO, Annotated, Any, Final
 
 import msgspec
 
@@ -27,6 +28,8 @@ _GROUP: Final = "client.authentication.k8s.io"
 _VERSIONS: Final = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
 _INFO: Final = "KUBERNETES_EXEC_INFO"
 _MODES: Final = ("Never", "IfAvailable", "Always")
+_LAST_WORDS: Final = 400
+_LAST_SECONDS: Final = 1.0
 
 
 class ExecCredentialStatus(APIDocument, frozen=True, kw_only=True):
@@ -35,7 +38,7 @@ class ExecCredentialStatus(APIDocument, frozen=True, kw_only=True):
     token: str | None = None
     client_certificate_data: str | None = None
     client_key_data: str | None = None
-    expiration_timestamp: datetime | None = None
+    expiration_timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 class ExecCredential(APIDocument, frozen=True, kw_only=True):
@@ -64,6 +67,7 @@ class ExecCredentials:
         self._clock = clock
         self._lock = threading.Lock()
         self._status: ExecCredentialStatus | None = None
+        self._until: datetime | None = None
 
     def headers(self) -> Mapping[str, str]:
         """Return the header with the token; none if the program gives a certificate alone.
@@ -87,38 +91,51 @@ class ExecCredentials:
 
     def _current(self) -> ExecCredentialStatus:
         with self._lock:
-            if self._status is None or self._expired(self._status):
-                self._status = self._run()
+            if self._status is None or (self._until is not None and self._until <= self._clock()):
+                self._status = self._status_of(self._output())
+                expiry = self._status.expiration_timestamp
+                # One that came too late by this clock would be asked for with every request. The server decides.
+                self._until = expiry if expiry is not None and expiry > self._clock() else None
             return self._status
 
-    def _expired(self, status: ExecCredentialStatus) -> bool:
-        expiry = status.expiration_timestamp
-        return expiry is not None and expiry <= self._clock()
-
-    def _run(self) -> ExecCredentialStatus:
+    def _output(self) -> bytes:
+        """Run the program and return what it printed."""
         program = self._program
         interactive = self._interactive()
         variables = {each.name: each.value for each in program.env}
         environment = {**os.environ, **variables, _INFO: self._info(interactive=interactive)}
+        said = bytearray()
         try:
-            # What the program has to say goes to the terminal; a login in a browser takes as long as it takes.
-            done = subprocess.run(  # noqa: S603 - the kubeconfig's own program, as kubectl runs it
+            # A login in a browser takes as long as it takes.
+            with subprocess.Popen(  # noqa: S603 - the kubeconfig's own program, as kubectl runs it
                 [program.command, *program.args],
                 env=environment,
                 stdin=None if interactive else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                check=False,
-            )
+                stderr=None if interactive else subprocess.PIPE,
+                bufsize=0,
+            ) as process:
+                passing = threading.Thread(
+                    target=_pass_on, args=(process.stderr, said), name="exec-stderr", daemon=True
+                )
+                passing.start()
+                assert process.stdout is not None  # noqa: S101 - a pipe, see above
+                printed = process.stdout.read()
+                process.wait()
+                # A process that the program leaves behind may keep it open.
+                passing.join(_LAST_SECONDS)
         except OSError as error:
             hint = f"; {' '.join(program.install_hint.split())}" if program.install_hint else ""
             raise UnreachableError(
                 f"{program.command}, which gives the credentials, cannot be run: {error.strerror}{hint}"
             ) from error
-        if done.returncode:
+        if process.returncode:
+            words = " ".join(said.decode(errors="replace").split())[-_LAST_WORDS:]
             raise UnreachableError(
-                f"{program.command}, which gives the credentials, ended with exit status {done.returncode}"
+                f"{program.command}, which gives the credentials, ended with exit status {process.returncode}"
+                f"{words and f': {words}'}"
             )
-        return self._status_of(done.stdout)
+        return printed
 
     def _interactive(self) -> bool:
         program = self._program
@@ -153,3 +170,15 @@ class ExecCredentials:
 
     def _wrong(self, what: str) -> UnreachableError:
         return UnreachableError(f"{self._program.command}, which gives the credentials, cannot be used: {what}")
+
+
+def _pass_on(stderr: IO[bytes] | None, said: bytearray) -> None:
+    """Pass on what a program says of itself as it comes, a login's address for one, and keep the end of it."""
+    if stderr is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        while piece := stderr.read(1024):
+            said += piece
+            del said[: -2 * _LAST_WORDS]
+            sys.stderr.write(piece.decode(errors="replace"))
+            sys.stderr.flush()

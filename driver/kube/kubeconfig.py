@@ -32,14 +32,14 @@ from dranode.driver.machine.presence import is_file
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 
 
-def kubeconfig_namespace(path: str, context: str = "") -> str:
-    """The namespace of a context, or of the current one; `default` if it names none, as for kubectl.
+def kubeconfig_context(path: str, context: str = "") -> ChosenContext:
+    """A context, the current one for an empty name.
 
     Raises:
         UnreachableError: the file cannot be used, or has no such context.
     """
     try:
-        return chosen_context(path, context).namespace
+        return chosen_context(path, context)
     except DocumentError as error:
         raise UnreachableError(f"{path} cannot be used: {error}") from error
 

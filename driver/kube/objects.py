@@ -88,11 +88,11 @@ class ApiObjects(msgspec.Struct, frozen=True):
 
     Attributes:
         client: the server.
-        seconds: how long one request may take with its repetitions.
+        seconds: how long one request, of a list a page, may take: over a slow line a page takes many.
     """
 
     client: Client
-    seconds: float = 20.0
+    seconds: float = 60.0
 
     def find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, one of `resource.k8s.io` in its v1 form; None if the server says that there is none."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dranode.driver.cli.cluster_option import is_given, kubeconfig_options, named_cluster
 from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.driver.process.collector import values_that_stay
@@ -33,16 +34,25 @@ _ORDERS = "published,reversed,smallest,largest"
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The documents that were read, the kinds that are all there, and one sentence each for what was refused."""
+    """What was read.
+
+    Attributes:
+        documents: the objects of the cluster and of the files.
+        places: the cluster and the files.
+        name: a title for them.
+        kinds: the kinds of which all objects of the cluster are there.
+        notes: a sentence for each kind that the cluster refused.
+    """
 
     documents: tuple[SourceDocument, ...]
+    places: tuple[str, ...]
+    name: str
     kinds: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
 
 @click.command(short_help="Does a pod fit into a cluster, where, why not, and what would have to change.")
-@click.option("--kubeconfig", metavar="FILE", help="Read the cluster itself, and FILEs beside it; nothing is written.")
-@click.option("--context", default="", metavar="NAME", help="The kubeconfig's context.")
+@kubeconfig_options
 @click.option(
     "--pod", "pods", multiple=True, metavar="[NAMESPACE/]NAME", help="Ask for this pod; default: all that wait."
 )
@@ -59,10 +69,13 @@ class _Read:
 @release_options
 @output_option
 @click.argument("files", nargs=-1, metavar="[FILE...]")
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     *,
     files: tuple[str, ...],
-    kubeconfig: str | None,
+    kubeconfig: str,
     context: str,
     trace: str | None,
     orders: str,
@@ -76,16 +89,17 @@ def command(
     """Say where kube-scheduler would put the pods in FILEs that are bound to no node, one after another.
 
     FILEs hold a cluster as kubectl prints it and the pods to ask for, or the Deployments, Jobs and their like that make
-    them (YAML, JSON or a List; - is the standard input).
-    Exit status 1 if a pod fits nowhere. Nothing is changed anywhere. Pictures have the cluster before and after, in the
-    same layout.
+    them (YAML, JSON or a List; - is the standard input). Where no FILE has a Node or a ResourceSlice, or --kubeconfig
+    or --context is given, the cluster itself is read, with FILEs beside it: that of --kubeconfig, of KUBECONFIG, in a
+    pod its own, else of ~/.kube/config. Exit status 1 if a pod fits nowhere. Nothing is changed anywhere. Pictures have
+    the cluster before and after, in the same layout.
 
     \b
     Example:
       kubectl get nodes,pods,namespaces,services,replicasets,statefulsets,priorityclasses,resourceslices,\\
     deviceclasses,resourceclaims,resourceclaimtemplates -A -o yaml > cluster.yaml
       dranode fit cluster.yaml my-pod.yaml --move --add nodes.yaml
-      dranode fit --kubeconfig ~/.kube/config my-pod.yaml --how-many
+      dranode fit --context prod my-pod.yaml --how-many
       dranode fit cluster.yaml my-pod.yaml --html fit.html
     """
     from dranode.sim.fit.dump import read_dump
@@ -98,23 +112,20 @@ def command(
     elif orders != _ORDERS:
         raise UsageError("--orders says in which orders a trace is answered; name one with --trace")
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
+    with values_that_stay():
+        read = _read(files, kubeconfig, context, features, named=is_given(ctx, "kubeconfig", "context"))
+        dump = read_dump(read.documents, read.kinds)
+    _check_asked(dump, ", ".join(read.places), every=trace is None and not asked["pods"])
     with reporting() as progress:
-        with values_that_stay():
-            read = _read(files, kubeconfig, context, features, progress)
-            dump = read_dump(read.documents, read.kinds)
-        names = ", ".join((*([context or "the cluster"] if kubeconfig else []), *files))
-        _check_asked(dump, names, every=trace is None and not asked["pods"])
         progress("looking at the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
         if trace is not None:
             results = list(_traced(questions, trace, orders.split(","), progress))
     if trace is not None:
-        _show_trace(results, output, read.notes)
+        _show_trace(results, output, read)
         return
-    answers = _ask(questions, output, read.notes, **asked)
-    if html or svg:
-        names = ", ".join((*([context or "the cluster"] if kubeconfig else []), *(Path(file).name for file in files)))
-        write_pictures(html, svg, lambda: _picture(questions, read, answers, names))
+    answers = _ask(questions, output, read, **asked)
+    write_pictures(html, svg, lambda: _picture(questions, read, answers))
     if any(answer.choice.node is None for answer in answers):
         raise click.exceptions.Exit(1)
 
@@ -138,7 +149,7 @@ def _check_asked(dump: ClusterDump, names: str, *, every: bool) -> None:
 def _ask(
     questions: ClusterQuestions,
     output: str,
-    unseen: Sequence[str],
+    read: _Read,
     *,
     pods: tuple[str, ...],
     scores: bool,
@@ -162,7 +173,7 @@ def _ask(
             progress(f"{len(answers):,} of {len(asked):,} pods looked at", len(answers), len(asked))
         progress("looking for what would make room")
         changes = Changes.of(questions, answers, models, how_many=how_many, evict=evict, move=move)
-    notes = [*unseen, *cluster_notes(questions.dump)]
+    notes = [*read.notes, *cluster_notes(questions.dump)]
     if output != "table":
         # Every node for every pod, which people are not shown; for many of both it takes hours and more memory than
         # there is.
@@ -173,9 +184,10 @@ def _ask(
                 f"{len(questions.dump.nodes):,} nodes are more than {_MOST_NAMED:,}; ask for fewer pods with --pod"
             )
         documents = [answer_document(answer) if named else counted_document(answer) for answer in answers]
-        emit({"pods": documents, **changes_document(changes), "notes": notes}, output)
+        emit({"read": read.places, "pods": documents, **changes_document(changes), "notes": notes}, output)
     else:
         screen = console()
+        screen.print(hanging("read:", ", ".join(read.places), style=""))
         show_answers(screen, answers, scores=scores)
         show_changes(screen, changes)
         for note in notes:
@@ -183,54 +195,47 @@ def _ask(
     return answers
 
 
-def _picture(questions: ClusterQuestions, read: _Read, answers: Sequence[PodAnswer], names: str) -> FleetPicture:
+def _picture(questions: ClusterQuestions, read: _Read, answers: Sequence[PodAnswer]) -> FleetPicture:
     from dranode.sim.report.cluster import cluster_seen
     from dranode.sim.report.placed import placed_picture
 
     # Whether a pod fits does not rest on Events.
     seen = cluster_seen(read.documents, {*read.kinds, "Event"}, read.notes)
     end = questions.after(answers[-1])
-    return placed_picture(seen, answers, end, questions.features, title=f"Where pods fit in {names}")
+    return placed_picture(seen, answers, end, questions.features, title=f"Where pods fit in {read.name}")
 
 
-def _read(
-    files: tuple[str, ...],
-    kubeconfig: str | None,
-    context: str,
-    features: Features,
-    progress: Callable[[str], None],
-) -> _Read:
-    """Read the documents of the cluster, if one is named, and then those of the files.
+def _read(files: tuple[str, ...], kubeconfig: str, context: str, features: Features, *, named: bool) -> _Read:
+    """Read the documents of the files, and of the cluster if one is named or the files hold none.
 
     Raises:
         ApiError: a kind without which nothing can be said cannot be read.
     """
-    from dranode.driver.machine.yaml_files import load_documents
-
-    if not files and kubeconfig is None:
-        raise UsageError("name the files that hold the cluster and its pods, or a cluster with --kubeconfig")
-    from dranode.sim.cli.documents import simulated
-
-    progress("reading")
-    documents = load_documents(files)
-    if kubeconfig is None:
-        return _Read(simulated(documents))
-    from dranode.driver.kube.client import Client
     from dranode.driver.kube.cluster_documents import cluster_documents
-    from dranode.driver.kube.connection import Connection
     from dranode.driver.kube.objects import ApiObjects
-    from dranode.driver.kube.source import Credentials
+    from dranode.driver.machine.yaml_files import load_documents
+    from dranode.sim.cli.documents import simulated
     from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
 
-    credentials = Credentials(kubeconfig, context=context)
-    credentials.check()
-    objects = ApiObjects(Client(Connection(credentials), agent="dranode-fit"))
-    read = cluster_documents(objects, {kind: {} for kind in live_kinds(features)}, kubeconfig)
+    with reporting() as progress:
+        progress("reading")
+        documents = load_documents(files)
+    dumped = any(each.document["kind"] in ("Node", "ResourceSlice") for each in documents)
+    cluster = named_cluster(kubeconfig, context, "", "dranode-fit") if named or not dumped else None
+    names = tuple(Path(file).name for file in files)
+    if cluster is None:
+        if not files:
+            raise UsageError("name the files that hold the cluster and its pods, or a cluster with --kubeconfig")
+        return _Read(simulated(documents), files, ", ".join(names))
+    with cluster.waiting():
+        read = cluster_documents(ApiObjects(cluster.client), {kind: {} for kind in live_kinds(features)}, cluster.place)
     for kind in ESSENTIAL_KINDS:
         if kind in read.refused:
             raise read.refused[kind]
     notes = tuple(f"not seen: {error}" for error in read.refused.values())
-    return _Read((*read.documents, *simulated(documents, around=read.documents)), read.kinds, notes)
+    documents = (*read.documents, *simulated(documents, around=read.documents))
+    places = (cluster.place, *files)
+    return _Read(documents, places, ", ".join((cluster.name, *names)), read.kinds, notes)
 
 
 def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:
@@ -283,13 +288,15 @@ def _coming(questions: ClusterQuestions, name: str, number: int) -> SchedulingPo
         raise DocumentError(str(error), f"trace[{number}].pod") from error
 
 
-def _show_trace(results: Sequence[OrderResult], output: str, notes: Sequence[str]) -> None:
+def _show_trace(results: Sequence[OrderResult], output: str, read: _Read) -> None:
     from dranode.driver.cli.terminal import hanging
     from dranode.sim.fit.changes import order_document, show_orders
 
-    if emit({"orders": list(map(order_document, results)), "notes": list(notes)}, output):
+    orders = list(map(order_document, results))
+    if emit({"read": read.places, "orders": orders, "notes": list(read.notes)}, output):
         return
     screen = console()
+    screen.print(hanging("read:", ", ".join(read.places), style=""))
     show_orders(screen, results)
-    for note in notes:
+    for note in read.notes:
         screen.print(hanging("note:", note, style=""))

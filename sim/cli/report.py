@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dranode.driver.cli.cluster_option import NamedCluster, is_given, named_cluster
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import reporting, write_pictures
+from dranode.driver.cli.settings import MACHINE
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.sentence import number_of
 from dranode.driver.machine.root import Root
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
 @click.command(short_help="One page for a browser: the fleet, its devices, who holds them, who waits and why.")
 @click.option("--before", "earlier", multiple=True, metavar="FILE", help="Compare with an earlier dump; repeatable.")
 @click.option(
-    "--kubeconfig", default="", metavar="FILE", help="Read the cluster of this kubeconfig; it writes nothing."
+    "--kubeconfig",
+    default="",
+    metavar="FILE",
+    envvar=["DRANODE_KUBECONFIG", "KUBECONFIG"],
+    help="Read the cluster of this kubeconfig, default KUBECONFIG; it writes nothing.",
 )
 @click.option("--context", default="", metavar="NAME", help="The kubeconfig's context.")
 @click.option(
@@ -37,7 +43,10 @@ if TYPE_CHECKING:
 @machine_option
 @release_options
 @click.argument("files", nargs=-1, metavar="[FILE...]")
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     *,
     files: tuple[str, ...],
     earlier: tuple[str, ...],
@@ -52,8 +61,9 @@ def command(
 ) -> None:
     """Write one HTML file that opens offline: every node's devices in place, who holds them, and who waits and why.
 
-    FILEs are a dump of a cluster (YAML, JSON or a List; - is the standard input). Without FILEs and --kubeconfig it is
-    this node, by its hardware and its drivers' records. Nothing is changed anywhere.
+    FILEs are a dump of a cluster (YAML, JSON or a List; - is the standard input). Without FILEs it is the cluster of
+    --kubeconfig, --context or KUBECONFIG, and where none is named, or with --machine or --kubelet-root, this node, by
+    its hardware and its drivers' records. Nothing is changed anywhere.
 
     \b
     Example:
@@ -63,28 +73,38 @@ def command(
       dranode report --kubeconfig ~/.kube/config --html cluster.html
     """
     features = asked_features(kubernetes, feature_gates)
-    if files and kubeconfig:
+    named = is_given(ctx, "kubeconfig", "context")
+    if files and named:
         raise UsageError("a cluster is either that of --kubeconfig or the one in FILEs; leave one out")
-    if earlier and not (files or kubeconfig):
+    live = not files and (named or (bool(kubeconfig) and not is_given(ctx, MACHINE.parameter, "kubelet_root")))
+    if earlier and not (files or live):
         raise UsageError("--before is compared with a cluster: name its FILEs or its --kubeconfig")
+    cluster = named_cluster(kubeconfig, context, "", "dranode-report") if live else None
+    if live and cluster is None:
+        raise UsageError("no cluster is named: set KUBECONFIG, pass --kubeconfig, or write ~/.kube/config")
     with reporting() as progress:
         progress("reading")
-        seen = files or kubeconfig
-        picture = _cluster(files, earlier, (kubeconfig, context), features) if seen else _node(root, kubelet_root)
+        if cluster is not None:
+            cluster.show(progress)
+        seen = files or cluster is not None
+        picture = _cluster(files, earlier, cluster, features) if seen else _node(root, kubelet_root)
         progress("drawing")
         write_pictures(html, svg, lambda: picture)
+    place = cluster.place if cluster is not None else ", ".join(files) or "this node"
     devices = sum(len(node.devices) for node in picture.nodes)
-    size = Path(html).stat().st_size
-    click.echo(
-        f"{html} ({size / 1000:.0f} kB): {number_of(len(picture.nodes), 'node')}, {number_of(devices, 'device')}, "
-        f"{number_of(len(picture.moments[-1].claims), 'claim')}, {len(picture.waiting)} waiting"
+    counted = (
+        number_of(len(picture.nodes), "node"),
+        number_of(devices, "device"),
+        number_of(len(picture.moments[-1].claims), "claim"),
+        f"{len(picture.waiting)} waiting",
     )
+    click.echo(f"{html} ({Path(html).stat().st_size / 1000:.0f} kB) of {place}: {', '.join(counted)}")
     for note in picture.notes:
         click.echo(f"not seen: {note}", err=True)
 
 
 def _cluster(
-    files: tuple[str, ...], earlier: tuple[str, ...], named: tuple[str, str], features: Features
+    files: tuple[str, ...], earlier: tuple[str, ...], cluster: NamedCluster | None, features: Features
 ) -> FleetPicture:
     from dranode.driver.cli.views import time_now
     from dranode.driver.machine.yaml_files import load_documents
@@ -93,27 +113,20 @@ def _cluster(
     from dranode.sim.report.picture import cluster_picture
 
     before = cluster_seen(simulated(load_documents(earlier), tolerant=True)) if earlier else None
-    kubeconfig, context = named
-    if kubeconfig:
-        title = f"Cluster of {context or Path(kubeconfig).name}"
-        return cluster_picture(_served(*named), before, features, title=title, taken=time_now())
+    if cluster is not None:
+        title = f"Cluster of {cluster.name}"
+        return cluster_picture(_served(cluster), before, features, title=title, taken=time_now())
     now = cluster_seen(simulated(load_documents(files), tolerant=True))
     names = ", ".join(Path(file).name for file in files)
     return cluster_picture(now, before, features, title=f"Cluster in {names}")
 
 
-def _served(kubeconfig: str, context: str) -> ClusterSeen:
-    from dranode.driver.kube.client import Client
+def _served(cluster: NamedCluster) -> ClusterSeen:
     from dranode.driver.kube.cluster_documents import cluster_documents
-    from dranode.driver.kube.connection import Connection
     from dranode.driver.kube.objects import ApiObjects
-    from dranode.driver.kube.source import Credentials
     from dranode.sim.report.cluster import PAGE_KINDS, cluster_seen
 
-    source = Credentials(kubeconfig, context=context)
-    source.check()
-    objects = ApiObjects(Client(Connection(source), agent="dranode-report"))
-    read = cluster_documents(objects, PAGE_KINDS, "the API server")
+    read = cluster_documents(ApiObjects(cluster.client), PAGE_KINDS, cluster.place)
     return cluster_seen(read.documents, read.kinds, [f"not read: {error}" for error in read.refused.values()])
 
 

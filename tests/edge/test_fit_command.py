@@ -64,7 +64,7 @@ def test_a_live_cluster_and_a_file_are_asked_together_and_drawn(tmp_path: Path, 
     assert "services" in answer
     (text,) = re.findall(r'id="data">(.*?)</script>', (tmp_path / "fit.html").read_text("utf-8"), re.DOTALL)
     assert json.loads(text)
-    assert (context or "the cluster") in text
+    assert (context or "stand-in") in text
     assert (tmp_path / "fit.svg").read_text("utf-8").startswith("<svg")
 
 

@@ -31,7 +31,8 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def claims(api: ApiServer, tmp_path: Path) -> Iterator[KubeClaims]:
-    client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig"))), timing=Timing(dice=lambda: 0.0))
+    source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
+    client = Client(Connection(source, retries=True), timing=Timing(dice=lambda: 0.0), retries=True)
     made = KubeClaims(client)
     yield made
     made.close()
@@ -212,8 +213,9 @@ def test_a_token_that_cannot_be_read_fails_each_claim_with_a_sentence(api: ApiSe
     token = tmp_path / "token"
     token.write_text("t")
     client = Client(
-        Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))),
+        Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token)), retries=True),
         timing=Timing(dice=lambda: 0.0),
+        retries=True,
     )
     claims = KubeClaims(client)
     assert isinstance(claims.get(refs[:1])[refs[0]], ResourceClaim)
@@ -271,7 +273,7 @@ def test_the_patience_is_that_of_the_call_and_not_of_each_claim(monkeypatch: pyt
             return SimpleNamespace(status=200, headers={}, data=b"{}")
 
     wire = Hanging()
-    made = KubeClaims(Client(wire, timing=Timing(clock=lambda: wire.now, dice=lambda: 0.0)))
+    made = KubeClaims(Client(wire, timing=Timing(clock=lambda: wire.now, dice=lambda: 0.0), retries=True))
     try:
         answers = made.get(refs)
         assert waited.wait(PATIENCE)

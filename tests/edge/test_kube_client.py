@@ -43,7 +43,8 @@ def client(api: ApiServer, tmp_path: Path) -> Client:
 def connect(api: ApiServer, folder: Path, **credentials: Any) -> Client:
     # Dice that always show the same make the delays of a test short and certain.
     timing = Timing(dice=lambda: 0.0)
-    return Client(Connection(Credentials(api.kubeconfig(folder / "kubeconfig", **credentials))), timing=timing)
+    source = Credentials(api.kubeconfig(folder / "kubeconfig", **credentials))
+    return Client(Connection(source, retries=True), timing=timing, retries=True)
 
 
 def claims(root: str, version: str) -> APIRequest:
@@ -162,6 +163,17 @@ def test_a_server_that_is_away_is_one_sentence(client: Client, api: ApiServer) -
     api.stop()
     with pytest.raises(ApiError, match=r"^the API server at http://[\d.:]+ does not answer: Connection refused$"):
         client.send(GET_NODE, seconds=0.2)
+
+
+def test_a_command_asks_once_and_says_what_it_waits_for() -> None:
+    wire = Scripted([(0.0, 503, b"{}"), (0.0, 200, b"{}")])
+    client = Client(wire, timing=Timing(clock=wire.clock))
+    asked: list[str] = []
+    client.asking = asked.append
+    with pytest.raises(ApiError, match="503"):
+        client.send(GET_NODE)
+    assert wire.seen == [NODES]
+    assert asked == ["get nodes"]
 
 
 def test_waiting_ends_when_the_driver_stops(api: ApiServer, tmp_path: Path) -> None:

@@ -18,7 +18,10 @@ def test_a_token_file_may_end_with_a_newline(tmp_path: Path) -> None:
     token.write_text("of the pod\n")
     with api_server(tokens={"of the pod"}) as api:
         api.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
-        client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))))
+        client = Client(
+            Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token)), retries=True),
+            retries=True,
+        )
         node = client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"))
     assert node["metadata"]["uid"] == "node-uid"
 
@@ -27,7 +30,10 @@ def test_a_token_that_no_header_can_carry_is_refused_and_never_shown(tmp_path: P
     token = tmp_path / "token"
     token.write_text("secret\nof the cluster")
     with api_server(tokens={"secret"}) as api:
-        client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token))))
+        client = Client(
+            Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token)), retries=True),
+            retries=True,
+        )
         with pytest.raises(DranodeError, match="look at the token's characters") as raised:
             client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"), patient=False)
     assert "secret" not in str(raised.value)

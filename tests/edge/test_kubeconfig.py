@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import signal
 import stat
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from dranode.driver.kube.client import APIRequest, Client
+from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError
-from dranode.driver.kube.kubeconfig import kubeconfig_namespace
+from dranode.driver.kube.exec_credentials import ExecCredentials
+from dranode.driver.kube.kubeconfig import kubeconfig_context
+from dranode.driver.kube.kubeconfig_file import ConfigExec
 from dranode.driver.kube.server import UnreachableError
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.wire import Outgoing
@@ -144,18 +150,70 @@ def test_a_program_gives_a_token_and_is_asked_once(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
-def test_a_program_is_asked_again_when_its_token_expires_or_is_turned_down(tmp_path: Path) -> None:
-    old = executed(program(tmp_path, given({"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"})))
-    with asked_server() as seen:
-        client = Client(Connection(Credentials(str(write_kubeconfig(tmp_path, seen.port, old)))))
-        client.send(GET)
-        client.send(GET)
-    assert runs(tmp_path) >= 2
-    (tmp_path / "runs").unlink()
-    turned_down = executed(program(tmp_path, given({"token": "stale", "expirationTimestamp": "2999-01-01T00:00:00Z"})))
-    with asked_server(refuse="stale") as seen, pytest.raises(ApiError, match="does not take this account's token"):
-        get(write_kubeconfig(tmp_path, seen.port, turned_down))
+def test_a_program_is_asked_again_when_its_token_has_expired(tmp_path: Path) -> None:
+    status = {"token": "t", "expirationTimestamp": "2020-01-01T12:00:00Z"}
+    now = [datetime(2020, 1, 1, tzinfo=UTC)]
+    program_user = ConfigExec(command=str(tmp_path / program(tmp_path, given(status))), api_version=V1)
+    credentials = ExecCredentials(program_user, {}, lambda: now[0])
+    for hour, count in ((0, 1), (11, 1), (12, 2)):
+        now[0] = datetime(2020, 1, 1, hour, tzinfo=UTC)
+        assert credentials.headers() == {"Authorization": "Bearer t"}
+        assert runs(tmp_path) == count
+    # By this clock every token comes too late now; whether it does, the server knows.
+    credentials.headers()
+    assert credentials.pair() is None
     assert runs(tmp_path) == 2
+
+
+@pytest.mark.parametrize("retries", [False, True])
+def test_a_program_whose_token_is_turned_down_is_asked_once_more(tmp_path: Path, *, retries: bool) -> None:
+    user = executed(program(tmp_path, given({"token": "stale", "expirationTimestamp": "2999-01-01T00:00:00Z"})))
+    with asked_server(refuse="stale") as seen:
+        path = str(write_kubeconfig(tmp_path, seen.port, user))
+        client = Client(Connection(Credentials(path), retries=retries), retries=retries)
+        for _ in range(3):
+            with pytest.raises(ApiError, match="does not take this account's token"):
+                client.send(GET)
+    # A driver asks for every request: the account may have come back. A command asks once more in all.
+    assert runs(tmp_path) == (4 if retries else 2)
+
+
+def test_a_program_that_fails_is_run_once_by_a_command_however_much_it_asks(tmp_path: Path) -> None:
+    user = executed(program(tmp_path, "print('Session expired,', 'log in', file=sys.stderr)\nsys.exit(3)"))
+    with asked_server() as seen:
+        client = Client(Connection(Credentials(str(write_kubeconfig(tmp_path, seen.port, user)))))
+
+        def ask(number: int) -> str:
+            del number
+            with pytest.raises(ApiError) as raised:
+                client.send(GET)
+            return str(raised.value)
+
+        with ThreadPoolExecutor(8) as pool:
+            errors = set(pool.map(ask, range(20)))
+    assert runs(tmp_path) == 1
+    (error,) = errors
+    assert error.endswith("login, which gives the credentials, ended with exit status 3: Session expired, log in")
+
+
+def test_a_program_that_fails_is_run_again_for_a_driver(tmp_path: Path) -> None:
+    body = f"if len(open({str(tmp_path / 'runs')!r}).read()) < 2: sys.exit(3)\n{given({'token': 't'})}"
+    with asked_server() as seen:
+        path = str(write_kubeconfig(tmp_path, seen.port, executed(program(tmp_path, body))))
+        client = Client(Connection(Credentials(path), retries=True), timing=Timing(dice=lambda: 0.0), retries=True)
+        assert client.send(GET)["metadata"]["name"] == "node"
+    assert runs(tmp_path) == 2
+
+
+def test_a_program_that_leaves_a_process_behind_is_not_waited_for(tmp_path: Path) -> None:
+    # Like an agent that keeps a login; it has the program's standard error and reads what nobody writes.
+    left = "import subprocess\nchild = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
+    body = f"{left}open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n{given({'token': 't'})}"
+    with asked_server() as seen:
+        try:
+            assert get(write_kubeconfig(tmp_path, seen.port, executed(program(tmp_path, body)))) == "node"
+        finally:
+            os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
 def test_a_program_gives_a_certificate(tmp_path: Path) -> None:
@@ -197,6 +255,12 @@ def test_what_is_written_in_the_file_goes_before_a_program(tmp_path: Path) -> No
         (given({}), {}, "neither a token nor a certificate"),
         (given({"clientKeyData": "k"}), {}, "only one of certificate and key"),
         (given({"token": "t"}, "client.authentication.k8s.io/v1beta1"), {}, "it is to print .*/v1, and printed"),
+        (
+            given({"token": "t", "expirationTimestamp": "2030-01-01T00:00:00"}),
+            {},
+            r"it printed no ExecCredential: status\.expirationTimestamp: .*timezone",
+        ),
+        (given({"token": "t", "expirationTimestamp": "tomorrow"}), {}, r"status\.expirationTimestamp"),
         (given({"token": "t"}), {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "is none of"),
         (given({"token": "t"}), {"interactiveMode": "Sometimes"}, 'interactiveMode "Sometimes" is none of'),
         (given({"token": "t"}), {"interactiveMode": "Always"}, "it wants to ask at a terminal"),
@@ -472,8 +536,8 @@ def test_of_several_files_the_first_that_names_something_wins(tmp_path: Path) ->
         assert seen.last("Authorization") == ["Bearer first"]
         get(joined, "there")
         assert seen.last("Authorization") == ["Bearer second"]
-    assert kubeconfig_namespace(joined) == "team"
-    assert kubeconfig_namespace(joined, "there") == "default"
+    assert kubeconfig_context(joined).namespace == "team"
+    assert kubeconfig_context(joined, "there").namespace == "default"
 
 
 @pytest.mark.parametrize(
@@ -498,4 +562,4 @@ def test_a_kubeconfig_that_names_what_is_not_there_says_what_is(
         get(path, context)
     if "URL" not in sentence:
         with pytest.raises(UnreachableError, match=sentence):
-            kubeconfig_namespace(str(path), context)
+            kubeconfig_context(str(path), context)

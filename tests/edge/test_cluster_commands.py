@@ -1,0 +1,142 @@
+"""Commands that ask an API server: which one, what they do where it does not answer, and what they say of it."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from dranode.driver.core.api.errors import DranodeError
+from dranode.kubectl.doctor import command as doctor
+from dranode.kubectl.explain import command as explain
+from dranode.kubectl.plugin import plugin
+from dranode.sim.cli.fit import command as fit
+from dranode.sim.cli.report import command as report
+from tests.fakes.apiserver import ApiServer, api_server
+from tests.fakes.kubeconfig import asked_server, write_kubeconfig
+from tests.unit.sim.report.test_waiting import CLASS, claim, node, pod, slice_of
+
+PAGE = ("--html", "page.html")
+COMMANDS: dict[str, tuple[click.Command, tuple[str, ...]]] = {
+    "fit": (fit, ()),
+    "fit of a pod": (fit, ("pod.yaml",)),
+    "report": (report, PAGE),
+    "doctor": (doctor, ("--all-nodes",)),
+    "explain": (explain, ("some-pod",)),
+    "kubectl dranode explain": (plugin, ("explain", "some-pod")),
+    "kubectl dranode claims": (plugin, ("claims",)),
+    "kubectl dranode devices": (plugin, ("devices",)),
+    "kubectl dranode nodes": (plugin, ("nodes",)),
+    "kubectl dranode fit": (plugin, ("fit",)),
+}
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pod.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", **pod("q", "one")}))
+    dump = [{"apiVersion": "v1", **node()}, {"apiVersion": "v1", **pod("q")}]
+    Path("dump.yaml").write_text(yaml.safe_dump_all(dump))
+
+
+def invoke(folder: Path, kubeconfig: Path | str, command: click.Command, *arguments: str) -> Result:
+    laptop = {"KUBERNETES_SERVICE_HOST": "", "DRANODE_KUBECONFIG": "", "KUBECONFIG": str(kubeconfig)}
+    return CliRunner(env={**laptop, "HOME": str(folder)}).invoke(command, arguments)
+
+
+def error_of(result: Result) -> str:
+    assert result.exit_code != 0
+    if isinstance(result.exception, DranodeError):
+        return str(result.exception)
+    return result.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_program_that_fails_is_run_once_by_each_command(tmp_path: Path, name: str) -> None:
+    program = tmp_path / "login"
+    program.write_text(
+        f"#!{sys.executable}\nopen({str(tmp_path / 'runs')!r}, 'a').write('x')\nraise SystemExit('log in')\n"
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    user = {
+        "exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program), "interactiveMode": "Never"}
+    }
+    command, arguments = COMMANDS[name]
+    with asked_server() as seen:
+        done = invoke(tmp_path, write_kubeconfig(tmp_path, seen.port, user), command, *arguments)
+    assert not seen.headers
+    assert (tmp_path / "runs").read_text() == "x"
+    assert "which gives the credentials, ended with exit status 1: log in" in error_of(done)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_server_that_refuses_connections_is_asked_once(tmp_path: Path, name: str) -> None:
+    command, arguments = COMMANDS[name]
+    done = invoke(tmp_path, write_kubeconfig(tmp_path, 1, {}), command, *arguments)
+    assert "the API server at https://127.0.0.1:1 does not answer: Connection refused" in error_of(done)
+
+
+# --- which cluster ---
+
+
+@pytest.fixture
+def cluster() -> Iterator[ApiServer]:
+    with api_server() as api:
+        for resource, document in (
+            ("deviceclasses", CLASS),
+            ("resourceslices", slice_of("n")),
+            ("resourceclaims", claim("one", 1)),
+            ("nodes", node()),
+            ("pods", pod("p", "one")),
+        ):
+            core = resource in ("pods", "nodes")
+            api.put(resource, {"apiVersion": "v1" if core else "resource.k8s.io/v1", **document})
+        yield api
+
+
+def test_fit_reads_the_cluster_of_kubeconfig_unless_a_file_is_one(tmp_path: Path, cluster: ApiServer) -> None:
+    kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+    place = f"context stand-in of {kubeconfig} (http://127.0.0.1:{cluster.port})"
+    for arguments in ((), ("pod.yaml",), ("--context", "stand-in", "pod.yaml")):
+        done = invoke(tmp_path, kubeconfig, fit, *arguments, "-o", "json")
+        read = [place, *(argument for argument in arguments if argument.endswith(".yaml"))]
+        assert json.loads(done.stdout)["read"] == read
+    table = " ".join(invoke(tmp_path, kubeconfig, fit).stdout.split())
+    assert f"read: {place}" in table
+    cluster.seen.clear()
+    assert json.loads(invoke(tmp_path, kubeconfig, fit, "dump.yaml", "-o", "json").stdout)["read"] == ["dump.yaml"]
+    assert not cluster.seen
+    both = invoke(tmp_path, "", fit, "--kubeconfig", str(kubeconfig), "dump.yaml", "-o", "json")
+    assert both.exception is not None or json.loads(both.stdout)["read"] == [place, "dump.yaml"]
+    assert cluster.seen
+
+
+def test_fit_reads_the_kubeconfig_at_home_as_kubectl_does(tmp_path: Path, cluster: ApiServer) -> None:
+    (tmp_path / ".kube").mkdir()
+    cluster.kubeconfig(tmp_path / ".kube" / "config")
+    assert "ns/p" in invoke(tmp_path, "", fit).stdout
+    (tmp_path / ".kube" / "config").unlink()
+    assert "name the files that hold the cluster" in error_of(invoke(tmp_path, "", fit))
+
+
+def test_report_reads_the_cluster_of_kubeconfig_unless_files_or_this_node_are_meant(
+    tmp_path: Path, cluster: ApiServer
+) -> None:
+    kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+    place = f"context stand-in of {kubeconfig} (http://127.0.0.1:{cluster.port})"
+    assert f" of {place}: 1 node" in invoke(tmp_path, kubeconfig, report, *PAGE).stdout
+    assert f" of {place}: 1 node" in invoke(tmp_path, kubeconfig, report, "--context", "stand-in", *PAGE).stdout
+    cluster.seen.clear()
+    assert " of dump.yaml: 1 node" in invoke(tmp_path, kubeconfig, report, *PAGE, "dump.yaml").stdout
+    assert " of this node: 1 node" in invoke(tmp_path, kubeconfig, report, *PAGE, "--machine", "cores=2").stdout
+    assert " of this node: 1 node" in invoke(tmp_path, "", report, *PAGE, "--machine", "cores=2").stdout
+    assert not cluster.seen
+    refused = invoke(tmp_path, "", report, "--kubeconfig", str(kubeconfig), "dump.yaml")
+    assert "a cluster is either that of --kubeconfig or the one in FILEs" in error_of(refused)
