@@ -19,7 +19,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.held import ClaimRef
 
-_CPU: Final = re.compile(r"CPU(\d+)", re.ASCII)
+_CPU: Final = re.compile(r"CPU(\d{1,18})\b", re.ASCII)
+_COUNT: Final = re.compile(r"\d{1,20}", re.ASCII)
 _NANO: Final = 1e-9
 # USER_HZ, in which the kernel writes times on every architecture of today.
 _TICK: Final = 0.01
@@ -119,7 +120,7 @@ def _interrupt_lines(text: str) -> Iterator[tuple[str, Mapping[int, int], str]]:
     for line in lines:
         label, colon, rest = line.partition(":")
         words = rest.split(maxsplit=len(cpus))
-        counts = [int(word) for word in words[: len(cpus)] if word.isdecimal()]
+        counts = [int(word) for word in words[: len(cpus)] if _COUNT.fullmatch(word)]
         # ERR and MIS have one number for all CPUs.
         if colon and cpus and len(counts) == len(cpus):
             name = re.split(r"\s{2,}", words[len(cpus)].strip())[-1] if len(words) > len(cpus) else ""
@@ -131,5 +132,5 @@ def _cpu_numbers(text: str) -> Iterator[tuple[int, list[int]]]:
     for line in text.splitlines():
         first, *words = line.split() or [""]
         number = first.removeprefix("cpu")
-        if first != number and number.isdecimal() and all(map(str.isdecimal, words)):
+        if first != number and all(map(_COUNT.fullmatch, (number, *words))):
             yield int(number), [int(word) for word in words]

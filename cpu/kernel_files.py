@@ -18,7 +18,7 @@ NODE_ROOT: Final = "sys/devices/system/node"
 
 _MASKS: Final = frozenset({"core_cpus", "thread_siblings", "package_cpus", "core_siblings", "shared_cpu_map", "cpumap"})
 _MASK: Final = re.compile(r"[0-9a-fA-F]+(?:,[0-9a-fA-F]{1,8})*", re.ASCII)
-_NUMBER: Final = re.compile(r"-?[0-9]+", re.ASCII)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 class KernelFiles:

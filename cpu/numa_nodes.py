@@ -14,7 +14,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.numa import missing_nodes
 
 _NODE: Final = ("cpulist", "cpumap")
-_MEMORY: Final = re.compile(r"MemTotal:\s+([0-9]+) kB", re.ASCII)
+_MEMORY: Final = re.compile(r"MemTotal:\s+([0-9]{1,18}) kB", re.ASCII)
 
 
 def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int], Mapping[int, CPUSet], frozenset[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.attributes import attribute_if_there
+from dranode.driver.machine.attributes import attribute_if_there, integer
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
 from dranode.gpu.health import AERCounts
@@ -27,6 +27,6 @@ def _total(root: Root, address: str, name: str, key: str) -> int | None:
         return None
     for line in text.splitlines():
         label, _, count = line.partition(" ")
-        if label == key and count.isdecimal():
-            return int(count)
+        if label == key and (errors := integer(count, 10)) is not None and errors >= 0:
+            return errors
     raise MachineError(f"/{path} cannot be read: it has no {key}")

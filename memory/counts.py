@@ -20,10 +20,11 @@ from dranode.memory.pod_pages import pod_pages, pods_promised
 
 _NODES: Final = "sys/devices/system/node"
 _MACHINE_POOLS: Final = "sys/kernel/mm/hugepages"
-_FREE: Final = re.compile(r"MemFree:\s+([0-9]+) kB", re.ASCII)
-_RUNS: Final = re.compile(r"Node ([0-9]+), zone +\S+ +([0-9 ]+)", re.ASCII)
-_ZONE: Final = re.compile(r"Node ([0-9]+), zone", re.ASCII)
-_MANAGED: Final = re.compile(r"\s+managed +([0-9]+)", re.ASCII)
+_FREE: Final = re.compile(r"MemFree:\s+([0-9]{1,18}) kB", re.ASCII)
+_RUNS: Final = re.compile(r"Node ([0-9]{1,9}), zone +\S+((?: +[0-9]{1,18})+) *", re.ASCII)
+_ZONE: Final = re.compile(r"Node ([0-9]{1,9}), zone", re.ASCII)
+_MANAGED: Final = re.compile(r"\s+managed +([0-9]{1,18})", re.ASCII)
+_NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 class PoolCounts(msgspec.Struct, frozen=True):
@@ -137,7 +138,7 @@ class _Runs:
 def _free_runs(buddyinfo: str) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield of each zone its NUMA node, and how many runs of 1, 2, 4, ... pages it has."""
     for line in buddyinfo.splitlines():
-        match = _RUNS.match(line)
+        match = _RUNS.fullmatch(line)
         if match:
             yield int(match[1]), tuple(map(int, match[2].split()))
 
@@ -157,7 +158,7 @@ def _managed(zoneinfo: str) -> dict[int, int]:
 
 def _number(root: Root, path: str) -> int | None:
     text = _text(root, path).strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def _text(root: Root, path: str) -> str:

@@ -30,7 +30,7 @@ _CGROUP: Final = "sys/fs/cgroup"
 _MACHINE_POOLS: Final = "sys/kernel/mm/hugepages"
 _PACKAGE: Final = ("package_cpus_list", "core_siblings_list")
 _NODE: Final = re.compile(r"node([0-9]{1,5})", re.ASCII)
-_TOTAL: Final = re.compile(r"^(?:Node [0-9]+ )?MemTotal:\s+([0-9]+) kB", re.ASCII | re.MULTILINE)
+_TOTAL: Final = re.compile(r"^(?:Node [0-9]+ )?MemTotal:\s+([0-9]{1,18}) kB", re.ASCII | re.MULTILINE)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 

@@ -14,7 +14,8 @@ from dranode.driver.machine.root import Root
 NODES: Final = "sys/devices/system/node"
 _CPU_FOLDERS: Final = "sys/devices/system/cpu"
 _NODE: Final = re.compile(r"node(?P<id>[0-9]+)", re.ASCII)
-_TOTAL: Final = r"(?a)MemTotal:\s+([0-9]+) kB"
+_TOTAL: Final = r"(?a)MemTotal:\s+([0-9]{1,18}) kB"
+_DISTANCE: Final = r"(?a)[0-9]{1,9}"
 _CPU: Final = re.compile(r"cpu(?P<id>[0-9]+)", re.ASCII)
 
 
@@ -53,7 +54,7 @@ def node_distances(root: Root) -> dict[int, dict[int, int]]:
     return {
         node: dict(zip(nodes, map(int, row), strict=True))
         for node, row in rows.items()
-        if len(row) == len(nodes) and all(each.isdecimal() for each in row)
+        if len(row) == len(nodes) and all(re.fullmatch(_DISTANCE, each) for each in row)
     }
 
 

@@ -107,7 +107,8 @@ def with_unpublished(what: Published, claims: Iterable[FleetClaim]) -> Published
 def _by_number(name: str) -> list[tuple[bool, int, str]]:
     """The order in which people look for names: node-2 before node-10, and what is on no node last."""
     parts = re.split(r"(\d+)", name, flags=re.ASCII) if name else ["\U0010ffff"]
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+    # A number is greater the more digits it has; it may have more than can be read.
+    return [(not part.isdigit(), len(part.lstrip("0")) if part.isdigit() else 0, part.lstrip("0")) for part in parts]
 
 
 def _newest(slices: Iterable[ResourceSlice]) -> dict[PoolKey, list[ResourceSlice]]:

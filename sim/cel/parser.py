@@ -324,17 +324,24 @@ def _check_depth(tree: Expr) -> None:
 
 
 def _integer(text: str) -> int:
-    value = int(text.replace("0x", ""), 16 if "0x" in text else 10)
+    value = _whole(text, "int")
     if value not in INT64:
         raise CELCompileError(f"invalid int literal: {text}")
     return value
 
 
 def _unsigned(text: str) -> UInt:
-    value = int(text.removeprefix("0x"), 16 if text.startswith("0x") else 10)
+    value = _whole(text, "uint")
     if value not in UINT64:
         raise CELCompileError(f"invalid uint literal: {text}")
     return UInt(value)
+
+
+def _whole(text: str, kind: str) -> int:
+    try:
+        return int(text.replace("0x", ""), 16 if "0x" in text else 10)
+    except ValueError as error:  # Python reads no number of more than 4,300 digits
+        raise CELCompileError(f"invalid {kind} literal: {text}") from error
 
 
 def _double(text: str) -> float:

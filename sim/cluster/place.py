@@ -170,6 +170,8 @@ class Fleet:
             own = node.status.allocatable if isinstance(node, SchedulingNode) else {}
             backed = backed_here(extended, {name: int(amount.value) for name, amount in own.items()})
             nodes.setdefault(tuple(sorted(backed)), set()).add(node.metadata.name)
+        if not nodes:
+            nodes[tuple(sorted(extended))] = set()  # what a node would be asked if there were one
         return tuple(
             NodeAsk(
                 (*ask.claims, *special_claims(pod, {name: extended[name] for name in names})),

@@ -25,6 +25,7 @@ from msgspec import field
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.driver.core.api.resource import Device, DeviceAttribute, ResourceSlice
+from dranode.sim.cluster.controllers import MOST_PODS
 from dranode.sim.fit.demand import PodDemand, copy_of
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
@@ -75,8 +76,8 @@ def read_trace(document: object) -> tuple[TraceEntry, ...]:
     if not entries:
         raise DocumentError("no pods come", "trace")
     for index, entry in enumerate(entries):
-        if entry.count < 1:
-            raise DocumentError(f"{entry.count} pods are too few; 1 is the least", f"trace[{index}].count")
+        if not 1 <= entry.count <= MOST_PODS:
+            raise DocumentError(f"{entry.count} pods are not 1 to {MOST_PODS:,}", f"trace[{index}].count")
         if entry.at < 0 or entry.every < 0:
             raise DocumentError("times are not below 0", f"trace[{index}]")
         if entry.lifetime is not None and entry.lifetime <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -11,10 +12,12 @@ from dranode.driver.core.api.names import is_dns_subdomain
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dranode.sim.scheduler.amounts import allocatable_errors
-from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeTaint, SchedulingNode
+from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, NodeTaint, SchedulingNode
 
 # The name in templates of a pool that has the name of its node.
 TEMPLATE_POOL = "node"
+# Twenty times what a cluster of Kubernetes is built for.
+MOST_NODES: Final = 100_000
 
 
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +56,7 @@ def nodes_of(kinds: Iterable[NodeKind]) -> tuple[SchedulingNode, ...]:
     return tuple(
         SchedulingNode(
             metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **kind.labels}),
+            spec=NodeSpec(taints=kind.taints),
             status=NodeCapacityStatus(allocatable=kind.allocatable),
         )
         for kind in kinds
@@ -103,8 +107,8 @@ def _check(kind: NodeKind, path: str, known: set[str]) -> None:
         raise DocumentError(f'"{kind.name}" is not the name of a node', f"{path}.name")
     if bool(kind.machine) == bool(kind.slices):
         raise DocumentError("an entry has either machine or slices", path)
-    if kind.count < 1:
-        raise DocumentError(f"{kind.count} nodes are too few; 1 is the least", f"{path}.count")
+    if not 1 <= kind.count <= MOST_NODES:
+        raise DocumentError(f"{kind.count} nodes are not 1 to {MOST_NODES:,}", f"{path}.count")
     for error in allocatable_errors(kind.allocatable, f"{path}.allocatable"):
         raise DocumentError(error.message, error.path)
     for name in (kind.name, *kind.names()):

@@ -31,6 +31,7 @@ PREFIX: Final = "job-"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 _PRIORITY_LABEL: Final = "kueue.x-k8s.io/priority-class"
 _LEAST_ANNOTATION: Final = "kueue.x-k8s.io/job-min-parallelism"
+_DIGITS: Final = 10
 _ENDS: Final = frozenset({"Complete", "Failed"})
 
 
@@ -96,6 +97,6 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
 
 def _least(metadata: ObjectMeta) -> int | None:
     text = metadata.annotations.get(_LEAST_ANNOTATION)
-    if text is not None and not text.isdecimal():
+    if text is not None and not (text.isdecimal() and len(text) <= _DIGITS):
         raise DocumentError(f'"{text}" is not a number of pods', f"metadata.annotations[{_LEAST_ANNOTATION}]")
     return None if text is None else int(text)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
@@ -244,6 +245,9 @@ def _claim_remarks(claim: ResourceClaim) -> Iterator[str]:
     if claim.metadata.deletion_timestamp:
         yield f"is being deleted since {claim.metadata.deletion_timestamp}"
     yield from (f"is reserved for {each}" for each in claim.status.reserved_for if not each.is_pod)
+    for _, named in _named_cpus(claim):
+        if not _is_cpu_list(named):
+            yield f"has CPUs in its status that are no cpu-list, and are not shown: {named!r}"
 
 
 def _users(claims: Mapping[str, ResourceClaim], pods: Iterable[PodSeen]) -> dict[str, tuple[str, ...]]:
@@ -262,14 +266,28 @@ def _users(claims: Mapping[str, ResourceClaim], pods: Iterable[PodSeen]) -> dict
 
 
 def _cpus(claim: ResourceClaim) -> dict[str, str]:
-    """The CPUs that a driver names in the claim's status, by node: `data.cpus`, a cpu-list."""
+    """The CPUs that a driver names in the claim's status, by node: `data.cpus`, if it is a cpu-list."""
     cpus: dict[str, list[str]] = defaultdict(list)
+    for pool, named in _named_cpus(claim):
+        if _is_cpu_list(named) and named not in cpus[pool]:
+            cpus[pool].append(named)
+    return {pool: ",".join(each) for pool, each in cpus.items()}
+
+
+def _named_cpus(claim: ResourceClaim) -> Iterator[tuple[str, str]]:
+    """Yield pool and `data.cpus` of each device in the claim's status that has such a text."""
     for entry in claim.status.devices:
         status = _mapping(entry)
         named = _mapping(status.get("data")).get("cpus")
-        if isinstance(named, str) and named not in cpus[str(status.get("pool"))]:
-            cpus[str(status.get("pool"))].append(named)
-    return {pool: ",".join(each) for pool, each in cpus.items()}
+        if isinstance(named, str):
+            yield str(status.get("pool")), named
+
+
+def _is_cpu_list(text: str) -> bool:
+    try:
+        return bool(CPUSet.parse(text))
+    except ValueError:
+        return False
 
 
 def _full_name(namespace: str, name: str) -> str:

@@ -17,6 +17,7 @@ MAX_CPU: Final = (1 << 20) - 1
 # Every other of so many CPUs, written out.
 _MAX_TEXT: Final = 4 << 20
 _FEW: Final = 64
+_DIGITS: Final = 1000
 _WORD_BITS: Final = 32
 _WORD: Final = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
 _ITEM: Final = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
@@ -167,13 +168,17 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
         match = _ITEM.fullmatch(item)
         if match is None:
             raise ValueError(f'"{item}" in the cpu-list "{text}" is neither a CPU nor a range such as 0-3')
-        first = int(match[1])
-        last = first if match[2] is None else int(match[2])
+        first, last = (_cpu(number or match[1]) for number in match.groups())
         if last < first:
             raise ValueError(f'the range "{item}" in the cpu-list "{text}" runs backwards')
         if last > MAX_CPU:
             raise ValueError(f'"{item}" in the cpu-list "{text}" is beyond the largest CPU id, {MAX_CPU}')
         yield first, last
+
+
+def _cpu(digits: str) -> int:
+    """Return the number; one that is too long to be read is one beyond all CPUs."""
+    return int(digits) if len(digits) <= _DIGITS else MAX_CPU + 1
 
 
 def _mask(ranges: list[tuple[int, int]]) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from fractions import Fraction
 
+_LONGEST: Final = 4000  # characters; Python reads no number of more than 4,300 digits
 _NUMBER: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
     r"(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?",
@@ -29,7 +30,7 @@ _SCALE: Final[dict[str, tuple[int, int]]] = {
 
 @lru_cache(maxsize=4096)
 def _value(text: str) -> int | Fraction:
-    match = _NUMBER.fullmatch(text)
+    match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or not (match["whole"] or match["part"]):
         raise ValueError(f'"{text}" is not a quantity such as 4, 500m or 16Gi')
     suffix = match["suffix"] or ""

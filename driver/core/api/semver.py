@@ -46,7 +46,7 @@ def semver_from_numbers(text: str) -> str | None:
         return None
     first, *rest = text.split(".")
     parts = [first, *rest, "0", "0"][: max(_PARTS, 1 + len(rest))]
-    version = ".".join(str(int(part)) for part in parts[:_PARTS])
+    version = ".".join(part.lstrip("0") or "0" for part in parts[:_PARTS])
     build = ".".join(parts[_PARTS:])
     version = f"{version}+{build}" if build else version
     return version if len(version) <= LONGEST_VERSION else None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import Final
 
 import msgspec
 
 from dranode.driver.core.claims.record import claim_device
+
+_DIGITS: Final = 9
 
 
 def claim_key(driver: str, uid: str) -> str:
@@ -50,7 +53,7 @@ class ClaimNames(msgspec.Struct, frozen=True):
                 continue
             uid = device.removeprefix(prefix)
             whole, _, index = uid.rpartition("-")
-            if self.key(uid) not in known and index.isdecimal() and self.key(whole) in known:
+            if self.key(uid) not in known and _is_index(index) and self.key(whole) in known:
                 yield self.key(whole), int(index)
             else:
                 yield self.key(uid), None
@@ -71,4 +74,8 @@ class ClaimNames(msgspec.Struct, frozen=True):
             return
         prefix = f"{self.part_variable}{uid}_"
         numbers = (entry.removeprefix(prefix).partition("=")[0] for entry in env if entry.startswith(prefix))
-        yield from (int(number) for number in numbers if number.isdecimal())
+        yield from (int(number) for number in numbers if _is_index(number))
+
+
+def _is_index(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS
