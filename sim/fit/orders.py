@@ -76,8 +76,10 @@ def read_trace(document: object) -> tuple[TraceEntry, ...]:
     if not entries:
         raise DocumentError("no pods come", "trace")
     for index, entry in enumerate(entries):
-        if not 1 <= entry.count <= MOST_PODS:
-            raise DocumentError(f"{entry.count} pods are not 1 to {MOST_PODS:,}", f"trace[{index}].count")
+        if entry.count < 1:
+            raise DocumentError(f"{entry.count} pods are too few; 1 is the least", f"trace[{index}].count")
+        if entry.count > MOST_PODS:
+            raise DocumentError(f"{entry.count} pods are too many; {MOST_PODS} is the most", f"trace[{index}].count")
         if entry.at < 0 or entry.every < 0:
             raise DocumentError("times are not below 0", f"trace[{index}]")
         if entry.lifetime is not None and entry.lifetime <= 0:

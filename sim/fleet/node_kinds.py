@@ -107,8 +107,10 @@ def _check(kind: NodeKind, path: str, known: set[str]) -> None:
         raise DocumentError(f'"{kind.name}" is not the name of a node', f"{path}.name")
     if bool(kind.machine) == bool(kind.slices):
         raise DocumentError("an entry has either machine or slices", path)
-    if not 1 <= kind.count <= MOST_NODES:
-        raise DocumentError(f"{kind.count} nodes are not 1 to {MOST_NODES:,}", f"{path}.count")
+    if kind.count < 1:
+        raise DocumentError(f"{kind.count} nodes are too few; 1 is the least", f"{path}.count")
+    if kind.count > MOST_NODES:
+        raise DocumentError(f"{kind.count} nodes are too many; {MOST_NODES} is the most", f"{path}.count")
     for error in allocatable_errors(kind.allocatable, f"{path}.allocatable"):
         raise DocumentError(error.message, error.path)
     for name in (kind.name, *kind.names()):
