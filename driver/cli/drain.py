@@ -43,8 +43,9 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
     """Undo the claims that no container has: hardware, CDI specs, records.
 
     First drain the node of pods with claims: kubectl drain, or delete them. What kubelet itself still has on record is
-    listed as stranded: once the driver is gone, nobody can unprepare it and its pods stay Terminating. Does not run
-    beside a driver unless --through-driver is given. The exit status is 1 while anything is left.
+    listed as stranded: once the driver is gone, nobody can unprepare it and its pods stay Terminating. The driver's pod
+    does not see that record, and says so. Does not run beside a driver unless --through-driver is given. The exit
+    status is 1 while anything is left.
 
     With --await-daemonset nothing is undone here: the chart's hook before an uninstall waits so for the pods of a
     DaemonSet that has run this command on every node, and says which nodes are not empty.
@@ -121,7 +122,9 @@ class _DrainedNode:
         return {
             "driver": self._plugin.driver,
             "claims": [_claim(claim, answers, dry_run=dry_run) for claim in leftover.claims],
-            "stranded": [
+            "stranded": None
+            if leftover.stranded is None
+            else [
                 {"namespace": kept.ref.namespace, "name": kept.ref.name, "uid": kept.ref.uid, "pods": list(kept.pods)}
                 for kept in leftover.stranded
                 # kubelet still records the claim until its next Unprepare, but the driver answers that one at once.
@@ -227,6 +230,12 @@ _SETTINGS = (
     "settings of the machine that claims changed are not as they were before; have it done again, or reboot the node, "
     "which sets them anew"
 )
+_RECORD_UNSEEN = (
+    "kubelet's own record of claims (dra_manager_state in --kubelet-root) is not to be seen from here, so claims that "
+    "would be stranded are not listed; look from the node with dranode drain --dry-run, or in kubectl debug node/... "
+    "with --kubelet-root /host/var/lib/kubelet"
+)
+_OF_OURS = " on the driver's own record"
 _HINTS = {
     "left": "no container has it",
     "in use": "delete its pods, or pass --force",
@@ -242,9 +251,11 @@ def _draw(report: list[dict[str, Any]]) -> None:
     for row in report:
         if row["settings"]:
             screen.print(f"{row['driver']}: {row['settings']}", markup=False)
+        if row["stranded"] is None:
+            screen.print(f"{row['driver']}: {_RECORD_UNSEEN}", markup=False)
         if not row["claims"] and not row["stranded"]:
             if not row["settings"]:
-                screen.print(f"{row['driver']}: nothing is left")
+                screen.print(f"{row['driver']}: nothing is left{_OF_OURS if row['stranded'] is None else ''}")
             continue
         table = Table("claim", "state", "containers", "", title=row["driver"], box=None, pad_edge=False)
         for claim in row["claims"]:
@@ -252,9 +263,10 @@ def _draw(report: list[dict[str, Any]]) -> None:
             hint = claim["error"] or _HINTS.get(claim["state"], "")
             table.add_row(name, claim["state"], ", ".join(claim["users"] or ()), escape(hint))
         screen.print(table)
-        for kept in row["stranded"]:
+        for kept in row["stranded"] or ():
+            whose = f" of pod {', '.join(kept['pods'])}" if kept["pods"] else ""
             screen.print(
-                f"stranded without the driver: {kept['namespace']}/{kept['name']} of pod {', '.join(kept['pods'])}, "
+                f"stranded without the driver: {kept['namespace']}/{kept['name']}{whose}, "
                 "which kubelet has on record; delete the pod while the driver still runs",
                 markup=False,
             )

@@ -46,19 +46,20 @@ class Leftover(msgspec.Struct, frozen=True):
     Attributes:
         claims: the claims that the driver has on record.
         stranded: the claims that kubelet will ask this driver to unprepare; without the driver their pods never end.
+            None if kubelet's record was not seen.
     """
 
     claims: tuple[LeftClaim, ...]
-    stranded: tuple[KeptClaim, ...]
+    stranded: tuple[KeptClaim, ...] | None
 
 
-def leftover(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim]) -> Leftover:
+def leftover(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim] | None) -> Leftover:
     """Collect the remaining claims of a driver.
 
     Args:
         refs: the claims that it has on record, those of damaged rows and of CDI specs without a record by UID alone.
         uses: which containers have which claims, by kubelet; None if it did not answer.
-        kept: the claims of kubelet's own record.
+        kept: the claims of kubelet's own record; None if it was not seen.
     """
     known = None if uses is None else tuple(uses)
 
@@ -67,7 +68,7 @@ def leftover(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: It
             return None
         return tuple(f"{use.pod}/{use.container}" for use in known if _is_use(use, ref))
 
-    return Leftover(tuple(LeftClaim(ref, users(ref)) for ref in refs), tuple(kept))
+    return Leftover(tuple(LeftClaim(ref, users(ref)) for ref in refs), None if kept is None else tuple(kept))
 
 
 def _is_use(use: ClaimUse, ref: ClaimRef) -> bool:

@@ -6,6 +6,7 @@ import errno
 import json
 import sqlite3
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -43,6 +44,7 @@ class Leaving:
         self.pods = KubeletPods(self.kubelet / "pod-resources" / "kubelet.sock")
         stack.callback(self.pods.close)
         self.a, self.b = self.node.prepare("a"), self.node.prepare("b")
+        self.checkpoint()
 
     @property
     def on_record(self) -> set[str]:
@@ -50,7 +52,8 @@ class Leaving:
         return {record.name for record in contents.records} | {row.uid for row in contents.damaged}
 
     def checkpoint(self, *claims: ResourceClaim, driver: str = DRIVER) -> None:
-        entries = [
+        # The form of tests/vectors/kubelet, which kubelet's own code has written.
+        states = [
             {
                 "ClaimUID": claim.metadata.uid,
                 "ClaimName": claim.metadata.name,
@@ -60,8 +63,9 @@ class Leaving:
             }
             for claim in claims
         ]
-        data = json.dumps({"kind": "DRACheckpoint", "Entries": entries})
-        (self.kubelet / "dra_manager_state").write_text(json.dumps({"Data": data, "Checksum": 1}))
+        data = json.dumps({"kind": "DRACheckpoint", "ClaimInfoStateList": states})
+        checkpoint = {"Data": data, "Checksum": zlib.crc32(data.encode())}
+        (self.kubelet / "dra_manager_state").write_text(json.dumps(checkpoint))
 
     def drain(self, *arguments: str) -> tuple[int, dict[str, str], list[str]]:
         """Exit status, claims with their state, and who would be stranded."""
@@ -157,8 +161,19 @@ def test_the_claims_of_other_drivers_are_not_stranded(leaving: Leaving) -> None:
 
 def test_a_record_of_kubelets_that_is_none_is_said(leaving: Leaving) -> None:
     (leaving.kubelet / "dra_manager_state").write_text("{}")
-    with pytest.raises(DranodeError, match="dra_manager_state is none"):
+    with pytest.raises(DranodeError, match="dra_manager_state has no Data"):
         leaving.drain("--dry-run")
+
+
+def test_a_record_of_kubelets_that_is_not_to_be_seen_is_not_empty(
+    leaving: Leaving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (leaving.kubelet / "dra_manager_state").unlink()
+    arguments = ["--machine", MACHINE, "--kubelet-root", str(leaving.kubelet), "--cdi-dir", str(leaving.cdi)]
+    (row,) = json.loads(CliRunner().invoke(command, [*arguments, "-o", "json"]).stdout)
+    assert row["stranded"] is None
+    _draw([row])
+    assert "dra_manager_state in --kubelet-root) is not to be seen" in " ".join(capsys.readouterr().out.split())
 
 
 def test_nothing_is_undone_while_a_driver_serves(leaving: Leaving) -> None:
