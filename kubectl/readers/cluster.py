@@ -6,6 +6,7 @@ run as the driver's account, by a SubjectAccessReview about that account.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
@@ -161,11 +162,10 @@ def _node(api: Sender, name: str) -> dict[str, Any]:
     return node
 
 
-def kubelet_version(text: str) -> tuple[int, int] | None:
-    """Return major and minor of a version as kubelet reports it (`v1.37.1`); None if it is none."""
-    major, _, rest = text.removeprefix("v").partition(".")
-    minor = rest.partition(".")[0]
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+def kubelet_version(text: str) -> tuple[int, ...] | None:
+    """Return a version as kubelet reports it (`v1.37.1`, `v1.34.1+k3s1`) as numbers; None if it is none."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return tuple(int(number) for number in found.groups() if number is not None) if found else None
 
 
 def _denied(api: Sender, options: ServeOptions, account: str) -> Iterator[Right]:

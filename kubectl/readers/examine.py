@@ -23,7 +23,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.plugins import declared, load_plugins
 from dranode.kubectl.readers.cluster import Sender, read_cluster
 from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
-from dranode.kubectl.readers.kubelet import kubelet_of_configz, read_kubelet, unread_state
+from dranode.kubectl.readers.kubelet import kubelet_of_configz, kubelet_of_states, read_kubelet, unread_state
 from dranode.kubectl.readers.node import read_node
 from dranode.kubectl.readers.runtime import read_runtime
 from dranode.kubectl.readers.system import StatVfs, read_system
@@ -102,6 +102,7 @@ def judged_options(
         problems=tuple(problems),
         oddities=tuple(oddities),
         holding_pages=tuple(holding_pages),
+        cdi_kinds=tuple(plugin.cdi_kind or f"{plugin.driver}/claim" for plugin in loaded),
     ), tuple(plugins)
 
 
@@ -202,15 +203,15 @@ def _kubelet(
         notes.unseen.append(f"kubelet's configuration: it has a value of a wrong type: {error}")
         return None
     else:
-        notes.unseen += filter(None, (unread_state(host, kubelet),))
+        notes.unseen += unread_state(host, kubelet.root)
         return kubelet
     if api is not None:
         try:
             return read_configz(api, options.node, options.kubelet_root)
         except (DranodeError, AttributeError, TypeError, ValueError):
             pass
-    notes.unseen.append(reason)
-    return None
+    notes.unseen += (reason, *unread_state(host, options.kubelet_root))
+    return kubelet_of_states(host, options.kubelet_root)
 
 
 def read_configz(api: Sender, node: str, root: str) -> Kubelet:

@@ -1,6 +1,9 @@
-"""Reads kubelet's configuration: its command line, its configuration file, and the state of its CPU manager.
+"""Reads kubelet's configuration: its command line, its configuration file, and the state of its managers.
 
-kubelet.config.k8s.io/v1beta1 KubeletConfiguration; drop-in files win over the file, and flags over both.
+kubelet.config.k8s.io/v1beta1 KubeletConfiguration; drop-in files win over the file, and flags over both
+(cmd/kubelet/app of Kubernetes). `cpu_manager_state` and `memory_manager_state` have the policy as it runs in all their
+versions (pkg/kubelet/cm/cpumanager/state and memorymanager/state of 1.34 to 1.37). A kubelet that is a part of another
+process (k3s, MicroK8s) may have neither a command line nor a file: then these are all that there is to see.
 """
 
 from __future__ import annotations
@@ -13,10 +16,16 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import Kubelet
+from dranode.driver.machine.presence import is_folder
 from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
 from dranode.kubectl.readers.processes import running
 
 _DEFAULT_ROOT: Final = "/var/lib/kubelet"
+# Where MicroK8s and k0s have it, for a driver that is configured for another one.
+_ROOTS: Final = ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet")
+_CPU_STATE: Final = "cpu_manager_state"
+_MEMORY_STATE: Final = "memory_manager_state"
+_TRUE: Final = ("1", "t", "true")
 
 
 def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
@@ -31,7 +40,8 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
         HostError: neither kubelet nor its configuration file can be seen.
     """
     process = running(host, "kubelet")
-    flags = process.flags if process is not None else {}
+    # kubelet takes underscores in the names of flags too.
+    flags = {name.replace("_", "-"): value for name, value in process.flags.items()} if process is not None else {}
     root = flags.get("root-dir") or (_DEFAULT_ROOT if process is not None else root)
     named = config or flags.get("config")
     path = named or f"{root}/config.yaml"
@@ -48,8 +58,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     folder = flags.get("config-dir", "").rstrip("/")
     drop_ins = tuple(_drop_ins(host, folder)) if folder else ()
     for above in drop_ins:
-        gates = {**(document.get("featureGates") or {}), **(above.get("featureGates") or {})}
-        document = {**document, **above, "featureGates": gates}
+        document = _patched(document, above)
     place = f"{path} or {folder}" if drop_ins else path
     policy = flags.get("cpu-manager-policy") or str(document.get("cpuManagerPolicy") or "none")
     gates = {**(document.get("featureGates") or {}), **_gates(flags.get("feature-gates", ""))}
@@ -61,6 +70,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
         reserved=_cpus(place, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
         gates={str(name): on is True for name, on in gates.items()},
         memory_manager=flags.get("memory-manager-policy") or str(document.get("memoryManagerPolicy") or "None"),
+        memory_manager_place=place,
         topology_manager=flags.get("topology-manager-policy") or str(document.get("topologyManagerPolicy") or "none"),
     )
     return _as_it_runs(host, kubelet)
@@ -84,61 +94,96 @@ def kubelet_of_configz(answer: Any, root: str) -> Kubelet:
         reserved=_cpus(place, document.get("reservedSystemCPUs") or ""),
         gates={str(name): on is True for name, on in (document.get("featureGates") or {}).items()},
         memory_manager=str(document.get("memoryManagerPolicy") or "None"),
+        memory_manager_place=place,
         topology_manager=str(document.get("topologyManagerPolicy") or "none"),
     )
 
 
+def kubelet_of_states(host: NodeHost, root: str) -> Kubelet | None:
+    """Return what the managers' state files alone say of kubelet; None if they name no policy that is a finding.
+
+    Args:
+        host: the node.
+        root: kubelet's root as the driver is configured; where nothing lies there, those of other distributions count.
+    """
+    for place in dict.fromkeys((root, *_ROOTS)):
+        kubelet = _as_it_runs(host, Kubelet(config="", root=place))
+        if kubelet.cpu_manager_place or kubelet.memory_manager_place:
+            return kubelet
+    return None
+
+
 def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
-    """Return the configuration with the policy of the CPU manager's state file, which the running kubelet wrote."""
-    path = _state(kubelet.root)
-    try:
-        policy = _policy(host.text(path))
-    except OSError:
-        return kubelet  # `unread_state` says it
-    return replace(kubelet, cpu_manager=policy, cpu_manager_place=path) if policy == "static" else kubelet
+    """Return the configuration with the policies of the managers' state files, which the running kubelet wrote."""
+    cpus, memory = _state(kubelet.root, _CPU_STATE), _state(kubelet.root, _MEMORY_STATE)
+    if _policy(host, cpus) == "static":
+        kubelet = replace(kubelet, cpu_manager="static", cpu_manager_place=cpus)
+    if _policy(host, memory) == "Static":
+        kubelet = replace(kubelet, memory_manager="Static", memory_manager_place=memory)
+    return kubelet
 
 
-def _policy(text: str) -> str:
-    """Return the policy in the state of the CPU manager; empty if that is no such state."""
+def _policy(host: NodeHost, path: str) -> str:
+    """Return the policy in a manager's state; empty if it cannot be read, which `unread_state` says, or is none."""
     try:
-        policy = json.loads(text).get("policyName")
-    except (ValueError, AttributeError, RecursionError):
+        policy = json.loads(host.text(path)).get("policyName")
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ""
     return policy if isinstance(policy, str) else ""
 
 
-def unread_state(host: NodeHost, kubelet: Kubelet) -> str:
-    """Return why the policy of kubelet's CPU manager may be another than the configuration says; empty if it is not.
+def unread_state(host: NodeHost, root: str) -> Iterator[str]:
+    """Yield why the policy of a manager of kubelet may be another than the configuration says.
 
-    The state file, which has the policy as it runs, may be missing, root alone may read it, and it may be damaged.
+    The state files, which have the policies as they run, may be missing, root alone may read them, and they may be
+    damaged.
     """
-    what, path = "the policy with which kubelet's CPU manager runs", _state(kubelet.root)
-    try:
-        text = host.text(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        return f"{what}: {path} cannot be read ({error.strerror}); try as root"
-    return "" if _policy(text) else f"{what}: {path} does not say it"
+    for what, name in (("CPU", _CPU_STATE), ("memory", _MEMORY_STATE)):
+        policy, path = f"the policy with which kubelet's {what} manager runs", _state(root, name)
+        try:
+            host.text(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            yield f"{policy}: {path} cannot be read ({error.strerror}); try as root"
+        else:
+            if not _policy(host, path):
+                yield f"{policy}: {path} does not say it"
 
 
-def _state(root: str) -> str:
-    return f"{root}/cpu_manager_state"
+def _state(root: str, name: str) -> str:
+    return f"{root.rstrip('/')}/{name}"
+
+
+def _patched(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with a drop-in file's values, as a JSON merge patch: null removes a field."""
+    both = dict(document)
+    for name, value in patch.items():
+        if value is None:
+            both.pop(name, None)
+        elif isinstance(value, Mapping):
+            below = both.get(name)
+            both[name] = _patched(below if isinstance(below, Mapping) else {}, value)
+        else:
+            both[name] = value
+    return both
 
 
 def _drop_ins(host: NodeHost, folder: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the drop-in files (`--config-dir`) in the order of their names; each overrides the earlier ones."""
+    """Yield the drop-in files (`--config-dir` and folders in it) by name; each overrides the earlier ones."""
     try:
-        for name in host.names(folder):
-            if name.endswith(".conf"):
-                yield _document(f"{folder}/{name}", host.text(f"{folder}/{name}"))
+        for path in (f"{folder}/{name}" for name in host.names(folder)):
+            if is_folder(host.place(path)):
+                yield from _drop_ins(host, path)
+            elif path.endswith(".conf"):
+                yield _document(path, host.text(path))
     except OSError as error:
         raise HostError(f"kubelet's configuration: {error.filename} cannot be read ({error.strerror})") from error
 
 
 def _gates(text: str) -> dict[str, bool]:
     pairs = (pair.partition("=") for pair in text.split(",") if pair)
-    return {name.strip(): value.strip().lower() == "true" for name, _, value in pairs}
+    return {name.strip(): value.strip().lower() in _TRUE for name, _, value in pairs}
 
 
 def _document(path: str, text: str) -> Mapping[str, Any]:

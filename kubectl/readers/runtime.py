@@ -1,31 +1,29 @@
 """Reads the configuration of containerd or CRI-O, with the defaults of the running version.
 
 NRI is off by default in containerd 1.7 and CRI-O before 1.30 and on afterwards; CDI is off by default in containerd
-1.7, on from 2.0, and always on in CRI-O (containerd docs/NRI.md, CRI-O docs/crio.conf.5.md).
+1.7, on from 2.0, and always on from 2.4 and in CRI-O (containerd docs/NRI.md, internal/cri/config; CRI-O
+docs/crio.conf.5.md, pkg/config and internal/config/nri of 1.34 and 1.35).
 """
 
 from __future__ import annotations
 
-import fnmatch
-import posixpath
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from dranode.driver.core.diagnosis.facts import RuntimeFacts
 from dranode.driver.machine.presence import is_file, is_folder
+from dranode.kubectl.readers.containerd import CDI_ALWAYS, Loaded, load, merged, toml_file
 from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
-from dranode.kubectl.readers.processes import files_of, running
+from dranode.kubectl.readers.processes import Program, files_of, running
 
 CONTAINERD: Final = "/etc/containerd/config.toml"
 CRIO: Final = "/etc/crio"
 _NAMES: Final = {"cri-o": "CRI-O"}
-_NRI: Final = "io.containerd.nri.v1.nri"
-_CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _SOCKET: Final = "/var/run/nri/nri.sock"
 _PLUGINS: Final = "/opt/nri/plugins"
 _CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
+_TIMEOUT: Final = 2.0
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -48,16 +46,16 @@ def read_runtime(
         HostError: no runtime can be seen, and `version` names none.
     """
     name, _, text = version.partition("://")
-    process = running(host, "crio" if name == "cri-o" else "containerd")
-    named = containerd or (process.flags.get("config") or process.flags.get("c") if process is not None else "")
+    process = None if name == "cri-o" else running(host, "containerd")
+    named = containerd or _flag(process, "config", "c")
     path = named or CONTAINERD
     theirs = files_of(host, process) if process is not None else None
-    view, certain = theirs or host, theirs is not None and not named
+    view, certain = theirs or host, theirs is not None
     if not name:
-        name = _guess(view, path, crio, certain=certain)
+        name = _guess(view, path, crio, certain=certain and not named)
     try:
         if name == "cri-o":
-            return _crio(view, runtime_version(text), crio, certain=certain)
+            return _crio(host, runtime_version(text), crio)
         return _containerd(view, runtime_version(text), path, certain=certain)
     except UnparsedError:
         raise
@@ -100,54 +98,62 @@ def runtime_version(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def _flag(process: Program | None, *names: str) -> str:
+    flags = process.flags if process is not None else {}
+    return next((flags[name] for name in names if flags.get(name)), "")
+
+
 def _containerd(
     host: NodeHost, version: tuple[int, int] | None, path: str, *, certain: bool
 ) -> tuple[RuntimeFacts, list[str]]:
-    if not certain and not _is_file(host, path):
+    # A containerd that runs has its defaults without the file that it looks for by itself; a named one has to be there.
+    if not _is_file(host, path) and not (certain and path == CONTAINERD):
         raise _not_seen(path, "containerd config dump")
-    document = _with_imports(host, path) if _is_file(host, path) else {}
-    if version is None and document.get("version", 0) >= 3:  # noqa: PLR2004 - containerd 2.0 brought version 3
+    loaded = load(host, path, version, certain=certain) if _is_file(host, path) else Loaded(0, {}, {}, frozenset())
+    if version is None and loaded.version >= 3:  # noqa: PLR2004 - containerd 2.0 brought version 3
         version = (2, 0)
-    plugins = document.get("plugins", {})
-    nri = plugins.get(_NRI, {})
-    cri: dict[str, Any] = {}
-    for section in reversed(_CRI):
-        cri |= plugins.get(section, {})
+    nri, cri = loaded.nri, dict(loaded.cri)
     validator = nri.get("default_validator", {})
     default = None if version is None else version >= (2, 0)
+    if version is not None and version >= CDI_ALWAYS:
+        cri["enable_cdi"] = True
     unseen = [
         f"whether {what} is on: {path} does not say, and nothing tells whether this is containerd 1.7, where it is off"
-        for what, stated in (("NRI", "disable" in nri), ("CDI", "enable_cdi" in cri))
+        for what, stated in (("NRI", "disable" in nri or loaded.nri_disabled), ("CDI", "enable_cdi" in cri))
         if not stated and version is None
     ]
+    on = not nri["disable"] if "disable" in nri else default
     return RuntimeFacts(
         name="containerd",
         config=path,
         version=version,
-        nri=not nri["disable"] if "disable" in nri else default,
+        nri=False if loaded.nri_disabled else on,
+        nri_disabled=loaded.nri_disabled,
+        cri_disabled=loaded.cri_disabled,
         connections=not nri.get("disable_connections", False),
-        nri_socket=str(nri.get("socket_path", _SOCKET)),
-        request_timeout=_seconds(nri.get("plugin_request_timeout", "2s")),
+        nri_socket=str(nri.get("socket_path") or _SOCKET),
+        request_timeout=_seconds(nri.get("plugin_request_timeout")) or _TIMEOUT,
         cdi=bool(cri["enable_cdi"]) if "enable_cdi" in cri else default,
         cdi_dirs=tuple(cri.get("cdi_spec_dirs", _CDI_DIRS)),
         validator=bool(validator.get("enable", False)),
         required=tuple(validator.get("required_plugins", ())),
         tolerance=str(validator.get("tolerate_missing_plugins_annotation", "")),
-        launched=tuple(host.names(nri.get("plugin_path", _PLUGINS))),
+        launched=tuple(host.names(nri.get("plugin_path") or _PLUGINS)),
         hugetlb=not cri.get("disable_hugetlb_controller", True),
-    ), unseen
+    ), [*loaded.unseen, *unseen]
 
 
-def _crio(
-    host: NodeHost, version: tuple[int, int] | None, folder: str, *, certain: bool
-) -> tuple[RuntimeFacts, list[str]]:
-    if not certain and not is_folder(host.place(folder)):
+def _crio(host: NodeHost, version: tuple[int, int] | None, folder: str) -> tuple[RuntimeFacts, list[str]]:
+    process = running(host, "crio")
+    theirs = files_of(host, process) if process is not None else None
+    host = theirs or host
+    main = _flag(process, "config", "c") or f"{folder}/crio.conf"
+    parts = _flag(process, "config-dir", "d") or f"{folder}/crio.conf.d"
+    if theirs is None and not is_folder(host.place(folder)):
         raise _not_seen(folder, "crio status config")
-    main = f"{folder}/crio.conf"
-    parts = [f"{folder}/crio.conf.d/{name}" for name in host.names(f"{folder}/crio.conf.d")]
     document: dict[str, Any] = {}
-    for path in [*([main] if _is_file(host, main) else []), *parts]:
-        document = _merged(document, _toml(host, path))
+    for path in [*([main] if _is_file(host, main) else []), *_walk(host, parts)]:
+        document = merged(document, toml_file(host, path))
     crio = document.get("crio", {})
     nri, runtime = crio.get("nri", {}), crio.get("runtime", {})
     validator = nri.get("default_validator", {})
@@ -156,55 +162,33 @@ def _crio(
     default = None if version is None else version >= (1, 30)
     return RuntimeFacts(
         name="CRI-O",
-        config=f"{folder}/crio.conf.d",
+        config=parts,
         version=version,
         nri=bool(nri["enable_nri"]) if "enable_nri" in nri else default,
         connections=not nri.get("nri_disable_connections", False),
-        nri_socket=str(nri.get("nri_listen", _SOCKET)),
-        request_timeout=_seconds(nri.get("nri_plugin_request_timeout", "2s")),
+        nri_socket=str(nri.get("nri_listen") or _SOCKET),
+        request_timeout=_seconds(nri.get("nri_plugin_request_timeout")) or _TIMEOUT,
         cdi_dirs=tuple(runtime.get("cdi_spec_dirs", _CDI_DIRS)),
         validator=bool(validator.get("nri_enable_default_validator", False)),
         required=tuple(validator.get("nri_validator_required_plugins", ())),
         tolerance=str(validator.get("nri_validator_tolerate_missing_plugins_annotation", "")),
-        launched=tuple(host.names(nri.get("nri_plugin_dir", _PLUGINS))),
+        launched=tuple(host.names(nri.get("nri_plugin_dir") or _PLUGINS)),
     ), [] if known else [unseen]
 
 
-def _with_imports(host: NodeHost, path: str) -> dict[str, Any]:
-    """Read a containerd file, and merge the files that it imports, also indirectly, in their order."""
-    document: dict[str, Any] = {}
-    pending, loaded = [posixpath.normpath(path)], set[str]()
-    while pending:
-        path = pending.pop(0)
-        if path in loaded:
-            continue
-        loaded.add(path)
-        above = _toml(host, path)
-        document = _merged(document, above)
-        for pattern in above.get("imports", ()):
-            folder, name = posixpath.split(posixpath.normpath(posixpath.join(posixpath.dirname(path), pattern)))
-            pending += (posixpath.join(folder, found) for found in fnmatch.filter(host.names(folder), name))
-    return document
+def _walk(host: NodeHost, folder: str) -> Iterator[str]:
+    """Yield the files below a folder as CRI-O lays them over each other: by name, whatever their suffix."""
+    for name in host.names(folder):
+        path = f"{folder}/{name}"
+        if is_folder(host.place(path)):
+            yield from _walk(host, path)
+        else:
+            yield path
 
 
-def _toml(host: NodeHost, path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(host.text(path))
-    except OSError as error:
-        raise HostError(f"the runtime's configuration: {path} cannot be read ({error.strerror})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UnparsedError(f"the runtime's configuration {path} is not TOML: {error}") from error
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    both = dict(below)
-    for key, value in above.items():
-        old = both.get(key)
-        both[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return both
-
-
-def _seconds(text: Any) -> float:
-    """Parse a Go duration (`2s`, `1m30s`, `500ms`) into seconds."""
-    parts: Iterable[tuple[str, str]] = re.findall(r"([\d.]+)(ns|us|µs|ms|s|m|h)", str(text))
+def _seconds(duration: Any) -> float:
+    """Parse a Go duration (`2s`, `1m30s`, `500ms`; a number is nanoseconds) into seconds; 0 for none."""
+    if isinstance(duration, int):
+        return duration * _UNITS["ns"]
+    parts: Iterable[tuple[str, str]] = re.findall(r"([\d.]+)(ns|us|µs|ms|s|m|h)", str(duration))
     return sum(float(number) * _UNITS[unit] for number, unit in parts)

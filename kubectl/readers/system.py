@@ -13,6 +13,7 @@ from dranode.cdi.document import load_spec, validate
 from dranode.cdi.errors import CDIError
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import ServeOptions
+from dranode.driver.core.diagnosis.runtime import plain_path
 from dranode.driver.core.diagnosis.system import CONFINED
 from dranode.driver.core.diagnosis.system_facts import SystemFacts, Volume
 from dranode.kubectl.readers.host import HostError, NodeHost
@@ -44,7 +45,7 @@ def read_system(
         variables: one for each `DRANODE_` variable that is no option.
         statvfs: as `os.statvfs`.
     """
-    directories = dict.fromkeys((*_CDI_DIRS, options.cdi_dir))
+    directories = {plain_path(directory): directory for directory in (*_CDI_DIRS, options.cdi_dir)}.values()
     conflicts: list[tuple[str, tuple[str, ...]]] = []
     invalid: list[tuple[str, str]] = []
     for directory in directories:

@@ -18,6 +18,7 @@ from tests.fakes.doctor_seeds import (
     by_configz,
     class_with,
     conflict,
+    conflict_of_ours,
     crio,
     crio_without_nri,
     damaged_row,
@@ -135,6 +136,11 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     "a damaged record": (damaged_row, "record-quarantined", "delete the pods that use the claim"),
     "a lost CDI spec": (lost_spec, "cdi-spec-missing", "restart the driver"),
     "a CDI spec left over": (left_over_spec, "cdi-spec-left-over", "dranode drain"),
+    "CRI disabled, as in the file of Docker's package": (
+        lambda node: node.write("etc/containerd/config.toml", 'disabled_plugins = ["cri"]\n'),
+        "cri-off",
+        'take "io.containerd.grpc.v1.cri" out of disabled_plugins',
+    ),
     "NRI off by default in containerd 1.7": (old_containerd, "nri-off", "disable = false"),
     "CDI off by default in containerd 1.7": (
         old_containerd_without_cdi,
@@ -305,6 +311,12 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "variable-unknown",
         "did you mean DRANODE_NODE_NAME?",
     ),
+    "a kubelet that hangs": (
+        lambda node: server_of(node).nodes["worker"].update(kubeletVersion="v1.34.1"),
+        "kubelet-hangs",
+        "1.34.2",
+    ),
+    "two CDI files with one device of the driver": (conflict_of_ours, "cdi-conflict", "remove the file"),
     "two CDI files with one device": (conflict, "cdi-conflict", "remove the file"),
     "another's CDI file that no runtime loads": (
         lambda node: node.write("etc/cdi/vendor.json", '{"cdiVersion": "0.6.0", "kind": "vendor", "devices": []}'),
@@ -361,6 +373,7 @@ ALSO = {
     "NRI off by default in containerd 1.7": {"place-missing"},
     "huge pages that containerd does not limit": WITH_MEMORY,
     "memory that makes no sense": WITH_MEMORY - {"memory-unreserved"},
+    "CRI disabled, as in the file of Docker's package": {"plugin-not-required"},
     "NRI off": {"place-missing"},
     "NRI off in an imported file": {"place-missing"},
     "NRI off in CRI-O": {"place-missing"},

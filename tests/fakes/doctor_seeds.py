@@ -164,11 +164,15 @@ def no_versions(node: FakeNode) -> None:
     server_of(node).versions = []
 
 
-def conflict(node: FakeNode) -> None:
+def conflict(node: FakeNode, kind: str = "vendor.example/net") -> None:
     device = {"name": "a", "containerEdits": {"env": ["A=1"]}}
-    spec = json.dumps({"cdiVersion": "0.6.0", "kind": "vendor.example/net", "devices": [device]})
+    spec = json.dumps({"cdiVersion": "0.6.0", "kind": kind, "devices": [device]})
     for name in ("one", "two"):
         node.write(f"run/cdi/{name}.json", spec)
+
+
+def conflict_of_ours(node: FakeNode) -> None:
+    conflict(node, f"{DRIVER}/claim")
 
 
 def low(free: int, inodes: int = 1 << 20) -> Callable[[FakeNode], object]:

@@ -9,6 +9,7 @@ from dranode.driver.core.diagnosis.facts import ClassTrouble, Facts, Fault
 
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 _OLDEST_KUBELET: Final = (1, 34)
+_HANGING_KUBELETS: Final = ((1, 34, 0), (1, 34, 1))
 _SHARED: Final = "DRAConsumableCapacity"
 # Seconds; the header has whole ones, and an answer takes its time.
 _MOST_SKEW: Final = 10
@@ -33,6 +34,18 @@ def kubelet_too_old(facts: Facts) -> Iterator[Fault]:
         yield Fault(
             f"kubelet on this node is {version[0]}.{version[1]}, and dranode is made for 1.34 and newer",
             "upgrade the node; until then its pods with claims are not this driver's to promise",
+        )
+
+
+def kubelet_hangs(facts: Facts) -> Iterator[Fault]:
+    """The node's kubelet deadlocks on the idle connection to a plug-in (kubernetes/kubernetes#133920)."""
+    version = facts.cluster.kubelet if facts.cluster is not None else None
+    if version in _HANGING_KUBELETS:
+        text = ".".join(map(str, version))
+        yield Fault(
+            f"kubelet on this node is {text}, which stops talking to DRA drivers after 30 minutes without a call, so "
+            "pods with claims wait until kubelet is restarted",
+            "upgrade kubelet to 1.34.2 or newer; until then restart it when pods wait",
         )
 
 

@@ -31,10 +31,12 @@ class Fault(msgspec.Struct, frozen=True):
     Attributes:
         what: what is wrong, with value and place, in one sentence without a full stop.
         fix: what to do, likewise.
+        severity: how bad it is; None for the severity of its rule.
     """
 
     what: str
     fix: str
+    severity: Severity | None = None
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -72,6 +74,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
         problems: what the drivers say of the machine.
         oddities: what they log of it: what is odd, or not to be seen, and what they made of it, one sentence each.
         holding_pages: the names of those that hold containers to huge pages on this machine.
+        cdi_kinds: the CDI kinds of the drivers' devices.
     """
 
     node: str
@@ -91,19 +94,22 @@ class ServeOptions(msgspec.Struct, frozen=True):
     problems: tuple[HardwareProblem, ...] = ()
     oddities: tuple[str, ...] = ()
     holding_pages: tuple[str, ...] = ()
+    cdi_kinds: tuple[str, ...] = ()
 
 
 class Kubelet(msgspec.Struct, frozen=True):
     """kubelet's configuration.
 
     Attributes:
-        config: the file that it was read from.
+        config: the file that it was read from; empty if it was not seen, and then only the policies of managers whose
+            place is named are known.
         root: `--root-dir`.
         cpu_manager: the CPU manager's policy.
         cpu_manager_place: where that is said.
         reserved: the CPUs that kubelet keeps for the system.
         gates: feature gates that are set.
         memory_manager: the memory manager's policy.
+        memory_manager_place: where that is said.
         topology_manager: the topology manager's policy.
     """
 
@@ -114,6 +120,7 @@ class Kubelet(msgspec.Struct, frozen=True):
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
     memory_manager: str = "None"
+    memory_manager_place: str = ""
     topology_manager: str = "none"
 
 
@@ -125,6 +132,8 @@ class RuntimeFacts(msgspec.Struct, frozen=True):
         version: major and minor; None if unknown.
         config: the file that it was read from; empty if it was not seen.
         nri: whether NRI is on; None if unknown.
+        nri_disabled: the name under which disabled_plugins has NRI; empty if it does not.
+        cri_disabled: the same of CRI, which kubelet talks to.
         connections: whether NRI takes plug-ins over its socket.
         nri_socket: where that is.
         request_timeout: for how many seconds the runtime waits for a plug-in.
@@ -141,6 +150,8 @@ class RuntimeFacts(msgspec.Struct, frozen=True):
     config: str
     version: tuple[int, int] | None = None
     nri: bool | None = True
+    nri_disabled: str = ""
+    cri_disabled: str = ""
     connections: bool = True
     nri_socket: str = "/var/run/nri/nri.sock"
     request_timeout: float = 2.0
@@ -292,7 +303,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
         dropped: feature gates whose fields it drops, by what they are for.
         missing_classes: DeviceClasses of the drivers that are not there.
         node: whether there is a Node of this name.
-        kubelet: kubelet's version, major and minor.
+        kubelet: kubelet's version: major, minor, and the patch release if it says one.
         slices: of the drivers on this node.
         refused: one sentence for each request that was refused or not answered.
         skew: by how many seconds the server's clock is ahead of this one, negative if it is behind; whole seconds.
@@ -307,7 +318,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...] | None = None
     missing_classes: tuple[str, ...] | None = None
     node: bool | None = None
-    kubelet: tuple[int, int] | None = None
+    kubelet: tuple[int, ...] | None = None
     slices: tuple[PublishedSlice, ...] | None = None
     refused: tuple[str, ...] = ()
     skew: int | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.core.diagnosis.facts import Endpoint, Facts, Fault, PathState, Place, Records
+from dranode.driver.core.diagnosis.facts import Endpoint, Facts, Fault, Kubelet, PathState, Place, Records
+from dranode.driver.core.diagnosis.runtime import plain_path
 
 # Feature gates of kubelet without which there is no claim, or no API that says whose it is; on by default.
 _GATES: Final = {
@@ -30,6 +31,14 @@ def hardware_unread(facts: Facts) -> Iterator[Fault]:
         )
 
 
+def _configured(kubelet: Kubelet) -> str:
+    """Return where kubelet's configuration is changed."""
+    return kubelet.config or (
+        "kubelet's configuration (k3s: kubelet-arg in /etc/rancher/k3s/config.yaml; MicroK8s: "
+        "/var/snap/microk8s/current/args/kubelet)"
+    )
+
+
 def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
     """The CPU manager of kubelet and the driver would set the same cgroups."""
     kubelet = facts.kubelet
@@ -37,15 +46,15 @@ def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
         yield Fault(
             f"kubelet's CPU manager has the policy static ({kubelet.cpu_manager_place}), and hands out the CPUs that "
             "this driver hands out",
-            f"set cpuManagerPolicy: none in {kubelet.config}, drain the node, remove {kubelet.root}/cpu_manager_state "
-            "and restart kubelet",
+            f"set cpuManagerPolicy: none in {_configured(kubelet)}, drain the node, remove "
+            f"{kubelet.root}/cpu_manager_state and restart kubelet",
         )
 
 
 def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
     """Kubelet looks for plug-ins in another place than the driver puts its sockets."""
     kubelet, ours = facts.kubelet, facts.options.kubelet_root
-    if kubelet is not None and kubelet.root.rstrip("/") != ours.rstrip("/"):
+    if kubelet is not None and plain_path(kubelet.root) != plain_path(ours):
         yield Fault(
             f"kubelet's root is {kubelet.root} and the driver's --kubelet-root is {ours}, so neither finds the other",
             f"pass --kubelet-root {kubelet.root} and mount its folders",
@@ -84,9 +93,9 @@ def memory_manager_static(facts: Facts) -> Iterator[Fault]:
     kubelet = facts.kubelet
     if kubelet is not None and facts.options.pinning and kubelet.memory_manager == "Static":
         yield Fault(
-            f"kubelet's memory manager has the policy Static ({kubelet.config}), and binds the memory of Guaranteed "
-            "pods to NUMA nodes without regard to their claims",
-            f"set memoryManagerPolicy: None in {kubelet.config}, drain the node, remove "
+            f"kubelet's memory manager has the policy Static ({kubelet.memory_manager_place}), and binds the memory of "
+            "Guaranteed pods to NUMA nodes without regard to their claims",
+            f"set memoryManagerPolicy: None in {_configured(kubelet)}, drain the node, remove "
             f"{kubelet.root}/memory_manager_state and restart kubelet",
         )
 
@@ -222,9 +231,9 @@ def second_driver(facts: Facts) -> Iterator[Fault]:
 def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
     """The process that serves the name is not this driver's installation."""
     for driver in facts.options.drivers:
-        folder = f"{facts.options.kubelet_root.rstrip('/')}/plugins/{driver}/"
+        folder = f"{plain_path(facts.options.kubelet_root)}/plugins/{driver}/"
         for endpoint in _endpoints(facts, driver):
-            if endpoint.answers and endpoint.endpoint and not endpoint.endpoint.startswith(folder):
+            if endpoint.answers and endpoint.endpoint and not plain_path(endpoint.endpoint).startswith(folder):
                 yield Fault(
                     f"{driver} at {endpoint.path} serves claims at {endpoint.endpoint}, outside {folder}",
                     "stop that driver, or pass the --kubelet-root that it uses",

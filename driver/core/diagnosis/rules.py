@@ -64,6 +64,7 @@ RULES: Final = (
     Rule("cdi-conflict", _STOPS, system.cdi_conflict),
     Rule("cdi-invalid", _WARNS, system.cdi_invalid),
     Rule("runtime-config-invalid", _STOPS, runtime.config_unparsed),
+    Rule("cri-off", _STOPS, runtime.cri_off),
     Rule("nri-off", _STOPS, runtime.nri_off),
     Rule("nri-connections-off", _STOPS, runtime.nri_connections_off),
     Rule("nri-socket-differs", _STOPS, runtime.nri_socket_differs),
@@ -81,6 +82,7 @@ RULES: Final = (
     Rule("driver-pod-missing", _STOPS, cluster.driver_pod_missing),
     Rule("dra-api-missing", _STOPS, cluster.dra_api_missing),
     Rule("kubelet-too-old", _STOPS, cluster.kubelet_too_old),
+    Rule("kubelet-hangs", _STOPS, cluster.kubelet_hangs),
     Rule("node-missing", _STOPS, cluster.node_missing),
     Rule("rbac-missing", _STOPS, cluster.rbac_missing),
     Rule("feature-gate-off", _STOPS, cluster.feature_gate_off),
@@ -100,7 +102,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
 def _findings(facts: Facts) -> Iterator[Finding]:
     for rule in RULES:
         for fault in rule.look(facts):
-            yield Finding(rule.code, rule.severity, fault)
+            yield Finding(rule.code, fault.severity or rule.severity, fault)
     for problem in facts.options.problems:
         severity = Severity.STOPS if problem.stops else Severity.WARNS
         yield Finding(problem.code, severity, Fault(problem.what, problem.fix))

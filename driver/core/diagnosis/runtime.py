@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,7 +12,7 @@ from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, PathSta
 _SETTERS: Final = ("balloons", "topology-aware", "dra-driver-cpu", "template-cpuset")
 _CONTAINERD: Final = "containerd"
 # The first versions whose NRI has a validator, and the oldest that can serve DRA at all.
-_VALIDATOR: Final = {_CONTAINERD: (2, 2), "CRI-O": (1, 34)}
+_VALIDATOR: Final = {_CONTAINERD: (2, 2), "CRI-O": (1, 35)}
 _OLDEST: Final = {_CONTAINERD: (1, 7), "CRI-O": (1, 28)}
 _SHORT: Final = 1.0
 # The annotation of the driver's own pod: deploy/daemonset.yaml.
@@ -57,15 +58,30 @@ def nri_off(facts: Facts) -> Iterator[Fault]:
     """NRI is off: no container is ever pinned."""
     runtime = _pinning(facts)
     if runtime is not None and runtime.nri is False and not nri_answers(facts.node):
-        key = (
-            f'disable = false under [plugins."io.containerd.nri.v1.nri"] in {runtime.config}'
-            if runtime.name == _CONTAINERD
-            else f"enable_nri = true under [crio.nri] in {runtime.config}"
-        )
+        if runtime.nri_disabled:
+            fix = (
+                f'take "{runtime.nri_disabled}" out of disabled_plugins in {runtime.config} and restart {runtime.name}'
+            )
+        else:
+            fix = f"set {_nri_on(runtime)} and restart {runtime.name}"
+        yield Fault(f"NRI is off in {_named(runtime)}, so no container is pinned to its claim's CPUs", fix)
+
+
+def cri_off(facts: Facts) -> Iterator[Fault]:
+    """Containerd's CRI plug-in is disabled, as in the configuration of Docker's package: kubelet cannot use it."""
+    runtime = _configured(facts)
+    if runtime is not None and runtime.cri_disabled:
         yield Fault(
-            f"NRI is off in {_named(runtime)}, so no container is pinned to its claim's CPUs",
-            f"set {key} and restart {runtime.name}",
+            f"{_named(runtime)} has no CRI, for disabled_plugins in {runtime.config} names {runtime.cri_disabled}, so "
+            "kubelet cannot start containers with it",
+            f'take "{runtime.cri_disabled}" out of disabled_plugins and restart {runtime.name}',
         )
+
+
+def _nri_on(runtime: RuntimeFacts) -> str:
+    if runtime.name == _CONTAINERD:
+        return f'disable = false under [plugins."io.containerd.nri.v1.nri"] in {runtime.config}'
+    return f"enable_nri = true under [crio.nri] in {runtime.config}"
 
 
 def hugetlb_controller_off(facts: Facts) -> Iterator[Fault]:
@@ -94,7 +110,12 @@ def nri_connections_off(facts: Facts) -> Iterator[Fault]:
 def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
     """The runtime's NRI socket is not the one that the driver dials."""
     runtime, dialled = _pinning(facts), facts.options.nri_socket
-    if runtime is not None and runtime.nri is not False and dialled and _plain(runtime.nri_socket) != _plain(dialled):
+    if (
+        runtime is not None
+        and runtime.nri is not False
+        and dialled
+        and plain_path(runtime.nri_socket) != plain_path(dialled)
+    ):
         yield Fault(
             f"{runtime.name} serves NRI at {runtime.nri_socket} and the driver dials {dialled}",
             f"pass --nri-socket {runtime.nri_socket} and mount its folder",
@@ -124,9 +145,14 @@ def cdi_off(facts: Facts) -> Iterator[Fault]:
 def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
     """The runtime does not read the directory that the driver writes."""
     runtime, written = _configured(facts), facts.options.cdi_dir
-    if runtime is not None and runtime.cdi is not False and _plain(written) not in map(_plain, runtime.cdi_dirs):
+    if (
+        runtime is not None
+        and runtime.cdi is not False
+        and plain_path(written) not in map(plain_path, runtime.cdi_dirs)
+    ):
         yield Fault(
-            f"the driver writes CDI specs to {written}, and {runtime.name} reads {', '.join(runtime.cdi_dirs)}",
+            f"the driver writes CDI specs to {written}, and {runtime.name} reads "
+            f"{', '.join(runtime.cdi_dirs) or 'none'}",
             f"pass --cdi-dir with one of these, or add {written} to cdi_spec_dirs in {runtime.config}",
         )
 
@@ -201,7 +227,8 @@ def other_nri_plugin(facts: Facts) -> Iterator[Fault]:
             )
 
 
-def _plain(path: str) -> str:
+def plain_path(path: str) -> str:
+    """Return a path without what does not change it: `.`, doubled slashes, a scheme, and /var/run for /run."""
+    path = posixpath.normpath("/" + path.removeprefix("unix://").lstrip("/"))
     # /var/run is a link to /run everywhere.
-    path = path.removeprefix("unix://").rstrip("/")
     return "/run" + path.removeprefix("/var/run") if path.startswith("/var/run/") else path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.core.diagnosis.facts import Facts, Fault
+from dranode.driver.core.diagnosis.facts import Facts, Fault, Severity
 from dranode.driver.core.diagnosis.system_facts import SystemFacts, Volume
 
 _MIB: Final = 1 << 20
@@ -104,11 +104,14 @@ def unknown_variable(facts: Facts) -> Iterator[Fault]:
 
 
 def cdi_conflict(facts: Facts) -> Iterator[Fault]:
-    """Two CDI files define one device: a runtime resolves neither."""
+    """Two CDI files define one device: a runtime resolves neither. Of another vendor's device it warns."""
     for device, files in _system(facts).conflicts:
+        kind = device.partition("=")[0]
+        ours = kind in facts.options.cdi_kinds or kind.partition("/")[0] in facts.options.drivers
         yield Fault(
             f"the CDI device {device} is defined by {' and '.join(files)}, so a runtime resolves neither",
             "remove the file that is left over, or have one of the two drivers use another kind",
+            None if ours else Severity.WARNS,
         )
 
 

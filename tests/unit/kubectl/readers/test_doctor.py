@@ -33,8 +33,11 @@ from tests.fakes.doctor import (
     options,
     server_of,
 )
+from tests.fakes.doctor_seeds import conflict, conflict_of_ours, crio
 from tests.fakes.gpu_machines import mi300x
 from tests.fakes.machine import write_machine
+
+VECTORS = Path(__file__).parents[3] / "vectors" / "kubelet"
 
 
 def test_a_kubelet_root_that_is_too_deep_for_sockets_is_reported(node: FakeNode) -> None:
@@ -233,3 +236,95 @@ def test_relative_paths_are_of_the_working_directory_as_with_serve(
         f"there is no folder {tmp_path}/kubelet/plugins_registry",
         f"there is no socket {tmp_path}/kubelet/pod-resources/kubelet.sock",
     ]
+
+
+def test_a_cdi_conflict_of_another_vendor_stops_nothing_of_ours(node: FakeNode) -> None:
+    conflict(node)
+    assert [(each.code, each.severity) for each in diagnosed(node)] == [("cdi-conflict", Severity.WARNS)]
+
+
+def test_a_cdi_conflict_of_ours_stops(node: FakeNode) -> None:
+    conflict_of_ours(node)
+    assert [(each.code, each.severity) for each in diagnosed(node)] == [("cdi-conflict", Severity.STOPS)]
+
+
+@pytest.mark.parametrize(
+    ("version", "hangs"),
+    [
+        ("v1.34.0", True),
+        ("v1.34.1+k3s1", True),
+        ("v1.34.1-eks-113cf36", True),
+        ("v1.34.2", False),
+        ("v1.34.10", False),
+        ("v1.35.0", False),
+        ("v1.34", False),
+    ],
+)
+def test_a_kubelet_that_hangs_on_idle_plugins_is_named(node: FakeNode, version: str, *, hangs: bool) -> None:
+    server_of(node).nodes["worker"]["kubeletVersion"] = version
+    codes = [finding.code for finding in diagnosed(node)]
+    assert codes == (["kubelet-hangs"] if hangs else [])
+
+
+@pytest.mark.parametrize("state", sorted(VECTORS.glob("cpu_manager_state-*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("root", [KUBELET, "var/snap/microk8s/common/var/lib/kubelet", "var/lib/k0s/kubelet"])
+def test_a_static_cpu_manager_is_seen_where_kubelet_has_no_configuration_file(
+    node: FakeNode, state: Path, root: str
+) -> None:
+    # k3s and MicroK8s have kubelet in a process of their own name.
+    (node.folder / KUBELET / "config.yaml").unlink()
+    (node.folder / KUBELET / "cpu_manager_state").unlink()
+    node.options["kubelet_root"] = f"/{KUBELET}"
+    node.write(f"{root}/cpu_manager_state", state.read_text())
+    facts = node.facts()
+    finding = next(each for each in diagnose(facts) if each.code == "kubelet-cpu-manager-static")
+    assert f"(/{root}/cpu_manager_state)" in finding.fault.what
+    assert "kubelet-arg" in finding.fault.fix
+    assert any("kubelet's configuration" in sentence for sentence in facts.unseen)
+
+
+def test_a_static_memory_manager_is_seen_in_its_state(node: FakeNode) -> None:
+    node.write(f"{KUBELET}/memory_manager_state", '{"policyName":"Static","machineState":{},"checksum":1}')
+    (finding,) = diagnosed(node)
+    assert finding.code == "kubelet-memory-manager-static"
+    assert "memory_manager_state" in finding.fault.what
+
+
+def test_drop_in_files_in_folders_count_and_null_takes_a_value_back(node: FakeNode) -> None:
+    node.process(f"--config=/{KUBELET}/config.yaml", "--config-dir=/etc/kubelet.d")
+    node.write("etc/kubelet.d/10/a.conf", "cpuManagerPolicy: static\ntopologyManagerPolicy: restricted\n")
+    node.write("etc/kubelet.d/20.conf", "topologyManagerPolicy: null\n")
+    assert [finding.code for finding in diagnosed(node)] == ["kubelet-cpu-manager-static"]
+
+
+@pytest.mark.parametrize("flag", ["--cpu-manager-policy=static", "--cpu_manager_policy=static"])
+def test_kubelets_flags_may_have_underscores(node: FakeNode, flag: str) -> None:
+    node.process(f"--config=/{KUBELET}/config.yaml", flag)
+    assert [finding.code for finding in diagnosed(node)] == ["kubelet-cpu-manager-static"]
+
+
+def test_gates_are_read_as_go_reads_booleans(node: FakeNode) -> None:
+    node.process(f"--config=/{KUBELET}/config.yaml", "--feature-gates=DynamicResourceAllocation=1")
+    assert diagnosed(node) == ()
+    node.process(f"--config=/{KUBELET}/config.yaml", "--feature-gates=DynamicResourceAllocation=F")
+    assert [finding.code for finding in diagnosed(node)] == ["kubelet-gate-off"]
+
+
+def test_a_kubelet_root_is_compared_cleaned(node: FakeNode) -> None:
+    node.process("--root-dir=/var/lib/./kubelet/")
+    assert diagnosed(node) == ()
+
+
+def test_every_file_below_crios_folder_counts_whatever_its_suffix(node: FakeNode) -> None:
+    node.silence()
+    crio(node, "")
+    node.write("etc/crio/crio.conf.d/99-more/nri", "[crio.nri]\nenable_nri = false\n")
+    assert "nri-off" in [finding.code for finding in diagnosed(node)]
+
+
+def test_the_configuration_of_the_running_crio_is_read_rather_than_another(node: FakeNode) -> None:
+    node.silence()
+    crio(node, "")
+    node.runtime("crio", "--config-dir=/etc/other")
+    node.write("etc/other/nri.conf", "[crio.nri]\nenable_nri = false\n")
+    assert "nri-off" in [finding.code for finding in diagnosed(node)]
