@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
     from dranode.driver.core.claims.hardware_report import HardwareProblem, HardwareReadings
     from dranode.driver.core.claims.health import DeviceHealth, Health, Impairment
-    from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+    from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
     from dranode.driver.core.claims.hooks import Configures, Notes, Recovers, Tunes
     from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.layout import Box, Layout
@@ -90,6 +90,7 @@ __all__ = [
     "Health",
     "Held",
     "HeldClaim",
+    "HeldDevice",
     "HeldSnapshot",
     "Holding",
     "Hook",
@@ -161,7 +162,7 @@ _SEAM: Final = {
     "dranode.driver.core.claims.grant": ("AllocatedClaim", "AllocatedResult", "ClaimGrant", "Grant"),
     "dranode.driver.core.claims.hardware_report": ("HardwareProblem", "HardwareReadings"),
     "dranode.driver.core.claims.health": ("DeviceHealth", "Health", "Impairment"),
-    "dranode.driver.core.claims.held": ("ClaimRef", "Held", "Holding"),
+    "dranode.driver.core.claims.held": ("ClaimRef", "Held", "HeldDevice", "Holding"),
     "dranode.driver.core.claims.hooks": ("Configures", "Notes", "Recovers", "Tunes"),
     "dranode.driver.core.claims.inventory": ("Inventory",),
     "dranode.driver.core.claims.options": ("Option",),

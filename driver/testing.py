@@ -129,6 +129,12 @@ def _check_life(node: NodeClaims, device: Device, claim: ResourceClaim) -> None:
     ref = ClaimRef.of(claim)
     prepared = _prepared(node, claim)
     _must([one.device for one in prepared] == [device.name], f"grant() must answer for {device.name}, once")
+    sources = node.inventory.sources_of(device.name)
+    held = [each for record in node.records() for each in record.holding(node.plugin.sources).devices]
+    _must(
+        all(each.sources == sources for each in held),
+        f"sources() must say of a grant of {device.name} what Inventory.sources says of it: {_names(sources)}",
+    )
     _must(_prepared(node, claim) == prepared, f"a repeated Prepare of {device.name} must answer the same")
     failure = _unprepared(node, ref)
     _must(failure is None, f"Unprepare of {device.name} failed: {failure}")
@@ -314,6 +320,10 @@ def _prepared(node: NodeClaims, claim: ResourceClaim) -> tuple[PreparedDevice, .
             raise AssertionError(f"Prepare of {claim.metadata.name} failed: {reason}")
         case _:
             assert_never(answer)
+
+
+def _names(sources: Iterable[str]) -> str:
+    return ", ".join(sorted(sources))
 
 
 def _unprepared(node: NodeClaims, ref: ClaimRef) -> str | None:

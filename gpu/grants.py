@@ -8,6 +8,7 @@ Prepare, just before the CDI spec is written, and they are never stored, because
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, Cl
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.gpu.config import GPUMode, Settings, Strategy, Visibility, settings
 from dranode.gpu.environment import GPUMemory, environment
-from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
+from dranode.gpu.inventory import GPU, GPUInventory, GPUKind, named_source, overlap, source_of
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,9 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         vendor: `nvidia`, `amd`, `intel` or a PCI vendor.
         mode: what the GPU is for, which decides its device nodes.
         partition: the number of the partition; None for the whole GPU.
+        partition_mode: the mode of the GPU that the partition is a part of; None if that is not known. Records of
+            earlier versions lack it, and then it is empty.
+        parent: address of the physical function, for a virtual one. Records of earlier versions lack it.
         homes: the functions that `vfio` takes from their drivers.
     """
 
@@ -50,12 +54,23 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vendor: str
     mode: GPUMode = GPUMode.COMPUTE
     partition: int | None = None
+    partition_mode: str | None = ""
+    parent: str | None = None
     homes: tuple[Home, ...] = ()
 
     @classmethod
     def of(cls, grant: Grant) -> Intent | None:
         """Return the intent of a recorded grant; None for a grant that was recovered without one."""
         return None if grant.state is None else decode(cls, grant.state)
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of an `Intent` that say which GPU it is; another version may have others besides."""
+
+    address: str
+    partition: int | None = None
+    partition_mode: str | None = ""
+    parent: str | None = None
 
 
 class _Given(msgspec.Struct, frozen=True):
@@ -114,6 +129,8 @@ def _grant(chosen: _Given, given: Sequence[_Given]) -> Grant:
         vendor=chosen.gpu.vendor,
         mode=chosen.settings.mode,
         partition=chosen.gpu.partition,
+        partition_mode="" if chosen.gpu.partition is None else chosen.gpu.partition_mode,
+        parent=chosen.gpu.parent if chosen.gpu.kind is GPUKind.VF else None,
         homes=_homes(chosen.gpu) if takes else (),
     )
     peers = tuple(GPUMemory(peer.gpu, peer.memory) for peer in given if peer.request == chosen.request)
@@ -179,16 +196,42 @@ def _check_mode(claim: ClaimRef, chosen: _Given, inventory: GPUInventory) -> Non
         raise ClaimError(f"{chosen.where} of claim {claim} has mode vfio but {obstacle}; choose another mode or device")
 
 
+def gpu_sources(device: str, state: Any) -> frozenset[str] | None:
+    """Return what a granted GPU is made of, by the state of the grant or, where that is not known, by its name.
+
+    Raises:
+        DocumentError: the state is not this driver's.
+    """
+    if state is None:
+        source = named_source(device)
+        return None if source is None else frozenset((source,))
+    place = decode(_Place, state)
+    return frozenset((source_of(place.address, place.parent, place.partition, place.partition_mode),))
+
+
 def _check_family(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInventory) -> None:
-    """Refuse a GPU if another claim holds a part of it, or the reverse; the scheduler's counters usually do."""
-    for relative in sorted(inventory.family(chosen.gpu.name)):
-        holders = held.device_holders(relative)
+    """Refuse a GPU if another claim holds it, a part of it or what it is a part of, however GPUs are divided by now.
+
+    Several claims may have shares of one device. Whether a holder has a share or the whole was decided when it got it.
+    """
+    gpu, share = chosen.gpu, chosen.allocated.result.share_id is not None
+    for source in sorted(held.sources):
+        today = inventory.by_source.get(source)
+        same = today is not None and today.name == gpu.name
+        if not overlap(source if today is None else today.source, gpu.source):
+            continue
+        holders = held.holders((source,), whole=share and same)
         if holders:
             raise ClaimConflictError(
-                f'claim {claim} was allocated device "{chosen.gpu.name}", but claim {" and ".join(map(str, holders))} '
-                f'holds "{relative}" of the same GPU; it can be prepared once that one is unprepared',
+                f'claim {claim} was allocated device "{gpu.name}", but claim {" and ".join(map(str, holders))} '
+                f'holds "{_device_of(held, holders[0], source)}" of the same GPU; it can be prepared once that one is '
+                "unprepared",
                 frozenset(holder.uid for holder in holders),
             )
+
+
+def _device_of(held: Held, claim: ClaimRef, source: str) -> str:
+    return next(device.name for device in held.holdings[claim.uid].devices if device.of((source,)))
 
 
 def _check_parts(claim: ClaimRef, given: Sequence[_Given], inventory: GPUInventory) -> None:

@@ -25,6 +25,13 @@ ADDRESS: Final = re.compile(
 )
 
 
+_NAME: Final = re.compile(
+    r"gpu-(?P<domain>[0-9a-f]{4,8})-(?P<bus>[0-9a-f]{2})-(?P<slot>[0-9a-f]{2})-(?P<function>[0-7])"
+    r"(-p(?P<partition>[0-9]{1,3}))?",
+    re.ASCII,
+)
+
+
 class GPUKind(StrEnum):
     """The kinds of GPUs; also the values of the attribute `type`."""
 
@@ -101,6 +108,11 @@ class GPU(msgspec.Struct, frozen=True):
         return None if self.parent is None else device_name(self.parent)
 
     @property
+    def source(self) -> str:
+        """Return what it is made of, by names that tell divisions of a GPU apart: see `source_of`."""
+        return source_of(self.address, self.parent, self.partition, self.partition_mode)
+
+    @property
     def vendor(self) -> str:
         """Return `nvidia`, `amd`, `intel` or another PCI vendor (`0x1ed5`); `unknown` if it cannot be read."""
         if self.vendor_id is None:
@@ -132,6 +144,13 @@ class GPUInventory(msgspec.Struct, frozen=True, dict=True):
         return {gpu.name: gpu for gpu in self.gpus}
 
     @cached_property
+    def by_source(self) -> dict[str, GPU]:
+        """Return the GPUs by what they are made of, also by what claims of earlier versions say of them."""
+        parts = {gpu.source: gpu for gpu in self.gpus}
+        earlier = {source_of(gpu.address, None, gpu.partition, ""): gpu for gpu in self.gpus}
+        return {**earlier, **parts}
+
+    @cached_property
     def children(self) -> dict[str, tuple[GPU, ...]]:
         """Return the parts of every divided GPU, by its device name."""
         parts: dict[str, tuple[GPU, ...]] = {}
@@ -141,7 +160,7 @@ class GPUInventory(msgspec.Struct, frozen=True, dict=True):
         return parts
 
     def family(self, name: str) -> frozenset[str]:
-        """Return the devices that no other claim may hold beside `name`: its parent, or all its parts."""
+        """Return the devices that a claim may not have beside `name`: its parent, or all its parts."""
         gpu = self.by_name[name]
         related = {part.name for part in self.children.get(name, ())}
         if gpu.parent_name in self.children:
@@ -153,6 +172,32 @@ def device_name(address: str, partition: int | None = None) -> str:
     """Return the device name, a DNS label: `gpu-0000-17-00-0`, with `-p<n>` for a partition."""
     base = f"gpu-{address.replace(':', '-').replace('.', '-')}"
     return base if partition is None else f"{base}-p{partition}"
+
+
+def source_of(address: str, parent: str | None, partition: int | None, mode: str | None) -> str:
+    """Return what a GPU is made of, by a name that stays when GPUs are divided otherwise (`Plugin.sources`).
+
+    A whole GPU is its address. A part is `<address>/<division>/<part>`: a virtual function's division is `vf`, a
+    partition's is the GPU's mode, or `unknown`; the modes divide the same silicon differently.
+    """
+    if partition is not None:
+        return f"{address}/{'unknown' if mode is None else mode}/{partition}"
+    return address if parent is None else f"{parent}/vf/{address}"
+
+
+def overlap(first: str, second: str) -> bool:
+    """Return whether two sources have silicon in common: of one GPU all have, but two parts of one division."""
+    one, other = first.split("/"), second.split("/")
+    return one[0] == other[0] and not (len(one) == len(other) and one[1:2] == other[1:2] and one[2:] != other[2:])
+
+
+def named_source(device: str) -> str | None:
+    """Return what a device is made of, as far as its name says it; None if it is no name of this driver's."""
+    match = _NAME.fullmatch(device)
+    if match is None:
+        return None
+    address = f"{match['domain']}:{match['bus']}:{match['slot']}.{match['function']}"
+    return source_of(address, None, None if match["partition"] is None else int(match["partition"]), "")
 
 
 def sort_key(gpu: GPU) -> tuple[int, ...]:

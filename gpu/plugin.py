@@ -94,7 +94,12 @@ class GPUPlugin(Plugin, Configures):
             counters=counters(inventory),
             hardware=inventory,
             warnings=inventory.warnings,
+            sources={gpu.name: frozenset((gpu.source,)) for gpu in inventory.gpus},
         )
+
+    def sources(self, device: str, state: Any) -> frozenset[str] | None:
+        """Return which part of which GPU was granted, however that is divided by now."""
+        return grants.gpu_sources(device, state)
 
     def parse_config(self, config: Config) -> GPUConfig:
         """Decode a `GPUConfig`."""

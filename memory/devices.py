@@ -26,9 +26,10 @@ from dranode.driver import (
     NodeAllocatableResource,
     Quantity,
 )
+from dranode.memory.given import memory_sources
 from dranode.memory.machine import MachineMemory, MemoryNode
 from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions
-from dranode.memory.page_size import MIB, resource_name, short_name
+from dranode.memory.page_size import MIB, kind_name, resource_name, short_name
 
 SIZE: Final = "size"
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
@@ -72,12 +73,36 @@ class MemoryDevice(msgspec.Struct, frozen=True):
         """Return the numbers of its NUMA nodes."""
         return CPUSet(node.id for node in self.nodes)
 
+    @property
+    def sources(self) -> frozenset[str]:
+        """Return what it is made of (`Plugin.sources`)."""
+        return memory_sources(self.mems, self.page_size)
+
 
 class MemoryInventory(msgspec.Struct, frozen=True):
-    """The machine, and the devices that the driver makes of it."""
+    """The machine, and the devices that the driver makes of it.
+
+    Attributes:
+        machine: as it was read.
+        devices: those that are published.
+        sizes: the bytes that are handed out of each source (`memory_sources`), however devices are grouped.
+    """
 
     machine: MachineMemory
     devices: tuple[MemoryDevice, ...]
+    sizes: Mapping[str, int]
+
+
+def memory_inventory(machine: MachineMemory, options: MemoryOptions) -> MemoryInventory:
+    """Return the machine with its devices."""
+    sizes = {
+        source: _handed_out(node, size, options)
+        for node in machine.nodes
+        if node.cpus
+        for size in (ORDINARY, *machine.page_sizes)
+        for source in memory_sources(CPUSet((node.id,)), size)
+    }
+    return MemoryInventory(machine, memory_devices(machine, options), sizes)
 
 
 def memory_devices(machine: MachineMemory, options: MemoryOptions) -> tuple[MemoryDevice, ...]:
@@ -135,10 +160,9 @@ def _groups(machine: MachineMemory, group_by: MemoryGroupBy) -> Iterator[tuple[s
 
 
 def _device(group: str, size: int, nodes: tuple[MemoryNode, ...], options: MemoryOptions) -> MemoryDevice:
-    kind = f"hugepages-{short_name(size)}" if size else "memory"
     sockets = {node.socket for node in nodes}
     return MemoryDevice(
-        name=f"{kind}-{group}",
+        name=f"{kind_name(size)}-{group}",
         page_size=size,
         nodes=nodes,
         sizes={node.id: _handed_out(node, size, options) for node in nodes},

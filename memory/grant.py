@@ -1,8 +1,10 @@
 """The decision what memory a claim gets, from its allocation, what other claims hold, and the machine.
 
 An allocation says how many bytes of which device a claim gets; a device's memory is anonymous, so there is nothing to
-choose. The sum of what claims hold of a device never exceeds what the machine has of it. A result with admin access
-holds nothing, and its containers are held to nothing.
+choose. The sum of what claims hold of a device never exceeds what the machine has of it, whatever the device was called
+when they were prepared: a claim over several NUMA nodes counts against each group that has one of them, since nobody
+knows on which of them its memory lies. A result with admin access holds nothing, and its containers are held to
+nothing.
 """
 
 from __future__ import annotations
@@ -130,7 +132,7 @@ def _check_room(asked: Sequence[_Asked], sizes: Sequence[int], held: Held) -> No
     mine: Counter[str] = Counter()
     for each, size in zip(asked, sizes, strict=True):
         device = each.device
-        others = held.amount(device.name)
+        others = held.amount(device.sources)
         room = device.size - others - mine[device.name]
         if size <= room:
             mine[device.name] += size
@@ -141,7 +143,7 @@ def _check_room(asked: Sequence[_Asked], sizes: Sequence[int], held: Held) -> No
         )
         if size + mine[device.name] > device.size:
             raise ClaimError(f"{what}; delete the claim so that it is allocated anew")
-        holders = held.device_holders(device.name)
+        holders = held.holders(device.sources)
         raise ClaimConflictError(
             f"{what}; the rest is held by {' and '.join(map(str, holders))}", frozenset(one.uid for one in holders)
         )

@@ -35,6 +35,11 @@ def short_name(size: int) -> str:
     return f"{size}{_UNITS[unit]}"
 
 
+def kind_name(size: int) -> str:
+    """Return what devices of memory in pages of this size begin with: `memory`, or `hugepages-2m`; 0 is ordinary."""
+    return f"{_RESOURCE}{short_name(size)}" if size else "memory"
+
+
 def resource_name(size: int) -> str:
     """Return what Kubernetes calls pages of this size in requests and limits: `hugepages-2Mi`."""
     return f"{_RESOURCE}{Quantity.binary(size)}"

@@ -53,7 +53,7 @@ class MemoryPlugin(Plugin, Pins):
             UsageError: what is reserved does not exist.
         """
         from dranode.driver import Inventory
-        from dranode.memory.devices import MemoryInventory, memory_devices, memory_left_out, published_memory
+        from dranode.memory.devices import memory_inventory, memory_left_out, published_memory
         from dranode.memory.sysfs import read_memory
 
         machine = read_memory(self._root)
@@ -61,12 +61,20 @@ class MemoryPlugin(Plugin, Pins):
         if not self._checked:
             check_reserved_memory(self.options, machine)
             self._checked = True
-        devices = memory_devices(machine, self.options)
+        memory = memory_inventory(machine, self.options)
         return Inventory(
-            devices=tuple(published_memory(device, self.options) for device in devices),
-            hardware=MemoryInventory(machine, devices),
+            devices=tuple(published_memory(device, self.options) for device in memory.devices),
+            hardware=memory,
             warnings=(*machine.warnings, *memory_left_out(machine, self.options)),
+            sources={device.name: device.sources for device in memory.devices},
         )
+
+    def sources(self, device: str, state: Any) -> frozenset[str] | None:
+        """Return the NUMA nodes that a grant's memory is of, with its page size, whatever devices were called then."""
+        del device
+        from dranode.memory.given import given_sources
+
+        return given_sources(state)
 
     def parse_config(self, config: Config) -> Any:
         """Decode a `MemoryConfig`."""

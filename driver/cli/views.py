@@ -69,7 +69,7 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
         drawn = layout.warnings if layout is not None else ()
         warnings += (f"{plugin.driver}: {each}" for each in inventory.warnings if each not in drawn)
         records = _records(plugin.driver, kubelet_root, unseen)
-        views.append(DriverView.of(plugin.driver, inventory, layout, records, by_amounts=plugin.by_amounts))
+        views.append(DriverView.of(plugin.driver, inventory, layout, records, plugin))
     for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}, unseen):
         unseen.append(f"the devices of {driver} are not known: no such driver is installed here")
         views.append(DriverView.of(driver, Inventory(()), None, _records(driver, kubelet_root, unseen)))

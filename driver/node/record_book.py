@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.claims.doubt import LOST_RECORD
-from dranode.driver.core.claims.held import Held, Holding
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.held import Held, HeldDevice, Holding
+from dranode.driver.core.claims.record import Record, Sources
 from dranode.driver.node.ledger_rows import Damaged
 
 
@@ -50,14 +50,14 @@ class Entry(msgspec.Struct, frozen=True):
         reason = self.damaged.reason if self.damaged is not None else "missing"
         return f"its row is damaged ({reason}) and no CDI spec says what it holds"
 
-    @property
-    def holding(self) -> Holding | None:
+    def holding(self, sources: Sources) -> Holding | None:
         """Return what the claim is known to hold; a damaged row may name more devices than the CDI spec."""
         if self.record is None:
             return None
-        holding = self.record.holding
-        devices = self.damaged.devices if self.damaged is not None else None
-        return replace(holding, devices=holding.devices.union(devices)) if devices else holding
+        holding = self.record.holding(sources)
+        named = (self.damaged.devices or ()) if self.damaged is not None else ()
+        more = tuple(HeldDevice(name, sources(name, None)) for name in named if name not in holding.names)
+        return replace(holding, devices=(*holding.devices, *more))
 
 
 class RecordBook:
@@ -71,8 +71,9 @@ class RecordBook:
         touched: the UIDs of the claims that have changed since a follower set this to nothing; None if any may have.
     """
 
-    def __init__(self) -> None:
-        """An empty book."""
+    def __init__(self, sources: Sources) -> None:
+        """An empty book, for a driver with these `Plugin.sources`."""
+        self._sources = sources
         self._entries: dict[str, Entry] = {}
         self.held = Held()
         self.unknown: dict[str, str] = {}
@@ -105,7 +106,7 @@ class RecordBook:
         self._touch(uid)
 
     def _index(self, entry: Entry) -> None:
-        holding, reason = entry.holding, entry.unknown
+        holding, reason = entry.holding(self._sources), entry.unknown
         if holding is not None:
             self.held.add(holding)
         if reason is not None:

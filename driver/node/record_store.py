@@ -48,7 +48,7 @@ class RecordStore:
 
     def __init__(self, plugin: Plugin, path: Path, specs: Specs) -> None:
         """Name the ledger; it is opened by the first `refresh`."""
-        self.book = RecordBook()
+        self.book = RecordBook(plugin.sources)
         self.recovery = LedgerRecovery(path)
         # The claims that were reported as having the same CPUs.
         self._overlaps: frozenset[tuple[ClaimRef, ...]] = frozenset()
@@ -241,7 +241,7 @@ class RecordStore:
 
     def reserve(self, record: Record) -> None:
         """Let later decisions of the same transaction see what was just decided; the commit follows, or a reload."""
-        self.book.held.add(record.holding)
+        self.book.held.add(record.holding(self._plugin.sources))
 
     def after_boot(self, boot_id: str) -> None:
         """Note the boot id; hardware that was configured under another one must be configured again.

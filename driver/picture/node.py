@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -14,7 +14,10 @@ from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.layout import Layout
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.record import Record, holdings
+
+if TYPE_CHECKING:
+    from dranode.driver.core.claims.plugin import Plugin
 
 # How drivers call the attribute, in any domain; `resource.kubernetes.io/numaNode` is the standard one.
 _NUMA_NAMES: Final = frozenset({"numa", "numaid", "numanode", "numanodeid"})
@@ -92,10 +95,13 @@ class DriverView(msgspec.Struct, frozen=True):
         inventory: Inventory,
         layout: Layout | None,
         records: Iterable[Record] | None,
-        *,
-        by_amounts: bool = False,
+        plugin: Plugin | None = None,
     ) -> DriverView:
-        """Return what a driver has, by what it found and what it has on record; None if that cannot be read."""
+        """Return what a driver has, by what it found and what it has on record; None if that cannot be read.
+
+        `plugin` is the driver, where it is installed here.
+        """
+        by_amounts = plugin is not None and plugin.by_amounts
         if records is None:
             return cls(driver, inventory, layout, holders_known=False, by_amounts=by_amounts)
         records = tuple(records)
@@ -104,8 +110,13 @@ class DriverView(msgspec.Struct, frozen=True):
             for record in records
         }
         others = {str(record.ref): tuple(str(each) for each in record.pods if not each.is_pod) for record in records}
-        holdings = tuple(record.holding for record in records)
-        return cls(driver, inventory, layout, holdings, pods, others, by_amounts=by_amounts)
+        held = holdings(records, plugin.sources if plugin is not None else _own_name)
+        return cls(driver, inventory, layout, held, pods, others, by_amounts=by_amounts)
+
+
+def _own_name(device: str, state: Any) -> frozenset[str]:
+    del state
+    return frozenset((device,))
 
 
 def node_picture(views: Iterable[DriverView]) -> NodePicture:
@@ -139,25 +150,29 @@ def numa_of(device: Device) -> int | None:
 def held_amounts(holding: Holding, view: DriverView) -> dict[str, dict[str, Quantity]]:
     """Return how much a claim holds of devices that are shared by amounts, by device and capacity, by its record.
 
-    Of a device with several capacities nobody can say which of them an amount is of.
+    Of a device with several capacities nobody can say which of them an amount is of. A claim on a device that had
+    another name counts against each that has some of its sources.
     """
     return {
-        device.name: {name.removeprefix(f"{view.driver}/"): Quantity.binary(holding.amounts[device.name])}
+        device.name: {name.removeprefix(f"{view.driver}/"): Quantity.binary(amount)}
         for device in view.inventory.devices
-        if device.name in holding.amounts and len(device.capacity) == 1
+        if len(device.capacity) == 1 and (amount := holding.amount(view.inventory.sources_of(device.name)))
         for name in device.capacity
     }
 
 
 def _placed(view: DriverView) -> Iterable[PlacedDevice]:
     for device in view.inventory.devices:
+        sources = view.inventory.sources_of(device.name)
         yield PlacedDevice(
             driver=view.driver,
             name=device.name,
             numa=numa_of(device),
             shared=bool(device.allow_multiple_allocations),
             taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in device.taints),
-            holders=tuple(sorted(str(each.claim) for each in view.holdings if device.name in each.devices)),
+            holders=tuple(
+                sorted(str(each.claim) for each in view.holdings if any(held.of(sources) for held in each.devices))
+            ),
             part=_part(device, view),
         )
 
@@ -166,4 +181,5 @@ def _part(device: Device, view: DriverView) -> str:
     sizes = [capacity.value for capacity in device.capacity.values()]
     if not view.by_amounts or not view.holders_known or len(sizes) != 1:
         return ""
-    return f"{Quantity.binary(sum(each.amounts.get(device.name, 0) for each in view.holdings))} of {sizes[0]}"
+    sources = view.inventory.sources_of(device.name)
+    return f"{Quantity.binary(sum(each.amount(sources) for each in view.holdings))} of {sizes[0]}"

@@ -120,7 +120,7 @@ def _claims(
                 if view.by_amounts:
                     # Several results of one device are several shares of an allocation; the record has their sum.
                     known.update(held_amounts(holding, view))
-                keys = (DeviceKey(view.driver, node, device) for device in sorted(holding.devices))
+                keys = (DeviceKey(view.driver, node, device) for device in sorted(holding.names | known.keys()))
                 mine += (DeviceShare(key, known.get(key.device, {})) for key in keys)
     for name, mine in shares.items():
         held = {node: cpus[name]} if name in cpus else {}

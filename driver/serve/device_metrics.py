@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from dranode.driver.core.api.resource import Device
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.held import Held, Holding
+from dranode.driver.core.claims.inventory import Inventory
 
 _LABELS: Final = ("driver", "device")
 _CLAIM_LABELS: Final = ("driver", "namespace", "resourceclaim_name", "resourceclaim_uid", "device")
@@ -25,23 +26,29 @@ DEVICE_FAMILIES: Final = (
 )
 
 
-def device_metrics(shared: Iterable[tuple[str, Iterable[Device], Iterable[Record]]]) -> Iterator[Metric]:
+def device_metrics(shared: Iterable[tuple[str, Inventory, Iterable[Holding]]]) -> Iterator[Metric]:
     """Yield the families that have samples.
 
+    A claim that was given a device of another name, with other options of the driver, counts against each device that
+    has some of its sources.
+
     Args:
-        shared: of each driver its name, its devices, and the claims on record, which share some of them by amounts.
+        shared: of each driver its name, its devices, and what claims hold of them, of some by amounts.
     """
     capacity, held, of_claim = (make() for make in DEVICE_FAMILIES)
-    for driver, devices, records in shared:
-        amounts: dict[str, int] = {}
-        for record in records:
-            for name, amount in record.amounts.items():
-                amounts[name] = amounts.get(name, 0) + amount
-                of_claim.add_metric((driver, record.namespace, record.name, record.uid, name), amount)
-        for device in devices:
+    for driver, inventory, holdings in shared:
+        claims = Held.of(holdings)
+        for holding in claims.holdings.values():
+            claim, amounts = holding.claim, Counter[str]()
+            for each in holding.devices:
+                amounts[each.name] += each.amount
+            for name, amount in amounts.items():
+                if amount:
+                    of_claim.add_metric((driver, claim.namespace, claim.name, claim.uid, name), amount)
+        for device in inventory.devices:
             # Of one with several capacities nobody can say which of them a claim's amount is of.
             sizes = [each.value.value for each in device.capacity.values()]
             if device.allow_multiple_allocations and len(sizes) == 1:
                 capacity.add_metric((driver, device.name), float(sizes[0]))
-                held.add_metric((driver, device.name), amounts.get(device.name, 0))
+                held.add_metric((driver, device.name), claims.amount(inventory.sources_of(device.name)))
     yield from (family for family in (capacity, held, of_claim) if family.samples)

@@ -16,14 +16,16 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from dranode.driver.core.claims.record import holdings
 from dranode.driver.serve.device_metrics import device_metrics
 from dranode.driver.serve.disturbance_metrics import disturbance_metrics
 from dranode.driver.serve.state_metrics import own_gauges, prefix_of, state_metrics
 from dranode.driver.serve.usage_metrics import usage_metrics
 
 if TYPE_CHECKING:
-    from dranode.driver.core.api.resource import Device
     from dranode.driver.core.claims.disturbance import Disturbance
+    from dranode.driver.core.claims.held import Holding
+    from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.claims.usage import ClaimsUsage
     from dranode.driver.serve.http import Page
@@ -160,12 +162,13 @@ class _States(Collector):
         yield from disturbance_metrics(_disturbed(drivers))
 
 
-def _shared(drivers: Iterable[DriverService]) -> Iterator[tuple[str, tuple[Device, ...], Iterable[Record]]]:
-    """Return the devices of drivers that count by amounts what claims hold of them, and these claims."""
+def _shared(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Inventory, Iterable[Holding]]]:
+    """Return the drivers that count by amounts what claims hold of their devices, with these and what claims hold."""
     for driver in drivers:
         known = driver.node.discovery.known
         if known is not None and driver.plugin.by_amounts:
-            yield driver.plugin.driver, known.devices, driver.node.store.book.records()
+            plugin = driver.plugin
+            yield plugin.driver, known, holdings(driver.node.store.book.records(), plugin.sources)
 
 
 def _disturbed(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Disturbance]]:

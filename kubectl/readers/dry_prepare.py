@@ -55,7 +55,7 @@ def dry_prepare(claim: ResourceClaim, contents: Contents, specs: Specs, plugin: 
         return DryAnswer(unseen=other)
     ref = ClaimRef.of(claim)
     records, blocked = _known(contents, lying, specs, plugin)
-    held = Held.of(holdings(record for record in records if record.uid != ref.uid))
+    held = Held.of(holdings((record for record in records if record.uid != ref.uid), plugin.sources))
     try:
         decide_claim(ref, claim, None, Circumstances(plugin, inventory, held, pool, blocked))
     except ClaimError as error:

@@ -26,7 +26,7 @@ def views_of(run: LocalRun) -> tuple[DriverView, ...]:
             service.node.inventory,
             service.plugin.layout(service.node.inventory),
             service.node.records(),
-            by_amounts=service.plugin.by_amounts,
+            service.plugin,
         )
         for driver, service in run.services.items()
     )

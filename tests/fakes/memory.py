@@ -10,10 +10,10 @@ from dranode.driver.core.api.resource import DeviceAllocationConfiguration, Devi
 from dranode.driver.core.api.resource import OpaqueDeviceConfiguration as Opaque
 from dranode.driver.core.claims.configs import Config, configs_for
 from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant
-from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.config import parse_memory_config
-from dranode.memory.devices import MemoryDevice, memory_devices
+from dranode.memory.devices import MemoryDevice, MemoryInventory, memory_devices, memory_inventory
 from dranode.memory.grant import grant_memory
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
@@ -54,6 +54,11 @@ def devices(description: str = TWO_NODES, options: MemoryOptions | None = None) 
     return memory_devices(read_memory(open_machine(description)), options or MemoryOptions())
 
 
+def inventory(description: str = TWO_NODES, options: MemoryOptions | None = None) -> MemoryInventory:
+    """A synthetic machine with its devices."""
+    return memory_inventory(read_memory(open_machine(description)), options or MemoryOptions())
+
+
 def result(device: str, size: str | None, request: str = "mem", **fields: Any) -> DeviceRequestAllocationResult:
     """An allocation result of the memory driver."""
     consumed = {} if size is None else {"size": Quantity(size)}
@@ -88,7 +93,10 @@ def _parsed(config: Config) -> Config:
 def holding(**amounts: Mapping[str, int]) -> Held:
     """What other claims hold: amounts by device, by the claim's name."""
     return Held.of(
-        Holding(ClaimRef("default", name, f"uid-{name}"), frozenset(held), amounts=dict(held))
+        Holding(
+            ClaimRef("default", name, f"uid-{name}"),
+            tuple(HeldDevice(device, amount=amount) for device, amount in held.items()),
+        )
         for name, held in amounts.items()
     )
 

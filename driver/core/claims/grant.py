@@ -45,7 +45,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         held: the CPUs of this request that no other claim gets, where `cpus` is not None. Both are cpu-lists in JSON.
         with_pool: whether containers with this grant run on the shared pool besides, whatever that is at the moment.
         amount: how much the claim holds of a device that several claims share, in the driver's own unit; `Held.amount`
-            adds it up. 0 where the driver counts nothing.
+            adds it up by `Plugin.sources`. 0 where the driver counts nothing.
     """
 
     request: str

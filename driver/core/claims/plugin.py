@@ -67,13 +67,29 @@ class Plugin(ABC):
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Decide what the claim is given: a function of its arguments alone, called again after a crash.
 
-        `held` is what all other claims hold; configurations have been through `parse_config`. Devices that other claims
-        hold are refused by the framework unless they may be allocated several times or the result has admin access.
+        `held` is what all other claims hold; configurations have been through `parse_config`. What another claim holds
+        whole is refused by the framework, and so is a whole device of which others hold some; admin access is not.
 
         Raises:
             ClaimConflictError: what the claim needs is held by other claims.
             ClaimError: the claim cannot be prepared as it is.
         """
+
+    def sources(self, device: str, state: Any) -> frozenset[str] | None:  # noqa: ARG002 - subclasses use it
+        """Return what a device that was granted is made of, by names that no option of the driver changes.
+
+        For drivers whose devices have other names with other options: a claim that was granted one keeps it, so what
+        other claims get is decided by sources, not by names. `Inventory.sources` has those of devices that are
+        published. By default a device is its own source.
+
+        Args:
+            device: the name that it had.
+            state: its `Grant.state`, perhaps of another version; None if it is not known.
+
+        Returns:
+            The sources; None if they cannot be told, which stands for all.
+        """
+        return frozenset((device,))
 
     def parse_config(self, config: Config) -> Any:
         """Decode opaque parameters; `grant` finds what this returns in `Config.parameters`.

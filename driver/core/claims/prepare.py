@@ -157,7 +157,7 @@ def refused_beforehand(
 
 
 def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> None:
-    mine: set[str] = set()
+    mine: dict[str, bool] = {}
     for result in (each.result for each in claim.results):
         device = inventory.device(result.device)
         if device is None:
@@ -165,21 +165,24 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
                 f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
                 f'"{result.pool}", which this node does not have; delete the claim so that it is allocated anew'
             )
-        if result.admin_access or device.allow_multiple_allocations:
+        if result.admin_access:
             continue
-        holders = held.device_holders(result.device)
+        # What was granted decides: the device may have been offered otherwise when a holder got it.
+        share = bool(device.allow_multiple_allocations and (result.share_id or result.consumed_capacity))
+        holders = held.holders(inventory.sources_of(result.device), whole=share)
         if holders:
             raise ClaimConflictError(
-                f'claim {claim.ref} was allocated device "{result.device}", which claim '
-                f"{' and '.join(map(str, holders))} still holds; it can be prepared once that one is unprepared",
+                f'claim {claim.ref} was allocated {"a share of " if share else ""}device "{result.device}", which '
+                f"claim {' and '.join(map(str, holders))} still holds{' whole' if share else ''}; it can be prepared "
+                "once that one is unprepared",
                 frozenset(holder.uid for holder in holders),
             )
-        if result.device in mine:
+        if result.device in mine and not (share and mine[result.device]):
             raise ClaimError(
                 f'claim {claim.ref} was allocated device "{result.device}" twice, which cannot be shared; delete the '
                 "claim so that it is allocated anew"
             )
-        mine.add(result.device)
+        mine[result.device] = share
 
 
 def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory: Inventory, plugin: Plugin) -> Record:

@@ -124,7 +124,7 @@ def _devices(record: Record, attested: Attestation, plugin: Plugin) -> frozenset
 def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
     """One sentence for every unfinished record whose CPUs another claim has as well; no third one gets them."""
     for record in records:
-        for other, cpus in held.cpu_holders(record.holding.cpus).items():
+        for other, cpus in held.cpu_holders(record.held).items():
             if other.uid != record.uid:
                 yield (
                     f"claims {record.ref} and {other} were both given CPUs {cpus} before this driver started; "

@@ -7,9 +7,9 @@ A claim's spec can carry a copy of its record, from which a ledger that is lost 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,11 +22,14 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.configs import main_request
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef, Holding
+from dranode.driver.core.claims.held import ClaimRef, HeldDevice, Holding
 
 # With a driver's and a request's name of 63 characters a file's name stays below the kernel's 255.
 MAX_UID: Final = 100
 COPY: Final = "DRANODE_RECORD="
+
+Sources = Callable[[str, Any], frozenset[str] | None]
+"""`Plugin.sources` of a driver."""
 
 
 class ClaimState(StrEnum):
@@ -84,10 +87,25 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The devices that the claim holds: without those of admin access."""
         return tuple(grant.device for grant in self.grants if not grant.admin)
 
-    @property
-    def holding(self) -> Holding:
-        """Return what the claim holds."""
-        return Holding(self.ref, frozenset(self.devices), self.held, self.amounts)
+    def holding(self, sources: Sources) -> Holding:
+        """Return what the claim holds, with `Plugin.sources` of its driver.
+
+        A result without a share has its device whole, unless amounts or CPUs say how much of it the claim has.
+        """
+        return Holding(
+            self.ref,
+            tuple(
+                HeldDevice(
+                    grant.device,
+                    _sources(sources, grant),
+                    grant.amount,
+                    whole=grant.share_id is None and not grant.amount and not self.held,
+                )
+                for grant in self.grants
+                if not grant.admin
+            ),
+            self.held,
+        )
 
     @property
     def amounts(self) -> dict[str, int]:
@@ -251,6 +269,13 @@ def prepared_devices(kind: str, record: Record, mounting: Container[str]) -> tup
     )
 
 
-def holdings(records: Iterable[Record]) -> tuple[Holding, ...]:
-    """Return what all the records hold."""
-    return tuple(record.holding for record in records)
+def holdings(records: Iterable[Record], sources: Sources) -> tuple[Holding, ...]:
+    """Return what all the records hold, with `Plugin.sources` of their driver."""
+    return tuple(record.holding(sources) for record in records)
+
+
+def _sources(sources: Sources, grant: Grant) -> frozenset[str] | None:
+    try:
+        return sources(grant.device, grant.state)
+    except Exception:  # noqa: BLE001 - a state that another version wrote: what it is made of is not known
+        return None

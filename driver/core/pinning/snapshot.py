@@ -274,10 +274,11 @@ class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
     def shared(self) -> CPUSet:
         """Return the CPUs of containers without a claim; only the reserved ones, or none, if claims hold all others.
 
-        While records cannot be read, it is the reserved CPUs alone, which no claim can hold.
+        While records cannot be read, it is the reserved CPUs alone, which no claim gets; one that was prepared with
+        other options may hold some.
         """
         if self.unread is not None and self.unread.blind:
-            return self.reserved & self.online
+            return (self.reserved & self.online) - self.held
         free = self.online - self.held
         return (free - self.reserved) or free
 

@@ -7,10 +7,10 @@ from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceRequestAllocationResult
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.gpu.config import parse_gpu_config
-from dranode.gpu.grants import Home, Intent, grant_gpus
-from dranode.gpu.inventory import GPUInventory
+from dranode.gpu.grants import Home, Intent, gpu_sources, grant_gpus
+from dranode.gpu.inventory import GPUInventory, GPUKind
 from dranode.gpu.scan import scan
 from tests.fakes.gpu import DEVICES, Machine
 from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x
@@ -39,6 +39,11 @@ def give(
     inventory = machine if isinstance(machine, GPUInventory) else scan(machine.root())
     claim = AllocatedClaim(MINE, tuple(AllocatedResult(each, configs) for each in results))
     return grant_gpus(claim, held or Held(), inventory)
+
+
+def holds(device: str, state: Any = None, *, whole: bool = True) -> Held:
+    """What another claim holds, by the name of the device or, where it is given, by the state of its grant."""
+    return Held.of((Holding(OTHER, (HeldDevice(device, gpu_sources(device, state), whole=whole),)),))
 
 
 def refusal(
@@ -123,14 +128,14 @@ def test_graphics_asks_for_all_of_nvidias_capabilities() -> None:
 
 
 def test_admin_access_is_marked_and_holds_nothing() -> None:
-    held = Held.of((Holding(OTHER, frozenset({FIRST})),))
+    held = holds(FIRST)
     (one,) = give(hgx(), result(FIRST, admin_access=True), held=held).grants
     assert one.admin
     assert "DRA_ADMIN_ACCESS=true" in env(one)
 
 
 def test_admin_access_to_a_part_stands_beside_the_holder_of_the_whole() -> None:
-    held = Held.of((Holding(OTHER, frozenset({"gpu-0000-4d-00-0"})),))
+    held = holds("gpu-0000-4d-00-0")
     (one,) = give(flex(), result("gpu-0000-4d-00-1", admin_access=True), held=held).grants
     assert one.admin
 
@@ -141,21 +146,21 @@ def test_admin_access_never_takes_a_gpu_from_its_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "holds"),
+    ("asked", "other"),
     [("gpu-0000-4d-00-0", "gpu-0000-4d-00-3"), ("gpu-0000-4d-00-3", "gpu-0000-4d-00-0")],
 )
-def test_a_gpu_and_its_parts_are_never_both_given_and_both_claims_are_named(asked: str, holds: str) -> None:
+def test_a_gpu_and_its_parts_are_never_both_given_and_both_claims_are_named(asked: str, other: str) -> None:
     with pytest.raises(ClaimConflictError) as caught:
-        give(flex(), result(asked), held=Held.of((Holding(OTHER, frozenset({holds})),)))
+        give(flex(), result(asked), held=holds(other))
     assert str(caught.value) == (
-        f'claim default/mine was allocated device "{asked}", but claim team/other holds "{holds}" of the same GPU; '
+        f'claim default/mine was allocated device "{asked}", but claim team/other holds "{other}" of the same GPU; '
         "it can be prepared once that one is unprepared"
     )
     assert caught.value.holders == frozenset({"uid-other"})
 
 
 def test_two_parts_of_one_gpu_go_to_two_claims() -> None:
-    held = Held.of((Holding(OTHER, frozenset({"gpu-0000-4d-00-3"})),))
+    held = holds("gpu-0000-4d-00-3")
     assert len(give(flex(), result("gpu-0000-4d-00-4"), held=held).grants) == 1
 
 
@@ -249,3 +254,57 @@ def test_vfio_is_refused_for_what_is_not_a_function_of_its_own(
 def test_a_virtual_function_goes_to_a_virtual_machine_alone() -> None:
     (one,) = give(flex(), result("gpu-0000-4d-00-2"), configs=(config(mode="vfio"),)).grants
     assert meant(one).homes == (Home(address="0000:4d:00.2", driver="xe"),)
+
+
+WHOLE, PART = "gpu-0000-0c-00-0", "gpu-0000-0c-00-0-p3"
+
+
+def recorded(machine: Machine, device: str, **fields: Any) -> Any:
+    """The state that a grant of this device has on record."""
+    return give(machine, result(device, **fields)).grants[0].state
+
+
+def mode(machine: Machine, compute: str) -> Machine:
+    """An AMD GPU in another mode of partitions."""
+    machine.put(machine.root().resolve(f"{DEVICES}/0000:0c:00.0/current_compute_partition"), compute)
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("before", "device", "after", "asked"),
+    [
+        pytest.param(mi300x(gpus=1), PART, mi300x(gpus=1, parts=1), WHOLE, id="whole again"),
+        pytest.param(mi300x(gpus=1, parts=1), WHOLE, mi300x(gpus=1), PART, id="in parts now"),
+        pytest.param(
+            mi300x(gpus=1), PART, mode(mi300x(gpus=1, parts=2), "DPX"), "gpu-0000-0c-00-0-p0", id="in fewer parts now"
+        ),
+        pytest.param(flex(), "gpu-0000-4d-00-3", flex(vfs=0), "gpu-0000-4d-00-0", id="without virtual functions now"),
+        pytest.param(flex(vfs=0), "gpu-0000-4d-00-0", flex(), "gpu-0000-4d-00-3", id="with virtual functions now"),
+    ],
+)
+def test_a_gpu_that_is_divided_otherwise_now_is_not_given_beside_what_was_granted(
+    before: Machine, device: str, after: Machine, asked: str
+) -> None:
+    with pytest.raises(ClaimConflictError, match=f'team/other holds "{device}" of the same GPU'):
+        give(after, result(asked), held=holds(device, recorded(before, device)))
+
+
+def test_parts_of_the_same_division_go_to_different_claims() -> None:
+    state = recorded(mi300x(gpus=1), PART)
+    assert give(mi300x(gpus=1), result("gpu-0000-0c-00-0-p4"), held=holds(PART, state)).grants
+
+
+@pytest.mark.parametrize("machine", [mi300x(gpus=1), flex()])
+def test_records_of_versions_that_noted_no_division_count_as_parts_of_todays(machine: Machine) -> None:
+    first, second = [gpu for gpu in scan(machine.root()).gpus if gpu.kind is not GPUKind.GPU][:2]
+    state: dict[str, Any] = {"address": first.address, "vendor": first.vendor}
+    if first.partition is not None:
+        state["partition"] = first.partition
+    held = holds(first.name, state)
+    assert give(machine, result(second.name), held=held).grants
+    for asked in (first.name, first.parent_name or ""):
+        with pytest.raises(ClaimConflictError):
+            give(machine, result(asked), held=held)
+    with pytest.raises(ClaimConflictError):
+        give(machine, result(first.name, share_id="s"), held=held)
+    assert give(machine, result(first.name, share_id="s"), held=holds(first.name, state, whole=False)).grants

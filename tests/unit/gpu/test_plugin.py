@@ -267,7 +267,7 @@ def test_after_damage_to_the_ledger_shares_are_still_shared(
     node = nodes(GPUPlugin(machine.root(), shared=True))
     assert prepare(node, claim("b", "gpu-0000-1b-00-0", share="s-2"))[0].share_id == "s-2"
     assert prepare(node, asked)[0].share_id == "s-1"
-    assert {ref.name for ref in node.store.book.held.device_holders("gpu-0000-1b-00-0")} == {"a", "b"}
+    assert {ref.name for ref in node.store.book.held.holders({"0000:1b:00.0"})} == {"a", "b"}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -383,3 +383,61 @@ def test_the_machine_that_we_run_on_has_what_only_it_can_do() -> None:
     assert here._events is not None
     assert elsewhere._live is None
     assert elsewhere._events is None
+
+
+@pytest.mark.parametrize("fields", [{"sharing": {"strategy": "exclusive"}}, {}, {"mode": "graphics"}])
+@pytest.mark.parametrize("device", ["gpu-0000-0c-00-0", "gpu-0000-22-00-0-p2"])
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_a_gpu_that_was_given_whole_is_not_shared_because_the_option_says_so_now(
+    nodes: Any,
+    folder: Path,
+    device: str,
+    fields: dict[str, Any],
+    side_by_side: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    machine = mi300x(gpus=2) if device.endswith("p2") else mi300x(gpus=1, parts=1)
+    first, whole, share = nodes(GPUPlugin(machine.root())), claim("a", device, **fields), claim("b", device, share="s")
+    prepare(first, whole)
+    if side_by_side:
+        second = NodeClaims(
+            GPUPlugin(machine.root(), shared=True),
+            folder / "data",
+            folder / "cdi",
+            clock=itertools.count(step=10).__next__,
+        )
+        second.open()
+    else:
+        second = nodes(GPUPlugin(machine.root(), shared=True))
+    with pytest.raises(ClaimConflictError, match=f'"{device}", which claim default/a still holds whole') as caught:
+        prepare(second, share)
+    assert caught.value.holders == {"uid-a"}
+    assert prepare(second, whole)
+    assert second.unprepare((ref(whole),)) == {"uid-a": None}
+    assert prepare(second, share)
+    assert prepare(second, claim("c", device, share="t"))
+    # Nor is what was shared given whole, whatever the option says.
+    for driver in (GPUPlugin(machine.root(), shared=True), GPUPlugin(machine.root())):
+        with pytest.raises(ClaimConflictError):
+            prepare(nodes(driver), claim("d", device))
+    second.close()
+
+
+def test_a_gpu_of_a_virtual_machine_is_not_shared_because_the_option_says_so_now(nodes: Any) -> None:
+    machine = laptop()
+    prepare(nodes(GPUPlugin(Kernel(machine), live=Kernel(machine))), claim("vm", RTX, mode="vfio"))
+    node = nodes(GPUPlugin(Kernel(machine), live=Kernel(machine), shared=True))
+    with pytest.raises(ClaimConflictError, match="which claim default/vm still holds whole"):
+        prepare(node, claim("b", RTX, share="s"))
+    assert bound(machine) == "vfio-pci"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_after_damage_to_the_ledger_a_gpu_that_was_given_whole_is_still_not_shared(
+    damage: Callable[[Path], None], nodes: Any, folder: Path
+) -> None:
+    machine = hgx()
+    prepare(nodes(GPUPlugin(machine.root())), claim("a", "gpu-0000-1b-00-0"))
+    damage(folder)
+    node = nodes(GPUPlugin(machine.root(), shared=True))
+    with pytest.raises(ClaimConflictError):
+        prepare(node, claim("b", "gpu-0000-1b-00-0", share="s"))

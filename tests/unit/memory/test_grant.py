@@ -8,12 +8,10 @@ from dranode.driver.core.api.resource import DeviceAttribute, ResourceClaimConsu
 from dranode.driver.core.claims.record import ClaimState, record_of
 from dranode.memory.config import MemoryPolicy, MemorySharing
 from dranode.memory.description import memory_description
-from dranode.memory.devices import MemoryInventory
 from dranode.memory.given import GivenMemory
 from dranode.memory.health import memory_impairments
-from dranode.memory.machine import MachineMemory
 from dranode.memory.options import MemoryGroupBy, MemoryOptions
-from tests.fakes.memory import GIB, MIB, claim, config, devices, granted, holding, result
+from tests.fakes.memory import GIB, MIB, claim, config, devices, granted, holding, inventory, result
 
 MEMORY, HUGE = "memory-numa0", "hugepages-2m-numa1"
 
@@ -130,12 +128,10 @@ def test_claims_are_impaired_when_the_machine_has_less_than_they_hold() -> None:
     asked = claim([result(HUGE, "1Gi")])
     pods = (ResourceClaimConsumerReference(resource="pods", name="p", uid="u"),)
     record = record_of(asked, granted(asked), pods, ClaimState.COMPLETED)
-    assert record.holding.amounts == {HUGE: GIB}
+    assert record.amounts == {HUGE: GIB}
 
     def found(machine: str) -> list[str]:
-        return [
-            each.message for each in memory_impairments(MemoryInventory(MachineMemory(()), devices(machine)), [record])
-        ]
+        return [each.message for each in memory_impairments(inventory(machine), [record])]
 
     assert found("sockets=2,cores=4") == []
     (sentence,) = found("sockets=2,cores=4,hugepages2m=256")

@@ -44,7 +44,7 @@ def test_a_claim_that_comes_back_from_its_spec_is_not_completed_from_another_nod
     damage(tmp_path)
     again = opened(tmp_path, pool="node", in_use=lambda _: False)
     assert "this node's pool is" in str(prepare(again, in_pool(claim, "node-77"))["a"])
-    assert again.store.book.held.device_holders("lamp-0")
+    assert again.store.book.held.holders({"lamp-0"})
 
 
 def test_while_the_ledger_cannot_be_used_nothing_is_handed_out_and_the_file_stays(tmp_path: Path) -> None:

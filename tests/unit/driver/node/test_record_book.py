@@ -31,8 +31,12 @@ STATES = {
 }
 
 
+def own_name(device: str, _state: object) -> frozenset[str]:
+    return frozenset((device,))
+
+
 def changed(states: tuple[Entry | None, ...]) -> RecordBook:
-    book = RecordBook()
+    book = RecordBook(own_name)
     for entry in states:
         if entry is None:
             book.forget("a")
@@ -56,7 +60,7 @@ def read(book: RecordBook) -> dict[str, object]:
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(STATES, STATES)))
 def test_nothing_of_what_was_known_before_remains(before: str, after: str) -> None:
     entry = STATES[after]
-    fresh = RecordBook()
+    fresh = RecordBook(own_name)
     fresh.replace(() if entry is None else (entry,))
     assert read(changed((STATES[before], entry))) == read(fresh)
 
@@ -82,11 +86,11 @@ def test_what_is_known_of_a_claim(
     book = changed((STATES[state],))
     assert [bool(book.record("a")), bool(book.known_of(["a"])), "a" in book.unknown] == [on_record, known, unknown]
     holding = book.held.holdings.get("a")
-    assert (None if holding is None else set(holding.devices)) == devices
+    assert (None if holding is None else holding.names) == devices
 
 
 def test_a_follower_learns_which_claims_have_changed() -> None:
-    book = RecordBook()
+    book = RecordBook(own_name)
     assert book.touched is None
     book.touched = frozenset()
     book.enter(Entry("a", WHOLE))
@@ -108,7 +112,7 @@ def test_a_reader_of_another_thread_meets_the_old_entries_or_the_new_ones() -> N
     book.replace(entries())
     assert seen == [{"a"}, {"a"}]
     assert book.uids() == {"b", "c"}
-    assert book.held == Held.of(record.holding for record in book.records())
+    assert book.held == Held.of(record.holding(own_name) for record in book.records())
 
 
 def test_only_whole_rows_are_on_file() -> None:

@@ -5,7 +5,7 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceCapacity, DeviceTaint
-from dranode.driver.core.claims.held import ClaimRef, Holding
+from dranode.driver.core.claims.held import ClaimRef, HeldDevice, Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.layout import Box, Layout
 from dranode.driver.picture.node import DriverView, NodePicture, PlacedDevice, node_picture, numa_of
@@ -36,7 +36,7 @@ def test_a_driver_that_knows_the_boxes_gives_the_cpus_and_others_the_devices() -
     held = Holding(CLAIM, cpus=CPUSet((1,)))
     views = [
         DriverView("cpus.example.com", Inventory((Device(name="numa-0"),)), LAYOUT, (held,)),
-        DriverView("gpu.example.com", Inventory((gpu,)), None, (Holding(CLAIM, frozenset({"gpu-0"})),)),
+        DriverView("gpu.example.com", Inventory((gpu,)), None, (Holding(CLAIM, (HeldDevice("gpu-0"),)),)),
     ]
     device = PlacedDevice("gpu.example.com", "gpu-0", taints=("k=v:NoExecute",), holders=("ns/claim",))
     assert node_picture(views) == NodePicture(LAYOUT, {"ns/claim": CPUSet((1,))}, (device,))
@@ -52,8 +52,9 @@ def test_of_a_device_that_is_shared_by_amounts_the_part_is_said_that_claims_hold
     size = {"size": DeviceCapacity(value=Quantity("4Gi"))}
     memory = Inventory((Device(name="m-0", capacity=size), Device(name="m-1", capacity=size), Device(name="plain")))
     other = ClaimRef("ns", "other", "uid-2")
-    held = tuple(Holding(claim, frozenset({"m-0"}), amounts={"m-0": 512 << 20}) for claim in (CLAIM, other))
+    held = tuple(Holding(claim, (HeldDevice("m-0", amount=512 << 20),)) for claim in (CLAIM, other))
     view = DriverView("memory.example.com", memory, None, held, by_amounts=True)
     assert [device.part for device in node_picture([view]).devices] == ["1Gi of 4Gi", "0 of 4Gi", ""]
-    for unknown in (DriverView("d", memory, None, held), DriverView.of("d", memory, None, None, by_amounts=True)):
+    unread = DriverView("d", memory, holders_known=False, by_amounts=True)
+    for unknown in (DriverView("d", memory, None, held), DriverView.of("d", memory, None, None), unread):
         assert {device.part for device in node_picture([unknown]).devices} == {""}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device, DeviceCapacity
-from dranode.driver.core.claims.held import ClaimRef, Holding
+from dranode.driver.core.claims.held import ClaimRef, HeldDevice, Holding
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.layout import Box, Layout
 from dranode.driver.picture.fleet import DeviceKey, DeviceShare
@@ -24,7 +24,7 @@ def views(*holdings: Holding) -> list[DriverView]:
 
 
 def test_a_node_is_a_fleet_of_one_with_its_cpus_one_by_one() -> None:
-    held = views(Holding(CLAIM, cpus=CPUSet((1,))), Holding(CLAIM, frozenset({"gpu-0"})))
+    held = views(Holding(CLAIM, cpus=CPUSet((1,))), Holding(CLAIM, (HeldDevice("gpu-0"),)))
     picture = views_picture("Node n", "n", [("before", views()), ("after", held)])
     (node,) = picture.nodes
     assert (node.layout, [device.key for device in node.devices]) == (LAYOUT, [DeviceKey("gpus", "n", "gpu-0")])
@@ -38,14 +38,14 @@ def test_a_node_is_a_fleet_of_one_with_its_cpus_one_by_one() -> None:
 def test_how_much_a_claim_has_of_a_device_is_known_by_its_allocation() -> None:
     key = DeviceKey("gpus", "n", "gpu-0")
     shares = {"ns/claim": (DeviceShare(key, {"memory": Quantity("8Gi")}),)}
-    held = views(Holding(CLAIM, frozenset({"gpu-0"})))
+    held = views(Holding(CLAIM, (HeldDevice("gpu-0"),)))
     (claim,) = views_picture("Node n", "n", [("now", held)], shares=shares).moments[0].claims
     assert claim.shares == shares["ns/claim"]
 
 
 def test_how_much_a_claim_has_of_a_device_shared_by_amounts_is_known_by_its_record() -> None:
     memory = Device(name="m-0", capacity={"memory.example.com/size": DeviceCapacity(value=Quantity("4Gi"))})
-    half = Holding(CLAIM, frozenset({"m-0"}), amounts={"m-0": 2 << 30})
+    half = Holding(CLAIM, (HeldDevice("m-0", amount=2 << 30),))
     view = DriverView("memory.example.com", Inventory((memory,)), None, (half,), by_amounts=True)
     key = DeviceKey("memory.example.com", "n", "m-0")
     one_of_two = {"ns/claim": (DeviceShare(key, {"size": Quantity("1Gi")}),)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device, DeviceCapacity
 from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record, holdings
 from dranode.driver.serve.device_metrics import device_metrics
 
 
@@ -20,7 +21,8 @@ def record(name: str, **amounts: int) -> Record:
 
 
 def samples(devices: list[Device], *records: Record) -> dict[tuple[str, ...], float]:
-    families = device_metrics([("dra.example.com", devices, records)])
+    held = holdings(records, lambda device, _: frozenset((device,)))
+    families = device_metrics([("dra.example.com", Inventory(tuple(devices)), held)])
     return {
         (one.name, *filter(None, (one.labels.get("resourceclaim_name"), one.labels["device"]))): one.value
         for family in families

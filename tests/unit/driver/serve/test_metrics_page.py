@@ -14,9 +14,8 @@ from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device, DeviceCapacity
 from dranode.driver.core.claims import events
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.held import ClaimRef, HeldDevice, Holding
+from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.serve import metrics
 from dranode.driver.serve.device_metrics import device_metrics
 from dranode.driver.serve.disturbance_metrics import DISTURBANCE_FAMILIES
@@ -30,7 +29,7 @@ ROW = re.compile(
 )
 
 SHARED = Device(name="d", capacity={"size": DeviceCapacity(value=Quantity("1"))}, allow_multiple_allocations=True)
-HOLDS = Record(uid="u", namespace="ns", name="c", grants=(Grant(request="r", pool="node", device="d", amount=1),))
+HOLDS = Holding(ClaimRef("ns", "c", "u"), (HeldDevice("d", amount=1),))
 
 
 def listed() -> dict[str, tuple[str, tuple[str, ...], str]]:
@@ -64,7 +63,7 @@ def defined(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, tuple[str, 
         (one.name, one.type, one._labelnames, one.documentation)
         for one in (
             *(family() for family, _ in (*STATE_FAMILIES, *USAGE_FAMILIES, *DISTURBANCE_FAMILIES)),
-            *map(gauge, device_metrics([("d", [SHARED], [HOLDS])])),
+            *map(gauge, device_metrics([("d", Inventory((SHARED,)), [HOLDS])])),
         )
     ]
     return {

@@ -131,7 +131,7 @@ def test_claims_of_groups_and_of_this_driver_are_taken_over(device: str) -> None
 
 def test_overlapping_claims_are_named_and_stay_held_until_both_are_gone() -> None:
     records = (left("a", "0-3"), left("b", "2-5"))
-    held = Held.of(holdings(records))
+    held = Held.of(holdings(records, CPU.sources))
     assert any("claims with UID a and with UID b were both given CPUs 2-3" in each for each in overlaps(records, held))
     held.drop("a")
     assert held.cpus == CPUSet.parse("2-5")

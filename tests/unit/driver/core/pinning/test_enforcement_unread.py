@@ -137,6 +137,12 @@ def test_while_held_cpus_are_unknown_a_new_container_gets_reserved_cpus_or_is_re
         world.enforcer.create(NEW)
 
 
+def test_reserved_cpus_that_a_claim_was_given_before_they_were_reserved_stay_its_own(world: World) -> None:
+    early = HeldClaim(ClaimRef("default", "early", "early"), CPUSet((6,)), CPUSet((6,)))
+    world.node.now = replace(BLIND, reserved=CPUSet((6, 7)), claims={"early": early})
+    assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
+
+
 def test_a_container_with_an_unknown_claim_makes_the_held_cpus_unknown(world: World) -> None:
     world.enforcer.synchronize((EXCLUSIVE, SHARED))
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((2, 3, 6))
