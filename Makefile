@@ -85,7 +85,8 @@ interop: setup interop-packages
 	@INTEROP=v2.3.4 $(BIN)/python -m pytest -rs tests/interop
 
 interop-allocator: setup
-	@ALLOCATOR_SCENARIOS=$(or $(SCENARIOS),1000) $(BIN)/python -m pytest -rs tests/interop/test_allocator.py tests/interop/test_cel.py
+	@ALLOCATOR_SCENARIOS=$(or $(SCENARIOS),1000) $(BIN)/python -m pytest -rs tests/interop/test_allocator.py tests/interop/test_cel.py \
+		tests/interop/test_device_metadata.py
 
 interop-all: setup interop-packages
 	@INTEROP="v1.7.29 v2.0.7 v2.3.4 v2.4.2" $(BIN)/python -m pytest -rs tests/interop

@@ -1,9 +1,10 @@
 """A workload's device metadata (KEP-5304): one file a request, mounted into the containers that ask for it.
 
-A file may be a stream of JSON documents, the same object once in each version of the API. Ours has the latest version
-alone, as dra-driver-cpu's has, so that programs that know nothing of streams read it as well. A CDI device of the claim
-mounts it (`metadata_devices`). dra-driver-cpu and earlier versions have a CDI spec of its own for each request instead.
-Kubelet goes on asking for its device until the pods end that were given it.
+A file is a stream of JSON documents, the same object once in each version of the API, newest first. Readers take the
+first that they know: Kubernetes' Go package knows v1alpha1 alone in 1.36, and v1beta1 too since 1.37, with the same
+fields (k8s.io/dynamic-resource-allocation/devicemetadata, 0.36.0 to 0.38.0-alpha.0; 0.35 has none). A CDI device of the
+claim mounts the file (`metadata_devices`). dra-driver-cpu and earlier versions have a CDI spec of its own for each
+request instead. Kubelet goes on asking for its device until the pods end that were given it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 
 CONTAINER_FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 MAX_ATTRIBUTES: Final = 32
-_VERSION: Final = "metadata.resource.k8s.io/v1beta1"
+_VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 
 
 class RequestMetadata(msgspec.Struct, frozen=True):
@@ -135,14 +136,14 @@ def _text(driver: str, record: Record, inventory: Inventory, request: str) -> by
     for grant in record.grants:
         if main_request(grant.request) == request:
             requests.setdefault(grant.request, []).append(_device(driver, grant, inventory))
-    document = {
-        "apiVersion": _VERSION,
+    same = {
         "kind": "DeviceMetadata",
         "metadata": metadata,
         **named,
         "requests": [{"name": name, "devices": devices} for name, devices in requests.items()],
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    documents = (msgspec.json.encode({"apiVersion": version, **same}) for version in _VERSIONS)
+    return b"".join(msgspec.json.format(document, indent=2) + b"\n" for document in documents)
 
 
 def _device(driver: str, grant: Grant, inventory: Inventory) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,7 +251,7 @@ def test_a_claim_from_a_template_is_mounted_where_its_pod_looks(metadata: Device
     (spec,) = metadata.cdi.iterdir()
     (mount,) = read_spec(spec).devices[0].container_edits.mounts
     assert "/resourceclaimtemplates/lamp/r/" in mount.container_path
-    assert json.loads(Path(mount.host_path).read_text())["podClaimName"] == "lamp"
+    assert Path(mount.host_path).read_text().count('"podClaimName": "lamp"') == len(("v1beta1", "v1alpha1"))
 
 
 class OwnForm(Lamps, Recovers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,31 @@ def made(claim: Record) -> tuple[RequestMetadata, ...]:
     return device_metadata(DRIVER, "/data/metadata", claim, INVENTORY)
 
 
-def test_a_file_is_one_document_that_any_reader_of_json_takes() -> None:
+def documents(file: RequestMetadata) -> Iterator[dict[str, Any]]:
+    """The documents of the stream, as `json.Decoder` of Go reads them: one after the other."""
+    text, decoder = file.text.decode(), json.JSONDecoder()
+    while text:
+        document, end = decoder.raw_decode(text)
+        yield document
+        text = text[end:].lstrip()
+
+
+def read(file: RequestMetadata) -> dict[str, Any]:
+    """What a reader takes: the first document that it knows."""
+    return next(documents(file))
+
+
+def test_a_file_says_the_same_in_each_version_that_readers_know_newest_first() -> None:
+    (only,) = made(record(grant("r", "lamp-0"), pod_claim_name="lamp"))
+    newest, oldest = documents(only)
+    assert newest.pop("apiVersion") == "metadata.resource.k8s.io/v1beta1"
+    assert oldest.pop("apiVersion") == "metadata.resource.k8s.io/v1alpha1"
+    assert newest == oldest
+
+
+def test_a_file_names_claim_requests_and_devices_with_their_attributes() -> None:
     (only,) = made(record(grant("r", "lamp-0")))
-    assert json.loads(only.text) == {
+    assert read(only) == {
         "apiVersion": "metadata.resource.k8s.io/v1beta1",
         "kind": "DeviceMetadata",
         "metadata": {"name": "c", "namespace": "ns", "uid": UID, "generation": 1},
@@ -81,7 +104,7 @@ def test_the_only_request_is_that_of_every_container_with_the_claim_and_each_of_
 
 def test_a_claim_from_a_template_is_found_under_the_pods_name_for_it() -> None:
     (only,) = made(record(grant("r", "lamp-0"), name="pod-lamp-x7k2p", pod_claim_name="lamp"))
-    assert json.loads(only.text)["podClaimName"] == "lamp"
+    assert read(only)["podClaimName"] == "lamp"
     assert only.mount.container_path.endswith("/resourceclaimtemplates/lamp/r/lamps.example.com-metadata.json")
     assert only.mount.host_path == f"/data/metadata/{UID}_r"
 
@@ -89,7 +112,7 @@ def test_a_claim_from_a_template_is_found_under_the_pods_name_for_it() -> None:
 def test_a_request_has_one_file_and_names_the_alternative_that_was_taken() -> None:
     first, second = made(record(grant("a/big", "lamp-0"), grant("b", "lamp-1"), grant("a/big", "lamp-1")))
     assert [first.request, second.request] == ["a", "b"]
-    (request,) = json.loads(first.text)["requests"]
+    (request,) = read(first)["requests"]
     assert request["name"] == "a/big"
     assert [device["name"] for device in request["devices"]] == ["lamp-0", "lamp-1"]
     assert "attributes" not in request["devices"][1]
@@ -101,14 +124,14 @@ def test_what_was_granted_wins_over_what_was_published_and_is_never_left_out() -
     inventory = Inventory(devices=(Device(name="lamp-0", attributes={**many, "x": DeviceAttribute(int_=1)}),))
     claim = record(grant("r", "lamp-0", x=DeviceAttribute(int_=2), cpuset=DeviceAttribute(string="0-3")))
     (only,) = device_metadata(DRIVER, "/data", claim, inventory)
-    told = json.loads(only.text)["requests"][0]["devices"][0]["attributes"]
+    told = read(only)["requests"][0]["devices"][0]["attributes"]
     assert (told["x"], told["cpuset"]) == ({"int": 2}, {"string": "0-3"})
     assert len(told) == MAX_ATTRIBUTES
 
 
 def test_a_device_that_is_gone_is_still_named_with_what_was_granted() -> None:
     (only,) = made(record(grant("r", "gone", cpuset=DeviceAttribute(string="1"))))
-    (device,) = json.loads(only.text)["requests"][0]["devices"]
+    (device,) = read(only)["requests"][0]["devices"]
     assert (device["name"], device["attributes"]) == ("gone", {"cpuset": {"string": "1"}})
 
 
