@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,6 +104,11 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
     origin = store or Credentials(options["kubeconfig"])
     if isinstance(origin, Credentials):
         origin.check()
+        if origin.kubeconfig:
+            # A pod has none, and does without what reads one.
+            from dranode.driver.kube.kubeconfig import check_kubeconfig
+
+            check_kubeconfig(origin.kubeconfig)
     plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
     with contextlib.ExitStack() as stack:
         # The address is bound first, so that nothing starts if another process has it.
@@ -113,6 +118,7 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
         for listener in listeners:
             stack.callback(listener.release)
             stack.callback(listener.close)
+            stack.push(_undone_after_error(listener))
             listener.start()
         # A starting node waits for its driver, so the rest is loaded once the sockets listen.
         from dranode.driver.kubelet.podresources import PodResources
@@ -144,6 +150,16 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
         stop.wait()
     if stop.reason is not None:
         raise DranodeError(stop.reason)
+
+
+def _undone_after_error(listener: Listener) -> Callable[..., None]:
+    """Return what undoes a listener where the start of another one, or of what comes after, has failed."""
+
+    def leave(error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            listener.undo()
+
+    return leave
 
 
 def _listener(plugin: Plugin, node_name: str, kubelet_root: Path, options: Mapping[str, Any], fatal: Fatal) -> Listener:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from dranode.cdi.regular_file import read_given
-from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.driver.kube.exec_credentials import ExecCredentials, PairInPEM
 from dranode.driver.kube.kubeconfig_file import (
     ChosenContext,
@@ -42,6 +42,18 @@ def kubeconfig_context(path: str, context: str = "") -> ChosenContext:
         return chosen_context(path, context)
     except DocumentError as error:
         raise UnreachableError(f"{path} cannot be used: {error}") from error
+
+
+def check_kubeconfig(path: str, context: str = "") -> None:
+    """See that a kubeconfig can be read and names a server; the files and programs that it names may come later.
+
+    Raises:
+        UsageError: it cannot, or does not.
+    """
+    try:
+        _server_url(chosen_context(path, context).cluster.server)
+    except (DocumentError, ValueError) as error:
+        raise UsageError(f"the kubeconfig {path} cannot be used: {error}") from error
 
 
 def kubeconfig_server(path: str, context: str = "") -> Server:

@@ -6,6 +6,7 @@ them. The DRA socket is bound before the registration socket, so that kubelet ne
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Final
@@ -63,6 +64,7 @@ class Listener:
         self._server: grpc.Server | None = None
         self._threads: DaemonPool | None = None
         self._bound: list[Path] = []
+        self._made: tuple[Path, ...] = ()
 
     def start(self) -> None:
         """Make the driver's folder and listen; nothing happens if it listens already.
@@ -77,12 +79,12 @@ class Listener:
             self._claim_folder()
             self._listen()
         except BaseException:
-            self.close()
-            self.release()
+            self.undo()
             raise
 
     def _claim_folder(self) -> None:
         try:
+            self._made = tuple(folder for folder in (self.data, *self.data.parents) if not folder.exists())
             self.data.mkdir(mode=0o750, parents=True, exist_ok=True)
         except OSError as error:
             raise DranodeError(f"the driver's folder {self.data} cannot be made: {error.strerror}") from error
@@ -118,6 +120,17 @@ class Listener:
             self._threads = None
         while self._bound:
             unbind(self._bound.pop())
+
+    def undo(self) -> None:
+        """Close, and remove the folders that `start` made, as far as nothing else is in them."""
+        self.close()
+        if self._made and self._alone.is_mine:
+            # Whoever waits for the lock looks afterwards whether its file is still there.
+            self._alone.path.unlink(missing_ok=True)
+        self.release()
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def release(self) -> None:
         """Release the lock on the driver's folder, so that another process may serve from it."""

@@ -25,11 +25,20 @@ class FileLock:
         Raises:
             LedgerError: the file cannot be made, opened or locked.
         """
-        file = self._open()
-        if not self._locked(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB):
-            return False
-        self._file = file
-        return True
+        while True:
+            file = self._open()
+            if not self._locked(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return False
+            if os.fstat(file).st_nlink:
+                self._file = file
+                return True
+            # Its last holder has removed it meanwhile, and the next one makes another.
+            os.close(file)
+
+    @property
+    def is_mine(self) -> bool:
+        """Return whether this object holds the lock."""
+        return self._file is not None
 
     def is_held(self) -> bool:
         """Return whether any holder has the lock, this object included; concurrent callers do not see each other.

@@ -6,12 +6,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.process.locks import FileLock
+from tests.fakes.waiting import eventually
 
 
 def is_open(path: Path) -> bool:
@@ -49,3 +51,24 @@ def test_a_lock_that_another_one_has_is_seen_and_not_had(tmp_path: Path) -> None
         assert not ours.acquire(wait=False)
     assert ours.acquire(wait=False)
     ours.release()
+
+
+def test_a_lock_whose_file_its_holder_removes_is_taken_on_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "active.lock"
+    theirs, ours = FileLock(path), FileLock(path)
+    assert theirs.acquire()
+    waiting = threading.Thread(target=ours.acquire)
+    waiting.start()
+    # Theirs, and the one that is opened to wait.
+    eventually(lambda: len(open_files(path)) == 2)
+    path.unlink()
+    theirs.release()
+    waiting.join()
+    assert ours.is_mine
+    # A third one meets ours, and not a file that nobody else opens.
+    assert not FileLock(path).acquire(wait=False)
+    ours.release()
+
+
+def open_files(path: Path) -> list[str]:
+    return [link.name for link in Path("/proc/self/fd").iterdir() if os.path.realpath(link) == str(path)]

@@ -1,0 +1,95 @@
+"""A start that comes to nothing: its exit status, and that it leaves nothing behind, through the real program."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.kubeconfig import write_kubeconfig
+from tests.fakes.waiting import PATIENCE
+
+PROGRAM = Path(sys.executable).with_name("dranode")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="start-") as path:
+        yield Path(path)
+
+
+def serve(folder: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
+    place = ("--kubelet-root", folder / "kubelet", "--cdi-dir", folder / "cdi", "--machine", "cores=2")
+    rest = ("--nri-socket", "none", "--http-address", "none")
+    command = [PROGRAM, "serve", *place, *rest, *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def left(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"{", "is not YAML"),
+        (b"\x00\x01\xff", ""),
+        (b"", "no current-context is set"),
+        (b"- a\n- b\n", ""),
+        (b"clusters: 7", "clusters: expected"),
+        (b"current-context: missing", 'there is no context "missing"'),
+    ],
+)
+def test_a_kubeconfig_that_is_none_is_wrong_usage_and_no_folder_is_made(
+    folder: Path, content: bytes, sentence: str
+) -> None:
+    (folder / "kubeconfig").write_bytes(content)
+    done = serve(folder, "--kubeconfig", folder / "kubeconfig")
+    assert done.returncode == 2, done.stderr
+    assert f"the kubeconfig {folder / 'kubeconfig'} cannot be used: " in done.stderr
+    assert sentence in done.stderr
+    assert left(folder) == {"kubeconfig"}
+
+
+def test_a_kubelet_root_without_its_folders_is_left_as_it_was(folder: Path) -> None:
+    kubeconfig = write_kubeconfig(folder, 1, {})
+    done = serve(folder, "--kubeconfig", kubeconfig)
+    assert done.returncode == 1
+    assert "cannot be bound; its folder must exist" in done.stderr
+    assert left(folder) == {"kubeconfig"}
+    # As it is on a node: with the folder of plugins, and what others have in it.
+    (folder / "kubelet" / "plugins" / "other").mkdir(parents=True)
+    before = left(folder)
+    assert serve(folder, "--kubeconfig", kubeconfig).returncode == 1
+    assert serve(folder, "--kubeconfig", kubeconfig, "--pod-uid", "u").returncode == 1
+    assert left(folder) == before
+
+
+def test_of_several_drivers_that_cannot_all_start_none_leaves_a_folder(folder: Path) -> None:
+    registry = folder / "kubelet" / "plugins_registry"
+    registry.mkdir(parents=True)
+    # Somebody listens in the place of the second driver.
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(registry / "dra.memory-reg.sock"))
+        taken.listen()
+        before = left(folder)
+        (folder / "store").mkdir()
+        drivers = ("--driver", "cpu", "--driver", "memory")
+        done = serve(folder, "--store", folder / "store", *drivers)
+    assert done.returncode == 2, done.stderr
+    assert "another process listens on" in done.stderr
+    assert left(folder) == before | {"store"}
+
+
+def test_a_folder_that_holds_records_stays_when_a_start_fails(folder: Path) -> None:
+    data = folder / "kubelet" / "plugins" / "dra.cpu"
+    data.mkdir(parents=True)
+    (data / "ledger.db").write_bytes(b"")
+    assert serve(folder, "--kubeconfig", write_kubeconfig(folder, 1, {})).returncode == 1
+    assert (data / "ledger.db").exists()
