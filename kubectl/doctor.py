@@ -175,8 +175,8 @@ def _document(facts: Facts, findings: tuple[Finding, ...]) -> dict[str, Any]:
 
 
 def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     from dranode.driver.core.diagnosis.facts import Severity
 
@@ -187,11 +187,11 @@ def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
     grid.add_column(overflow="fold")
     for finding in findings:
         colour = "red" if finding.severity is Severity.STOPS else "yellow"
-        what = f"{escape(finding.fault.what)} [dim]({finding.code})[/]"
-        grid.add_row(f"[{colour}]{finding.severity.value}[/]", what)
-        grid.add_row("", escape(f"-> {finding.fault.fix}"))
+        what = Text.assemble(f"{finding.fault.what} ", (f"({finding.code})", "dim"))
+        grid.add_row(Text(finding.severity.value, style=colour), what)
+        grid.add_row("", Text(f"-> {finding.fault.fix}"))
     for sentence in facts.unseen:
-        grid.add_row("[dim]not seen[/]", f"[dim]{escape(sentence)}[/]")
+        grid.add_row(Text("not seen", style="dim"), Text(sentence, style="dim"))
     if grid.row_count:
         screen.print(grid)
     drivers = ", ".join(facts.options.drivers) or "no driver"

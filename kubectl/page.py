@@ -62,9 +62,9 @@ def _station(station: Station) -> dict[str, Any]:
 
 def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> None:
     """Print the page for people."""
-    from rich.markup import escape
     from rich.padding import Padding
     from rich.table import Table
+    from rich.text import Text
 
     from dranode.driver.cli.terminal import hanging
 
@@ -75,13 +75,13 @@ def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> N
         grid.add_column(width=_WORD)
         grid.add_column(overflow="fold")
         for station in way.stations:
-            code = f" [dim]({station.cause})[/]" if station.cause else ""
+            code = (f" ({station.cause})", "dim") if station.cause else ""
             style = _STYLES[station.passed]
-            grid.add_row(f"[{style}]{station.passed}[/]", f"{station.name}: {escape(station.what)}{code}")
+            grid.add_row(Text(station.passed, style=style), Text.assemble(f"{station.name}: {station.what}", code))
             for line in station.details:
-                grid.add_row("", escape(line))
+                grid.add_row("", Text(line))
             if station.fix:
-                grid.add_row("", escape(f"-> {station.fix}"))
+                grid.add_row("", Text(f"-> {station.fix}"))
         screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
     for sentence in unasked:
         screen.print(hanging("not seen", sentence, style="dim"))

@@ -132,16 +132,15 @@ def _bench(driver_command: Sequence[str], options: dict[str, Any]) -> Iterator[B
 
 
 def _draw_checks(checks: Sequence[Check]) -> None:
-    from rich.markup import escape
 
     table = columns("check", "level", "rule", "source")
     for check in checks:
-        table.add_row(check.id, str(check.level), escape(check.rule), escape(check.source))
+        table.add_row(check.id, str(check.level), check.rule, check.source)
     console().print(table)
 
 
 def _draw(outcomes: Sequence[CheckOutcome]) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     from dranode.sanity.check import Level
     from dranode.sanity.suite import Verdict
@@ -152,7 +151,7 @@ def _draw(outcomes: Sequence[CheckOutcome]) -> None:
         lax = outcome.check.level is Level.SHOULD
         colour = {Verdict.PASSED: "green", Verdict.SKIPPED: "dim"}.get(outcome.verdict, "yellow" if lax else "red")
         verdict = "not run" if outcome.verdict is Verdict.SKIPPED else str(outcome.verdict)
-        table.add_row(outcome.check.id, str(outcome.check.level), f"[{colour}]{verdict}[/]", escape(outcome.text))
+        table.add_row(outcome.check.id, str(outcome.check.level), Text(verdict, style=colour), outcome.text)
     screen.print(table)
     for outcome in outcomes:
         if outcome.verdict is Verdict.FAILED:

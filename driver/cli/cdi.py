@@ -50,7 +50,7 @@ def _answer(file: str) -> _Answer:
 
 
 def _draw(answers: list[_Answer]) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     table = columns("file", "loads", "why")
     for answer in answers:
@@ -58,7 +58,7 @@ def _draw(answers: list[_Answer]) -> None:
             ("no", "red") if answer.problems else ("not everywhere", "yellow") if answer.warnings else ("yes", "green")
         )
         reasons = "\n".join(map(printable, answer.problems or answer.warnings))
-        table.add_row(escape(printable(answer.file)), f"[{colour}]{loads}[/]", escape(reasons))
+        table.add_row(printable(answer.file), Text(loads, style=colour), reasons)
     console().print(table)
 
 

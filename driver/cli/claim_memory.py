@@ -134,12 +134,15 @@ def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, li
 
 def draw_memory(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Print of each claim, by its name, which memory its containers should have and have."""
+    from rich.text import Text
+
     table = columns("claim", "pod", "memory from nodes", "comes from", "huge pages", "may have", "")
     for name, verified in rows:
         if verified["unseen"]:
             table.add_row(name, *[""] * 5, UNSEEN)
         for each in verified["containers"]:
-            word = {True: "yes", False: "[red]NO", None: "not seen"}[each["ok"]]
+            words: dict[bool | None, str | Text] = {True: "yes", False: Text("NO", style="red"), None: "not seen"}
+            word = words[each["ok"]]
             expected, actual = each["expected"], each["found"]
             pages = (_amounts(expected["hugepages"]), _amounts(actual["hugepages"]))
             table.add_row(name, each["pod"], expected["nodes"] or "any", actual["nodes"] or "not seen", *pages, word)

@@ -80,6 +80,8 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _draw_verified(rows: list[dict[str, Any]]) -> None:
+    from rich.text import Text
+
     out = console()
     out.print()
     containers = columns("claim", "pod", "should run on", "runs on", "")
@@ -87,9 +89,8 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
     for row in (row for row in rows if "ok" in row.get("verify", {})):
         verified = row["verify"]
         for placed in verified["containers"]:
-            containers.add_row(
-                _name(row), placed["pod"], placed["expected"], placed["found"], "yes" if placed["ok"] else "[red]NO"
-            )
+            word = "yes" if placed["ok"] else Text("NO", style="red")
+            containers.add_row(_name(row), placed["pod"], placed["expected"], placed["found"], word)
         if verified["ok"] is None:
             containers.add_row(_name(row), "", row["cpus"] or "-", "", "no container of it can be looked into")
         for placed in verified["intruders"] or ():
@@ -104,13 +105,12 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
         draw_disturbances(disturbed)
     if not intruders:
         return
-    from rich.markup import escape
 
     processes = "process" if len(intruders) == 1 else "processes"
     out.print(f"\n{len(intruders)} {processes} without a claim may run on CPUs that a claim holds:")
     table = columns("pid", "name", "may run on", "threads that did last")
     for pid, (name, cpus, count) in sorted(intruders.items(), key=lambda each: (-(each[1][2] or 0), each[0]))[:_NAMED]:
-        table.add_row(str(pid), escape(name), cpus, "not seen" if count is None else str(count))
+        table.add_row(str(pid), name, cpus, "not seen" if count is None else str(count))
     out.print(table)
     if len(intruders) > _NAMED:
         out.print(f"and {len(intruders) - _NAMED} more (-o json names all)")

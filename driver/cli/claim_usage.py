@@ -146,13 +146,15 @@ def _idle_since_start(pods: list[dict[str, Any]], containers: list[dict[str, Any
 
 def draw_usage(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Print what each claim, by its name, used within the interval."""
+    from rich.text import Text
+
     table = columns("claim", "pod", "held", "used", "of held", "throttled", "waited", "pressure", "other nodes", "")
     idle = []
     for name, usage in rows:
         if usage["idle"]:
             idle.append(name)
         for pod in usage["pods"] or [None]:
-            table.add_row(name, *_cells(usage, pod), "[red]idle" if usage["idle"] else "")
+            table.add_row(name, *_cells(usage, pod), Text("idle", style="red") if usage["idle"] else "")
     out = console()
     out.print()
     out.print(table)

@@ -244,8 +244,7 @@ _HINTS = {
 
 
 def _draw(report: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
+    from dranode.driver.cli.terminal import columns
 
     screen = console()
     for row in report:
@@ -257,11 +256,12 @@ def _draw(report: list[dict[str, Any]]) -> None:
             if not row["settings"]:
                 screen.print(f"{row['driver']}: nothing is left{_OF_OURS if row['stranded'] is None else ''}")
             continue
-        table = Table("claim", "state", "containers", "", title=row["driver"], box=None, pad_edge=False)
+        table = columns("claim", "state", "containers", "")
+        table.title = row["driver"]
         for claim in row["claims"]:
             name = f"{claim['namespace']}/{claim['name']}" if claim["name"] else claim["uid"]
             hint = claim["error"] or _HINTS.get(claim["state"], "")
-            table.add_row(name, claim["state"], ", ".join(claim["users"] or ()), escape(hint))
+            table.add_row(name, claim["state"], ", ".join(claim["users"] or ()), hint)
         screen.print(table)
         for kept in row["stranded"] or ():
             whose = f" of pod {', '.join(kept['pods'])}" if kept["pods"] else ""

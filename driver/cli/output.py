@@ -48,7 +48,7 @@ def emit(document: Any, output: str) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that uses colours only on a terminal."""
+    """Return a console that uses colours only on a terminal, and prints texts to the letter, without markup."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -63,7 +63,7 @@ def console(*, stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     # Without a terminal rich assumes 80 columns and cuts tables; a file or a pipe has room.
-    return Harmless(file=stream, highlight=False, width=None if stream.isatty() else 120)
+    return Harmless(file=stream, highlight=False, markup=False, width=None if stream.isatty() else 120)
 
 
 class ProgressReporter(Protocol):

@@ -16,15 +16,13 @@ if TYPE_CHECKING:
 
 def show_slices(screen: Console, slices: Iterable[ResourceSlice], *, most: int | None = None) -> None:
     """Print the number of slices and devices, and a row for each of the first `most` devices."""
-    from rich.markup import escape
-
     slices = tuple(slices)
     devices = [(published.spec.driver, device) for published in slices for device in published.spec.devices]
     screen.print(f"{number_of(len(devices), 'device')} in {number_of(len(slices), 'ResourceSlice')}", style="bold")
     table = columns("driver", "device", "capacity", "attributes")
     for driver, device in devices[:most]:
         # Names of hardware may have brackets, which rich would read as markup.
-        table.add_row(driver, device.name, _capacities(device), escape(" ".join(_attributes(device))))
+        table.add_row(driver, device.name, _capacities(device), " ".join(_attributes(device)))
     for published in slices:
         for counters in published.spec.shared_counters:
             amounts = " ".join(f"{name} {counter.value}" for name, counter in counters.counters.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dranode.driver.core.api.sentence import printable
 
@@ -22,12 +22,20 @@ _GAP: Final = 2
 
 
 def columns(*names: str) -> Table:
-    """Return a table with names over its columns and without lines; it folds long texts and never cuts them."""
-    from rich.table import Table
+    """Return a table with names over its columns and without lines; it folds long texts and never cuts them.
 
-    table = Table(box=None, pad_edge=False)
+    A text stands there to the letter: what it has in square brackets is no markup. What is to have a style is a Text.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    class PlainTable(Table):
+        def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+            super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+    table = PlainTable(box=None, pad_edge=False)
     for name in names:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     return table
 
 

@@ -103,14 +103,14 @@ def _document(verdict: CheckResult) -> dict[str, Any]:
 
 
 def _draw(verdicts: list[CheckResult]) -> None:
-    from rich.markup import escape
+    from rich.text import Text
 
     screen = console()
     table = columns("file", "kind", "name", "valid", "counts")
     for verdict in verdicts:
         counts = ", ".join(f"{name}: {count}" for name, count in verdict.quota.items())
-        valid = "[red]no[/red]" if verdict.errors else "[green]yes[/green]"
-        table.add_row(*map(escape, (verdict.file, verdict.kind, verdict.name)), valid, escape(counts))
+        valid = Text("no", style="red") if verdict.errors else Text("yes", style="green")
+        table.add_row(verdict.file, verdict.kind, verdict.name, valid, counts)
     screen.print(table)
     for verdict in verdicts:
         if verdict.errors or verdict.warnings:
