@@ -8,11 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from dranode.driver.core.api.resource import AllocationResult, DeviceToleration, Node, NodeSelector
-from dranode.driver.core.diagnosis.live_objects import LiveNode, LiveNodeTaint, LivePodSpec
+from dranode.driver.core.diagnosis.live_objects import DaemonPodSpec, LiveNode, LiveNodeTaint, LivePodSpec
 from dranode.sim.allocator.nodeselector import selects
 
 _EXCLUDING: Final = frozenset(("NoSchedule", "NoExecute"))
+_DAEMON_TOLERATIONS: Final = tuple(
+    DeviceToleration(key=f"node.kubernetes.io/{key}", operator="Exists", effect=effect)
+    for effect, keys in (
+        ("NoExecute", ("not-ready", "unreachable")),
+        ("NoSchedule", ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
+    )
+    for key in keys
+)
+_NO_NETWORK: Final = DeviceToleration(
+    key="node.kubernetes.io/network-unavailable", operator="Exists", effect="NoSchedule"
+)
 _CORDON: Final = LiveNodeTaint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
@@ -21,7 +34,16 @@ def plain_node(node: LiveNode) -> Node:
     return Node(metadata=node.metadata, status=node.status)
 
 
-def excluded_by(node: LiveNode, spec: LivePodSpec) -> str:
+def daemon_excluded_by(node: LiveNode, spec: DaemonPodSpec) -> str:
+    """Return why a DaemonSet leaves a node out, in a sentence; empty if its controller makes a pod for it.
+
+    The controller has its pods tolerate the taints of a node's conditions (pkg/controller/daemon/util).
+    """
+    added = (*_DAEMON_TOLERATIONS, *((_NO_NETWORK,) if spec.host_network else ()))
+    return excluded_by(node, replace(spec, tolerations=(*spec.tolerations, *added)))
+
+
+def excluded_by(node: LiveNode, spec: LivePodSpec | DaemonPodSpec) -> str:
     """Return why a pod may not go to a node, in a sentence; empty if it may."""
     labels = node.metadata.labels
     for key, value in spec.node_selector.items():

@@ -33,6 +33,7 @@ KINDS: Final = (
     ResourceKind("", "nodes", "Node", namespaced=False),
     ResourceKind("", "pods", "Pod", namespaced=True),
     ResourceKind("", "namespaces", "Namespace", namespaced=False),
+    ResourceKind("apps", "daemonsets", "DaemonSet", namespaced=True),
 )
 
 

@@ -35,6 +35,7 @@ RESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "Service": (_CORE, "services"),
     "ReplicationController": (_CORE, "replicationcontrollers"),
     "ReplicaSet": ("/apis/apps/v1", "replicasets"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
     "StatefulSet": ("/apis/apps/v1", "statefulsets"),
     "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
     "ResourceSlice": ("", "resourceslices"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -95,8 +96,13 @@ def registry(options: ServeOptions) -> str:
     return f"{options.kubelet_root.rstrip('/')}/plugins_registry"
 
 
-def read_endpoints(host: NodeHost, options: ServeOptions) -> Iterator[Endpoint]:
+def read_endpoints(host: NodeHost, options: ServeOptions, clock: Callable[[], float] = time.time) -> Iterator[Endpoint]:
     """Yield the entries of kubelet's registry of plug-ins: DRA drivers that answer, and sockets without a server.
+
+    Args:
+        host: the node.
+        options: the options of `serve`.
+        clock: the time now, in seconds since the epoch, for how old sockets are.
 
     Raises:
         PermissionError: the registry, or a socket in it, may not be asked.
@@ -114,7 +120,14 @@ def read_endpoints(host: NodeHost, options: ServeOptions) -> Iterator[Endpoint]:
         if peer is None:
             yield Endpoint(path, living, _driver(name, options.drivers))
         elif peer.kind == "DRAPlugin":
-            yield Endpoint(path, answers=True, driver=peer.name, endpoint=peer.endpoint)
+            yield Endpoint(path, answers=True, driver=peer.name, endpoint=peer.endpoint, age=_age(place, clock))
+
+
+def _age(place: Path, clock: Callable[[], float]) -> float | None:
+    try:
+        return max(0.0, clock() - place.stat().st_mtime)
+    except OSError:
+        return None
 
 
 def _driver(name: str, drivers: Iterable[str]) -> str:

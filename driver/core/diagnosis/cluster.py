@@ -160,13 +160,44 @@ def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
         )
 
 
+def pods_unseen(facts: Facts) -> Iterator[Fault]:
+    """The account may not list pods, so nobody knows whether the driver runs there."""
+    reason = facts.cluster.pods_unseen if facts.cluster is not None else ""
+    if reason:
+        yield Fault(
+            f"whether the driver runs on node {facts.options.node} is not known: {reason}",
+            "kubectl apply -k deploy/reader, and bind the ClusterRole dranode-reader to this account",
+        )
+
+
+def driver_left_out(facts: Facts) -> Iterator[Fault]:
+    """No DaemonSet of the driver selects the node."""
+    reason = facts.cluster.left_out if facts.cluster is not None else ""
+    if reason:
+        yield Fault(
+            f"the driver is not to run on node {facts.options.node}: {reason}",
+            "if its pods are to have claims, correct nodeSelector, affinity or tolerations of the DaemonSet",
+        )
+
+
+def two_daemonsets(facts: Facts) -> Iterator[Fault]:
+    """Two DaemonSets run the driver on one node, where one is in the other's way for good."""
+    names = facts.cluster.daemonsets if facts.cluster is not None else ()
+    if len(names) > 1:
+        yield Fault(
+            f"the DaemonSets {' and '.join(names)} both run the driver on node {facts.options.node}",
+            "delete all but one: two are no rolling update, and stay",
+        )
+
+
 def no_slices(facts: Facts) -> Iterator[Fault]:
     """Nothing is published: nothing can be allocated on this node."""
-    slices = facts.cluster.slices if facts.cluster is not None else None
-    if slices is None or (facts.cluster is not None and facts.cluster.node is False):
+    cluster = facts.cluster
+    # Without a pod of the driver there are none, which is another rule's.
+    if cluster is None or cluster.slices is None or cluster.node is False or cluster.driver_pod:
         return
     for driver in facts.options.drivers:
-        if not any(one.driver == driver and one.devices for one in slices):
+        if not any(one.driver == driver and one.devices for one in cluster.slices):
             yield Fault(
                 f"{driver} has published no device of node {facts.options.node}, so no claim is allocated there",
                 "start the driver on this node, and read in its log why it published nothing if it runs",

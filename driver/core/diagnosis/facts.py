@@ -195,12 +195,14 @@ class Endpoint(msgspec.Struct, frozen=True):
         answers: whether somebody serves it.
         driver: the driver's name, as it says; the name of the file if no process answers.
         endpoint: where it serves DRA.
+        age: for how many seconds the socket has been there; None if unknown.
     """
 
     path: str
     answers: bool
     driver: str
     endpoint: str = ""
+    age: float | None = None
 
 
 class Records(msgspec.Struct, frozen=True):
@@ -309,7 +311,10 @@ class ClusterFacts(msgspec.Struct, frozen=True):
         skew: by how many seconds the server's clock is ahead of this one, negative if it is behind; whole seconds.
         classes: the DeviceClasses that could be read, as plain documents.
         class_problems: what is wrong with them.
-        driver_pod: why the driver's pod on the node does not serve; empty if it does.
+        driver_pod: why the driver's pod on the node is not there or does not serve; empty if it serves.
+        pods_unseen: why the driver's pods could not be listed; empty if they could.
+        left_out: why every DaemonSet of the driver leaves the node out; empty if one does not, or if that is not known.
+        daemonsets: the DaemonSets of the driver that have a pod on the node, `<namespace>/<name>`.
     """
 
     versions: tuple[str, ...] | None = None
@@ -325,6 +330,9 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     classes: tuple[Mapping[str, Any], ...] = ()
     class_problems: tuple[ClassProblem, ...] = ()
     driver_pod: str | None = None
+    pods_unseen: str = ""
+    left_out: str = ""
+    daemonsets: tuple[str, ...] = ()
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -143,6 +143,54 @@ class LivePod(APIDocument, frozen=True, kw_only=True):
     status: LivePodStatus = LivePodStatus()
 
 
+class LabelSelector(APIDocument, frozen=True, kw_only=True):
+    """A `LabelSelector`, as far as it names labels."""
+
+    match_labels: Mapping[str, str] = {}
+
+
+class ImageContainer(APIDocument, frozen=True, kw_only=True):
+    """A container of a template, by its image."""
+
+    image: str = ""
+
+
+class DaemonPodSpec(APIDocument, frozen=True, kw_only=True):
+    """`spec.template.spec` of a DaemonSet: what decides to which nodes its pods go, and their images."""
+
+    node_selector: Mapping[str, str] = {}
+    tolerations: tuple[DeviceToleration, ...] = ()
+    affinity: LiveAffinity | None = None
+    host_network: bool = False
+    containers: tuple[ImageContainer, ...] = ()
+
+
+class DaemonPodTemplate(APIDocument, frozen=True, kw_only=True):
+    """`spec.template` of a DaemonSet."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DaemonPodSpec = DaemonPodSpec()
+
+
+class DaemonSetSpec(APIDocument, frozen=True, kw_only=True):
+    """`spec` of a DaemonSet."""
+
+    selector: LabelSelector = LabelSelector()
+    template: DaemonPodTemplate = DaemonPodTemplate()
+
+
+class LiveDaemonSet(APIDocument, frozen=True, kw_only=True):
+    """A DaemonSet (apps/v1)."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DaemonSetSpec = DaemonSetSpec()
+
+    @property
+    def name(self) -> str:
+        """Return `<namespace>/<name>`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
 class LiveNodeTaint(APIDocument, frozen=True, kw_only=True):
     """`node.spec.taints[]`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dranode.driver.core.diagnosis.facts import Endpoint, Facts, Fault, Kubelet, PathState, Place, Records
@@ -13,6 +13,15 @@ _GATES: Final = {
     "DynamicResourceAllocation": "no pod with a claim starts",
     "KubeletPodResourcesDynamicResources": "nobody can say which container has which claim",
 }
+
+
+# A rolling update's old instance ends within seconds of the new one's readiness; an image may have to be pulled first,
+# but the new one's socket is there only then.
+_UPDATE_SECONDS: Final = 600.0
+_TWO_STAY: Final = (
+    "an update is over by now: see with kubectl get daemonsets -A whether two run the driver, and delete one; if it is "
+    "an update, see in the new pod's log why it does not become ready"
+)
 
 
 def options_refused(facts: Facts) -> Iterator[Fault]:
@@ -221,11 +230,16 @@ def second_driver(facts: Facts) -> Iterator[Fault]:
     for driver in facts.options.drivers:
         living = [endpoint for endpoint in _endpoints(facts, driver) if endpoint.answers]
         single = [endpoint for endpoint in living if endpoint.path.endswith(f"/{driver}-reg.sock")]
-        if len(living) > 1 and (single or len(living) > 2):  # noqa: PLR2004 - a rolling update has an old and a new one
+        if len(living) > 1 and (single or len(living) > 2 or _stay(living)):  # noqa: PLR2004 - an update has two
             yield Fault(
                 f"{len(living)} drivers serve {driver} on this node: {', '.join(endpoint.path for endpoint in living)}",
-                "stop all but one; dra-driver-cpu and dranode cannot run side by side",
+                _TWO_STAY if _stay(living) else "stop all but one; dra-driver-cpu and dranode cannot run side by side",
             )
+
+
+def _stay(living: Iterable[Endpoint]) -> bool:
+    """Return whether all of them have been there for longer than an old and a new instance of an update are."""
+    return all(endpoint.age is not None and endpoint.age > _UPDATE_SECONDS for endpoint in living)
 
 
 def foreign_endpoint(facts: Facts) -> Iterator[Fault]:

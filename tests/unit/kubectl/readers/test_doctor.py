@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,20 @@ def test_two_instances_of_a_rolling_update_are_no_second_driver(node: FakeNode) 
     for uid in (POD_UID, POD_UID.replace("0001", "0002")):
         node.register(f"{DRIVER}-{uid}-reg.sock")
     assert diagnosed(node) == ()
+
+
+def test_two_instances_that_both_stay_are_no_rolling_update(node: FakeNode) -> None:
+    node.unregister()
+    names = [f"{DRIVER}-{uid}-reg.sock" for uid in (POD_UID, POD_UID.replace("1", "2"))]
+    for name in names:
+        node.register(name)
+    old = time.time() - 3600
+    os.utime(node.folder / KUBELET / "plugins_registry" / names[0], (old, old))
+    assert diagnosed(node) == ()
+    os.utime(node.folder / KUBELET / "plugins_registry" / names[1], (old, old))
+    (finding,) = diagnosed(node)
+    assert finding.code == "second-driver"
+    assert "kubectl get daemonsets -A" in finding.fault.fix
 
 
 def test_the_drivers_of_others_are_none_of_our_business(node: FakeNode) -> None:
