@@ -10,7 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dranode.sim.cel import stored, wire
+from google.protobuf import any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
+from google.protobuf.message import DecodeError
+
+from dranode.sim.cel import stored
+from dranode.sim.cel.errors import CELCancelledError
 from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cel.times import any_moment
 from dranode.sim.cel.types import (
@@ -37,12 +41,15 @@ from dranode.sim.cel.values import (
     MessageValue,
     Timestamp,
     UInt,
+    look_at,
     map_key,
 )
 
 _PREFIX: Final = "google.protobuf."
 _INT32: Final = range(-(1 << 31), 1 << 31)
 _UINT32: Final = range(1 << 32)
+# Protobuf's library in Python reads 100 levels, Go's 10,000.
+_MAX_DEPTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,51 +118,72 @@ def _unknown(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _any(given: Mapping[str, Any], depth: int = 0) -> Any:
-    """The message within."""
-    wire.check_depth(depth)
+    """The message within.
+
+    Raises:
+        CELCancelledError: messages nest too deeply.
+        ValueError: it is not a message, or of a kind that CEL has no value for.
+    """
+    if depth > _MAX_DEPTH:
+        raise CELCancelledError(f"operation cancelled: a message within more than {_MAX_DEPTH} others")
     name = str(given.get("type_url", "")).rpartition("/")[2]
-    raw = given.get("value", b"")
-    if name == f"{_PREFIX}Any":
-        return _any(wire.scalar_fields(raw, _WIRE[name]), depth + 1)
-    if name in _JSON:
-        return _JSON[name](raw, depth)
-    if name not in _WIRE:
+    if name not in _CLASSES:
         raise ValueError(f"unsupported conversion to ref.Val: (*dynamicpb.MessageKind) of '{name}'")
-    return MESSAGES[name].value(wire.scalar_fields(raw, _WIRE[name]))
+    raw = given.get("value", b"")
+    look_at(len(raw))
+    message = _CLASSES[name]()
+    try:
+        message.ParseFromString(raw)
+    except DecodeError as error:
+        raise ValueError("anypb.UnmarshalNew() failed: proto: cannot parse invalid wire-format data") from error
+    return _contents(message, depth)
 
 
-# --- JSON in protobuf's wire format ---
+def _contents(message: Any, depth: int) -> Any:
+    """The value that a message of protobuf's library stands for."""
+    match message:
+        case any_pb2.Any():
+            result: Any = _any({"type_url": message.type_url, "value": message.value}, depth + 1)
+        case struct_pb2.ListValue():
+            result = [_contents(value, depth) for value in message.values]
+        case struct_pb2.Struct():
+            result = {map_key(key): _contents(value, depth) for key, value in message.fields.items()}
+        case struct_pb2.Value():
+            member = message.WhichOneof("kind")
+            inner = getattr(message, member) if member not in (None, "null_value") else None
+            result = _contents(inner, depth) if member in ("struct_value", "list_value") else inner
+        case empty_pb2.Empty():
+            result = MessageValue(EMPTY.name)
+        case duration_pb2.Duration() | timestamp_pb2.Timestamp():
+            made = _duration if isinstance(message, duration_pb2.Duration) else _timestamp
+            result = made({"seconds": message.seconds, "nanos": message.nanos})
+        case wrappers_pb2.UInt32Value() | wrappers_pb2.UInt64Value():
+            result = UInt(message.value)
+        case _:
+            result = message.value
+    return result
 
 
-def _read_value(raw: bytes, depth: int) -> Any:
-    """A `google.protobuf.Value`; one member is there, and messages that are written in parts are joined."""
-    wire.check_depth(depth)
-    member, value, parts = 0, None, b""
-    for record in wire.records(raw):
-        field = _WIRE[f"{_PREFIX}Value"].get(record.number)
-        if field is None or field.written != record.written:
-            continue
-        parts = parts + record.value if record.number == member and field.name in _JSON else record.value
-        member = record.number
-        value = _JSON[field.name](parts, depth + 1) if field.name in _JSON else field.made(record.value)
-    return None if member == _NULL_MEMBER else value
-
-
-def _read_list(raw: bytes, depth: int) -> list[Any]:
-    return [_read_value(one.value, depth + 1) for one in wire.records(raw) if one[:2] == (1, wire.BYTES[0])]
-
-
-def _read_struct(raw: bytes, depth: int) -> dict[Any, Any]:
-    entries = [wire.scalar_fields(one.value, _ENTRY) for one in wire.records(raw) if one[:2] == (1, wire.BYTES[0])]
-    return {map_key(one.get("key", "")): _read_value(one.get("value", b""), depth + 1) for one in entries}
-
-
-_NULL_MEMBER: Final = 1
-_ENTRY: Final = {1: wire.WireField("key", *wire.STRING), 2: wire.WireField("value", *wire.BYTES)}
-_JSON: Final[Mapping[str, Callable[[bytes, int], Any]]] = {
-    f"{_PREFIX}ListValue": _read_list,
-    f"{_PREFIX}Struct": _read_struct,
-    f"{_PREFIX}Value": _read_value,
+_CLASSES: Final = {
+    kind.DESCRIPTOR.full_name: kind
+    for kind in (
+        any_pb2.Any,
+        duration_pb2.Duration,
+        empty_pb2.Empty,
+        struct_pb2.ListValue,
+        struct_pb2.Struct,
+        struct_pb2.Value,
+        timestamp_pb2.Timestamp,
+        wrappers_pb2.BoolValue,
+        wrappers_pb2.BytesValue,
+        wrappers_pb2.DoubleValue,
+        wrappers_pb2.FloatValue,
+        wrappers_pb2.Int32Value,
+        wrappers_pb2.Int64Value,
+        wrappers_pb2.StringValue,
+        wrappers_pb2.UInt32Value,
+        wrappers_pb2.UInt64Value,
+    )
 }
 
 
@@ -203,39 +231,6 @@ MESSAGES: Final[Mapping[str, MessageKind]] = {
     "google.protobuf.Value": MessageKind(DYN, _MEMBERS, _value),
 }
 CONSTANTS: Final = {"google.protobuf.NullValue.NULL_VALUE": 0}
-
-
-def _wire(*fields: tuple[str, wire.WireScalar]) -> Mapping[int, wire.WireField]:
-    return {number: wire.WireField(name, *how) for number, (name, how) in enumerate(fields, 1)}
-
-
-_WRITTEN_TIMES: Final = _wire(("seconds", wire.INT64), ("nanos", wire.INT32))
-_WRITTEN_VALUES: Final = {
-    "BoolValue": wire.BOOL,
-    "BytesValue": wire.BYTES,
-    "DoubleValue": wire.DOUBLE,
-    "FloatValue": wire.FLOAT,
-    "Int32Value": wire.INT32,
-    "Int64Value": wire.INT64,
-    "StringValue": wire.STRING,
-    "UInt32Value": wire.UINT32,
-    "UInt64Value": wire.UINT64,
-}
-_WIRE: Final[Mapping[str, Mapping[int, wire.WireField]]] = {
-    **{f"{_PREFIX}{name}": _wire(("value", how)) for name, how in _WRITTEN_VALUES.items()},
-    f"{_PREFIX}Any": _wire(("type_url", wire.STRING), ("value", wire.BYTES)),
-    f"{_PREFIX}Duration": _WRITTEN_TIMES,
-    f"{_PREFIX}Empty": {},
-    f"{_PREFIX}Timestamp": _WRITTEN_TIMES,
-    f"{_PREFIX}Value": _wire(
-        ("null_value", wire.INT32),
-        ("number_value", wire.DOUBLE),
-        ("string_value", wire.STRING),
-        ("bool_value", wire.BOOL),
-        (f"{_PREFIX}Struct", wire.BYTES),
-        (f"{_PREFIX}ListValue", wire.BYTES),
-    ),
-}
 
 
 def messages(device: CELType, fields: Mapping[str, CELType], known: KnownToCEL) -> Mapping[str, MessageKind]:
