@@ -1,5 +1,5 @@
 # The image of deploy/: `docker build -t dranode:0.1.0 .`; with --target debug the one that has pip,
-# and renews the tokens of an auth-provider. Two builds give the same bytes if they are made as `make release` makes them.
+# and renews the tokens of an auth-provider. Two builds as `make release` makes them give the same image.
 ARG BASE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 
 FROM ${BASE} AS python

@@ -120,7 +120,7 @@ interop-packages:
 	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		apt-get update -qq && apt-get install -qq -y -o DPkg::Lock::Timeout=300 $$missing >/dev/null; fi
 
-# Sdist, wheel, chart, bills of materials, notices, the image where an engine is at hand, checksums. The image is built on
+# Sdist, wheel, chart, bill of materials, notices, the image where an engine is at hand, checksums. The image is built on
 # BASE, for IMAGE_PLATFORMS, with IMAGE_OPTIONS for the engine (release/image.py); it is said what was built, and on what.
 release: setup
 	@test -x .cache/release/tools/bin/python || $(BIN)/uv venv -q --python $(BIN)/python .cache/release/tools

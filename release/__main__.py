@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from release import archives, image, oci, packages, software, trial
+from release import archives, image, packages, software, trial
 from release.project import DIST, StepError, version
 
 
@@ -18,10 +18,9 @@ def main() -> int:
     wheel = _done(packages.build())
     _done(archives.chart())
     _done(archives.plugin(wheel))
-    images, no_image = _image()
+    no_image = _image()
     node = software.environment(wheel)
-    base = {package for each in images for package in each.base}
-    _done(software.bills(node, sorted(base)), f"with {len(base)} packages of the image's base")
+    _done(software.bill(node))
     _done(software.notices(node))
     _done(archives.checksums())
     for line in trial.install(wheel):
@@ -31,17 +30,16 @@ def main() -> int:
     return 1 if no_image else 0
 
 
-def _image() -> tuple[list[oci.PlatformImage], str]:
-    """Build the image; what it is for each platform, and why there is none."""
+def _image() -> str:
+    """Build the image; return why there is none, or nothing."""
     if reason := image.why_not():
-        return [], reason
+        return reason
     try:
         path = image.build()
     except StepError as error:
-        return [], str(error)
-    images = oci.read(path)
-    _done(path, image.describe(images))
-    return images, ""
+        return str(error)
+    _done(path, image.describe(path))
+    return ""
 
 
 def _done(path: Path, note: str = "") -> Path:

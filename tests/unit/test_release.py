@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from release import archives, oci, trial
+from release import archives, trial
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = re.compile(
@@ -55,7 +55,7 @@ def test_one_version_names_package_chart_and_manifests() -> None:
     assert f"dranode:{version}" in (ROOT / "deploy" / "daemonset.yaml").read_text()
 
 
-# --- what an image's archive says of its base ---
+# --- an image's archive ---
 
 
 def blob(files: dict[str, bytes], data: bytes) -> dict[str, object]:
@@ -74,25 +74,6 @@ def packed(files: dict[str, bytes], mode: str = "w") -> bytes:
     return out.getvalue()
 
 
-STATUS = """Package: libstdc++6
-Status: install ok installed
-Architecture: {architecture}
-Version: 12.2.0-14+deb12u1
-Description: GNU Standard C++ Library
- Package: of an indented line
-
-Package: gone
-Status: deinstall ok config-files
-Architecture: {architecture}
-Version: 1
-
-Package: base-files
-Status: install ok installed
-Architecture: {architecture}
-Version: 12.4+deb12u13
-"""
-
-
 def image(blobs: dict[str, bytes], architecture: str, *layers: dict[str, bytes], env: tuple[str, ...] = ()) -> bytes:
     config = {"architecture": architecture, "os": "linux", "config": {"Env": list(env)}}
     described = [blob(blobs, packed(layer, "w:gz")) for layer in layers]
@@ -106,34 +87,6 @@ def archive(path: Path, blobs: dict[str, bytes], *manifests: bytes) -> Path:
     outer = {"manifests": [blob(blobs, json.dumps(index).encode())]}
     path.write_bytes(packed({"index.json": json.dumps(outer).encode(), **blobs}))
     return path
-
-
-def test_the_base_of_an_image_is_read_from_its_archive(tmp_path: Path) -> None:
-    blobs: dict[str, bytes] = {}
-    status = STATUS.format(architecture="arm64").encode()
-    layers = ({"./var/lib/dpkg/status": b"Package: old\n"}, {"var/lib/dpkg/status": status, "opt/dranode": b"x"})
-    made = image(blobs, "arm64", *layers, env=("PATH=/bin", "PYTHON_VERSION=3.11.13"))
-    attestation = {"config": blob(blobs, b"{}"), "layers": [{**blob(blobs, b"{}"), "mediaType": "application/json"}]}
-    (read,) = oci.read(archive(tmp_path / "image.tar", blobs, made, json.dumps(attestation).encode()))
-    assert (read.platform, read.layers) == ("linux/arm64", 2)
-    assert read.size == sum(len(packed(layer, "w:gz")) for layer in layers)
-    assert [each.purl for each in read.base] == [
-        "pkg:deb/debian/base-files@12.4%2Bdeb12u13?arch=arm64",
-        "pkg:deb/debian/libstdc%2B%2B6@12.2.0-14%2Bdeb12u1?arch=arm64",
-        "pkg:generic/python@3.11.13",
-    ]
-
-
-def test_each_platform_of_an_image_and_packages_in_files_of_their_own_are_read(tmp_path: Path) -> None:
-    blobs: dict[str, bytes] = {}
-    files = {
-        "var/lib/dpkg/status.d/base": b"Package: base-files\nVersion: 12.4\nArchitecture: all\n",
-        "var/lib/dpkg/status.d/base.md5sums": b"Package: no\nVersion: 1\nArchitecture: all\n",
-    }
-    made = [image(blobs, architecture, files) for architecture in ("amd64", "arm64")]
-    read = oci.read(archive(tmp_path / "image.tar", blobs, *made))
-    assert [each.platform for each in read] == ["linux/amd64", "linux/arm64"]
-    assert [[package.name for package in each.base] for each in read] == [["base-files"], ["base-files"]]
 
 
 def test_the_size_of_an_installation_is_that_of_its_files_without_bytecode(tmp_path: Path) -> None:
@@ -158,5 +111,6 @@ def test_an_image_has_the_same_bytes_whenever_and_in_whatever_order_its_blobs_we
     assert first.read_bytes() != again.read_bytes()
     for path in (first, again):
         archives.settle(path)
-        assert [each.platform for each in oci.read(path)] == ["linux/amd64"]
+        with tarfile.open(path) as settled:
+            assert "index.json" in settled.getnames()
     assert first.read_bytes() == again.read_bytes()
