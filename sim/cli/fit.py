@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,10 @@ if TYPE_CHECKING:
     from dranode.sim.allocator.features import Features
     from dranode.sim.fit.additions import NodeModel
     from dranode.sim.fit.dump import ClusterDump
-    from dranode.sim.fit.orders import OrderResult
     from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
-    from dranode.sim.scheduler.documents import SchedulingPod
 
 # Pods by nodes of which -o json and -o yaml name all nodes.
 _MOST_NAMED = 1_000_000
-_ORDERS = "published,reversed,smallest,largest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +60,6 @@ class _Read:
 @click.option(
     "--add", multiple=True, metavar="FILE|like:NODE", help="How many of which nodes (a nodes.yaml) make room for all."
 )
-@click.option("--trace", metavar="FILE", help="Let pods come and go, with several orders of devices.")
-@click.option("--orders", default=_ORDERS, show_default=True, metavar="ORDER,...", help="Which orders, with --trace.")
 @picture_options
 @release_options
 @output_option
@@ -77,8 +72,6 @@ def command(
     files: tuple[str, ...],
     kubeconfig: str,
     context: str,
-    trace: str | None,
-    orders: str,
     kubernetes: str | None,
     feature_gates: str,
     output: str,
@@ -105,37 +98,18 @@ def command(
     from dranode.sim.fit.dump import read_dump
     from dranode.sim.fit.questions import ClusterQuestions
 
-    if trace is not None and (html or svg):
-        raise UsageError("a trace has many moments, and --html and --svg show two; leave them out")
-    if trace is not None:
-        _check_alone(asked)
-    elif orders != _ORDERS:
-        raise UsageError("--orders says in which orders a trace is answered; name one with --trace")
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     with values_that_stay():
         read = _read(files, kubeconfig, context, features, named=is_given(ctx, "kubeconfig", "context"))
         dump = read_dump(read.documents, read.kinds)
-    _check_asked(dump, ", ".join(read.places), every=trace is None and not asked["pods"])
+    _check_asked(dump, ", ".join(read.places), every=not asked["pods"])
     with reporting() as progress:
         progress("looking at the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
-        if trace is not None:
-            results = list(_traced(questions, trace, orders.split(","), progress))
-    if trace is not None:
-        _show_trace(results, output, read)
-        return
     answers = _ask(questions, output, read, **asked)
     write_pictures(html, svg, lambda: _picture(questions, read, answers))
     if any(answer.choice.node is None for answer in answers):
         raise click.exceptions.Exit(1)
-
-
-def _check_alone(asked: Mapping[str, Any]) -> None:
-    """Refuse what is asked beside a trace, which would not be answered."""
-    names = {"pods": "pod"}
-    beside = [f"--{names.get(name, name).replace('_', '-')}" for name, value in asked.items() if value]
-    if beside:
-        raise UsageError(f"--trace is answered by itself; leave out {', '.join(beside)}, or ask without --trace")
 
 
 def _check_asked(dump: ClusterDump, names: str, *, every: bool) -> None:
@@ -258,45 +232,3 @@ def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[Nod
                 yield from (model_of_kind(kind, slice_templates(kind, discover)) for kind in kinds)
             except DocumentError as error:
                 raise DocumentError(f"{name}: {error}") from error
-
-
-def _traced(
-    questions: ClusterQuestions, file: str, orders: Sequence[str], progress: Callable[[str], None]
-) -> Iterator[OrderResult]:
-    """The trace with each order of devices."""
-    from dranode.driver.machine.yaml_files import read_yaml
-    from dranode.sim.fit.demand import demand_of
-    from dranode.sim.fit.orders import read_trace, reordered, run_trace
-
-    document = read_yaml(file)
-    try:
-        entries = read_trace(document)
-        coming = [_coming(questions, entry.pod, number) for number, entry in enumerate(entries)]
-        pods = [demand_of(pod, questions.dump, questions.features) for pod in coming]
-    except DocumentError as error:
-        raise DocumentError(f"{file}: {error}") from error
-    for order in orders:
-        progress(f"order {order}")
-        scheduler = questions.with_slices(reordered(questions.dump.slices, order))
-        yield run_trace(scheduler, questions.state, list(zip(entries, pods, strict=True)), order)
-
-
-def _coming(questions: ClusterQuestions, name: str, number: int) -> SchedulingPod:
-    try:
-        return questions.selected([name])[0]
-    except DocumentError as error:
-        raise DocumentError(str(error), f"trace[{number}].pod") from error
-
-
-def _show_trace(results: Sequence[OrderResult], output: str, read: _Read) -> None:
-    from dranode.driver.cli.terminal import hanging
-    from dranode.sim.fit.changes import order_document, show_orders
-
-    orders = list(map(order_document, results))
-    if emit({"read": read.places, "orders": orders, "notes": list(read.notes)}, output):
-        return
-    screen = console()
-    screen.print(hanging("read:", ", ".join(read.places), style=""))
-    show_orders(screen, results)
-    for note in read.notes:
-        screen.print(hanging("note:", note, style=""))

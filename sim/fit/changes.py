@@ -14,7 +14,6 @@ from dranode.sim.fit.additions import Addition, NodeModel, additions_for
 from dranode.sim.fit.evictions import EvictionPlan, evictions_for
 from dranode.sim.fit.fragments import Fragment, fragments_of
 from dranode.sim.fit.moves import MovePlan, moves_for
-from dranode.sim.fit.orders import OrderResult
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
 from dranode.sim.fit.room import Room, room_for
 
@@ -210,23 +209,3 @@ def show_additions(screen: Console, additions: Sequence[Addition]) -> None:
     for addition in additions:
         for pod, why in addition.unplaced.items():
             screen.print(f"  {pod} on {addition.model}: {why}", markup=False)
-
-
-def order_document(result: OrderResult) -> dict[str, Any]:
-    """Return how a trace went with one order, as a plain document."""
-    return {
-        "order": result.order,
-        "pods": result.pods,
-        "waited": result.waited,
-        "waiting_seconds": result.waiting_seconds,
-        "never": result.never,
-    }
-
-
-def show_orders(screen: Console, results: Sequence[OrderResult]) -> None:
-    """Print how a trace went with each order of devices."""
-    table = columns("order of devices", "pods", "waited", "waited in all", "never placed")
-    for result in results:
-        numbers = (result.pods, result.waited, f"{result.waiting_seconds:g} s", result.never)
-        table.add_row(result.order, *map(str, numbers))
-    screen.print(table)

@@ -112,21 +112,6 @@ def test_changes_are_answered_beside_the_placements(tmp_path: Path) -> None:
     assert answer["additions"] == [{"node": "like-a", "count": 1, "placed": ["default/large"], "unplaced": {}}]
 
 
-def test_a_trace_is_answered_for_each_order(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.yaml"
-    trace.write_text(yaml.safe_dump({"trace": [{"pod": "p", "count": 3, "for": 5}]}))
-    options = ("--trace", str(trace), "--orders", "published,reversed", "-o", "json")
-    result = fit(tmp_path, node_document("a", "4"), pod_document("p", "2"), options=options)
-    orders = json.loads(result.output)["orders"]
-    assert [(each["order"], each["pods"], each["waited"], each["waiting_seconds"]) for each in orders] == [
-        ("published", 3, 1, 5),
-        ("reversed", 3, 1, 5),
-    ]
-    trace.write_text(yaml.safe_dump({"trace": [{"pod": "nix"}]}))
-    result = fit(tmp_path, node_document("a", "4"), pod_document("p", "2"), options=options)
-    assert "trace.yaml: trace[0].pod: no document is a pod nix" in str(result.exception)
-
-
 def page_data(path: Path) -> Any:
     (text,) = re.findall(r'id="data">(.*?)</script>', path.read_text(), re.DOTALL)
     return json.loads(text)
@@ -166,26 +151,6 @@ def test_the_page_has_the_claims_that_templates_make(tmp_path: Path) -> None:
     (claim,) = after["claims"]
     assert claim[0].startswith("default/p-t-gpu")
     assert claim[2] == [[0]]
-
-
-@pytest.mark.parametrize(
-    "option", [("--how-many",), ("--evict",), ("--move",), ("--scores",), ("--add", "like:a"), ("--pod", "p")]
-)
-def test_what_a_trace_does_not_answer_is_refused(tmp_path: Path, option: tuple[str, ...]) -> None:
-    result = fit(tmp_path, node_document("a"), pod_document("p"), options=("--trace", "t.yaml", *option))
-    assert isinstance(result.exception, UsageError)
-    assert f"leave out {option[0]}, " in str(result.exception)
-
-
-def test_orders_without_a_trace_are_refused(tmp_path: Path) -> None:
-    result = fit(tmp_path, node_document("a"), pod_document("p"), options=("--orders", "reversed"))
-    assert isinstance(result.exception, UsageError)
-    assert "--orders says in which orders a trace is answered" in str(result.exception)
-
-
-def test_a_trace_has_no_picture(tmp_path: Path) -> None:
-    result = fit(tmp_path, node_document("a"), options=("--trace", "t.yaml", "--html", "x.html"))
-    assert isinstance(result.exception, UsageError)
 
 
 def test_thousands_of_pods_have_a_row_each_and_those_that_fit_nowhere_their_reason_together(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dranode.driver.cli.commands import cli
-from dranode.driver.core.api.errors import DocumentError, UsageError
+from dranode.driver.core.api.errors import DocumentError
 
 DRA = "apiVersion: resource.k8s.io/v1\n"
 CLASS = f"{DRA}kind: DeviceClass\nmetadata: {{name: c}}\n"
@@ -157,7 +157,7 @@ def test_a_damaged_catalogue_is_named(nodes: str, path: str, tmp_path: Path) -> 
 
 
 def test_a_file_that_is_not_there_is_named_once(tmp_path: Path) -> None:
-    for command in (("local", "--nodes", "gone.yaml"), ("fit", "--add", "gone.yaml"), ("fit", "--trace", "gone.yaml")):
+    for command in (("local", "--nodes", "gone.yaml"), ("fit", "--add", "gone.yaml")):
         assert sentence(run(tmp_path, DOCUMENTS, *command)).count("gone.yaml") == 1
 
 
@@ -165,9 +165,3 @@ def test_a_count_below_0_is_refused(tmp_path: Path) -> None:
     text = DOCUMENTS.replace("deviceClassName: c", "deviceClassName: c, count: -1")
     for command in (("check",), ("allocate",), ("fit",)):
         assert "count" in sentence(run(tmp_path, text, *command))
-
-
-def test_an_unknown_order_is_wrong_usage(tmp_path: Path) -> None:
-    (tmp_path / "trace.yaml").write_text("trace: [{pod: p, for: 5}]")
-    result = run(tmp_path, DOCUMENTS, "fit", "--trace", "trace.yaml", "--orders", "zzz")
-    assert isinstance(result.exception, UsageError)
