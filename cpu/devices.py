@@ -65,9 +65,9 @@ class Group(msgspec.Struct, frozen=True):
 def allocatable(topology: Topology, options: CPUOptions) -> CPUSet:
     """Return the CPUs that the driver hands out.
 
-    They are online and not reserved; with full-core their cores have no reserved thread either.
+    They are online, pods may run on them, and they are not reserved; with full-core this holds for their whole cores.
     """
-    free = topology.online - options.reserved
+    free = topology.for_pods - options.reserved
     if options.threads is Threads.FULL_CORE:
         return CPUSet.union(core for core in topology.cores if core <= free)
     return free
@@ -168,26 +168,27 @@ def published_counts(topology: Topology, options: CPUOptions) -> tuple[int, ...]
 def _keeps_one(topology: Topology, options: CPUOptions) -> bool:
     """Return whether a CPU, or a core, fewer is published than claims could get, so that one is left.
 
-    Containers without claims need one where they are pinned, and interrupts where claims may have all others quiet. The
-    scheduler would else allocate a claim that can only be refused.
+    Containers without claims need one where they are pinned, and interrupts where claims may have all others quiet:
+    for these it may be one on which no pod may run. The scheduler would else allocate a claim that can only be refused.
     """
     if options.mode is DeviceMode.GROUPED:
         free = CPUSet.union(group.cpus for group in groups(topology, options))
     else:
         free = allocatable(topology, options)
-    needs_one = options.keep_shared or options.max_isolation is not Isolation.CPUSET
-    return needs_one and bool(free) and free == topology.online
+    containers = options.keep_shared and free == topology.for_pods
+    interrupts = options.max_isolation is not Isolation.CPUSET and free == topology.online
+    return bool(free) and (containers or interrupts)
 
 
 def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
     """Return a sentence for each reason why CPUs that are online and not reserved are in no device."""
     sentences: list[str] = []
     free = allocatable(topology, options)
-    halves = topology.online - options.reserved - free
+    halves = topology.for_pods - options.reserved - free
     if halves:
-        sentences.append(
-            f"CPUs {halves} share a core with reserved CPUs, so --threads full-core hands none of them out"
-        )
+        others = "reserved CPUs" if not topology.not_for_pods else "CPUs that are reserved or not for pods"
+        sentences.append(f"CPUs {halves} share a core with {others}, so --threads full-core hands none of them out")
+    sentences += (problem.what for problem in topology.pods.cpu_problems(topology.online))
     if options.mode is DeviceMode.GROUPED:
         lost = free - CPUSet.union(group.cpus for group in groups(topology, options))
         if lost:

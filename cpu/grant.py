@@ -150,6 +150,7 @@ def _mems(result: DeviceRequestAllocationResult, share: Share, topology: Topolog
     if share.policy.memory is not Memory.LOCAL or not cpus:
         return NO_CPUS
     without = CPUSet(cpu for cpu in cpus if topology.cpus[cpu].numa not in topology.memory_nodes)
+    without = without or CPUSet(cpu for cpu in cpus if topology.pods.lacks_nodes(_nodes(CPUSet((cpu,)), topology)))
     if without:
         raise ClaimError(
             f'request "{result.request}" asks for local memory, but {_no_memory(without, topology)}; '
@@ -164,6 +165,8 @@ def _no_memory(cpus: CPUSet, topology: Topology) -> str:
         return f"no NUMA node claims the CPUs {cpus}"
     if not topology.memory_nodes:
         return "the kernel does not tell which NUMA nodes have memory"
+    if nodes <= CPUSet(topology.memory_nodes):
+        return f"CPUs {cpus} are on NUMA node {nodes}, of which {topology.pods.folder} gives pods no memory"
     return f"CPUs {cpus} are on NUMA node {nodes}, which has none by the kernel's account"
 
 
@@ -192,7 +195,7 @@ def _check_shared(claim: ClaimRef, taken: CPUSet, node: NodeView) -> None:
             has taken these back already (a pod was deleted by force), and their Unprepare is on its way.
         ClaimError: it would leave none by itself.
     """
-    online = node.topology.online
+    online = node.topology.for_pods
     if not node.options.keep_shared or not taken or not online <= node.held.cpus | taken:
         return
     last = f"claim {claim} would take {taken}, the last CPUs for containers without a claim"

@@ -125,6 +125,7 @@ def _chosen(asked: Asked, group: Group, count: int, node: NodeView) -> CPUSet:
     topology = node.topology
     for wrong, why in (
         (cpus - topology.online, "contain offline cores"),
+        (cpus & topology.not_for_pods, f"contain cores on which no pod may run, by {topology.pods.folder}"),
         (cpus & node.options.reserved, "contain reserved cores"),
         (cpus - group.whole, f"contain cores outside {group.name}, which has {group.whole}"),
         (cpus & asked.mine, "are already assigned to another device in this claim"),

@@ -40,6 +40,7 @@ def individual_share(asked: Asked, node: NodeView) -> Share:
     for wrong, why in (
         (cpu not in present, f"which this machine does not have; it has {present}"),
         (cpu not in node.topology.online, f"which is not online; {node.topology.online} are"),
+        (cpus & node.topology.not_for_pods, f"on which no pod may run, since {_pods(node.topology)}"),
         (cpus & node.options.reserved, f"which is reserved by --reserved-cpus {node.options.reserved}"),
         (cpus & asked.mine, "which it was allocated twice"),
     ):
@@ -54,6 +55,10 @@ def individual_share(asked: Asked, node: NodeView) -> Share:
     if cpus & node.held.cpus:
         raise conflict(f"{what}, which is not free", node.held, cpus)
     return Share(asked.policy, cpus, cpus)
+
+
+def _pods(topology: Topology) -> str:
+    return f"{topology.pods.folder} has CPUs {topology.pods.cpus}"
 
 
 def verified(claim: ClaimRef, shares: Sequence[Share], topology: Topology, options: CPUOptions) -> tuple[Share, ...]:

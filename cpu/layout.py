@@ -53,6 +53,7 @@ def _facts(topology: Topology) -> Iterator[str]:
     types = topology.core_types if len(topology.core_types) > 1 else {}
     facts = (
         ("offline", topology.offline),
+        ("not for pods", topology.not_for_pods),
         ("isolated", topology.isolated),
         ("nohz_full", topology.nohz_full),
         ("NUMA nodes with memory alone", memory_only),

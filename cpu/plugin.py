@@ -17,16 +17,19 @@ from dranode.cpu.policies import Isolation
 from dranode.driver.core.claims.hooks import Recovers, Tunes
 from dranode.driver.core.claims.plugin import Plugin, Stop
 from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 
 if TYPE_CHECKING:
     from dranode.cdi.spec import Spec
     from dranode.cpu.hotplug import CPUEvent
+    from dranode.cpu.topology import Topology
     from dranode.cpu.tuner import Tuner
     from dranode.driver.core.claims.configs import Config
     from dranode.driver.core.claims.disturbance import Disturbance
     from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+    from dranode.driver.core.claims.hardware_report import HardwareProblem
     from dranode.driver.core.claims.health import DeviceHealth, Impairment
     from dranode.driver.core.claims.held import Held
     from dranode.driver.core.claims.hooks import Notes
@@ -68,6 +71,7 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         self._tuner: Tuner | None = None
         self._events = events
         self._seen: frozenset[str] = frozenset()
+        self._pods: PodsCgroup = UNLIMITED
 
     def discover(self) -> Inventory:
         """Read the machine's CPUs.
@@ -85,6 +89,7 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         # Only the first reading checks the option: if CPUs go offline later, the driver publishes those that remain.
         if not self._seen:
             check_reserved(self.options, topology)
+        self._pods = topology.pods
         roots, odd = read_pcie_roots(self._root) if self.options.expose_pcie_roots else ({}, ())
         devices = cpu_devices(topology, self.options, roots)
         self._seen |= {device.name for device in devices}
@@ -116,17 +121,17 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         return description(grant, record, inventory.hardware) | isolation_description(grant, self.unmoved)
 
     def pool(self, inventory: Inventory) -> HeldSnapshot:
-        """Return the machine without a claim: its online CPUs, and the reserved ones among them."""
+        """Return the machine without a claim: the online CPUs on which pods may run, and the reserved ones."""
         from dranode.cpu.pool import pool
 
         return pool(inventory.hardware, self.options.reserved)
 
     def unread_pool(self) -> HeldSnapshot:
-        """Return the reserved CPUs, and those that are online by the kernel's list if that can be read."""
+        """Return the reserved CPUs, and those on which pods may run if that can be read."""
         from dranode.cpu.pool import unread_pool
-        from dranode.cpu.sysfs import read_online
+        from dranode.cpu.sysfs import read_online_for_pods
 
-        return unread_pool(read_online(self._root), self.options.reserved)
+        return unread_pool(read_online_for_pods(self._root), self.options.reserved)
 
     def pinned(self, record: Record) -> HeldClaim:
         """Return the CPUs that pin the claim's containers; all other containers share the CPUs that no claim holds."""
@@ -193,22 +198,29 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         return "dra-driver-cpu in individual mode" if _POSITION.fullmatch(device) else ""
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
-        """Return the devices whose CPUs are offline (`dranode.cpu.health`)."""
+        """Return the devices whose CPUs are offline or not for pods (`dranode.cpu.health`)."""
         from dranode.cpu.health import device_health
 
         return device_health(self._seen, inventory, self.options)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
-        """Return the claims that hold offline CPUs."""
+        """Return the claims that hold CPUs which are offline or not for pods."""
         from dranode.cpu.health import impairments
 
         return impairments(inventory.hardware, records)
 
-    def watch(self, stop: Stop) -> Iterator[None]:
-        """Yield when CPUs came or went, and at least once a minute, until `stop` is set; block in between."""
-        from dranode.driver.machine import udev
+    def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:
+        """Return on which CPUs no pod may run."""
+        topology: Topology = inventory.hardware
+        return topology.pods.cpu_problems(topology.online)
 
-        yield from udev.watch(udev.opened(self._events), lambda _: None, stop)
+    def watch(self, stop: Stop) -> Iterator[None]:
+        """Yield when CPUs came or went for the machine or for pods, and at least once a minute, until `stop` is set."""
+        from dranode.driver.machine import kubepods, udev
+
+        yield from udev.watch(
+            udev.opened(self._events), lambda _: None, stop, due=lambda: kubepods.has_changed(self._root, self._pods)
+        )
 
     def layout(self, inventory: Inventory) -> Layout:
         """Return the machine's packages, NUMA nodes, caches and cores."""

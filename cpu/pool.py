@@ -16,8 +16,9 @@ from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 
 
 def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
-    """Return the machine without a claim, as NRI enforces it."""
-    return replace(unread_pool(topology.online, reserved), mems=CPUSet(topology.memory_nodes))
+    """Return the machine without a claim, as NRI enforces it: what pods may use of it."""
+    nodes = CPUSet(topology.memory_nodes)
+    return replace(unread_pool(topology.for_pods, reserved), mems=nodes - topology.pods.lacks_nodes(nodes))
 
 
 def unread_pool(online: CPUSet, reserved: CPUSet) -> HeldSnapshot:

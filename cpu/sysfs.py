@@ -19,6 +19,7 @@ from dranode.cpu.numa_nodes import read_numa_nodes
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
+from dranode.driver.machine.kubepods import read_pods_cgroup
 from dranode.driver.machine.root import Root
 
 _TOPOLOGY: Final = "topology"
@@ -64,6 +65,15 @@ def read_online(root: Root) -> CPUSet:
         return CPUSet()
 
 
+def read_online_for_pods(root: Root) -> CPUSet:
+    """Read on which online CPUs pods may run; no CPUs if that is not to be read."""
+    online = read_online(root)
+    try:
+        return online - read_pods_cgroup(root).lacks(online)
+    except MachineError:
+        return CPUSet()
+
+
 def _online_list(root: Root) -> str | None:
     return KernelFiles(root).text(f"{CPU_ROOT}/online")
 
@@ -72,6 +82,7 @@ class _Reader:
     """One reading of one machine."""
 
     def __init__(self, root: Root) -> None:
+        self._root = root
         self._files = KernelFiles(root)
 
     def topology(self) -> Topology:
@@ -111,6 +122,7 @@ class _Reader:
             l3=l3,
             numa=numa,
             memory_nodes=memory_nodes,
+            pods=read_pods_cgroup(self._root),
             warnings=tuple(self._files.oddities.values()),
         )
 

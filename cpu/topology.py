@@ -14,6 +14,7 @@ import msgspec
 from dranode.cpu.groups import CPUGroups
 from dranode.cpu.logical_cpu import CPU
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 
 
 class Topology(msgspec.Struct, frozen=True, dict=True):
@@ -30,6 +31,7 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
         l3: the CPUs of every L3 cache.
         numa: the CPUs of every NUMA node that has any, by node id; node 0 alone on a kernel without NUMA.
         memory_nodes: NUMA nodes with memory; empty if the kernel does not report them.
+        pods: what the cgroup of all pods has of these CPUs and nodes.
         warnings: one sentence each for contradictions that were resolved.
     """
 
@@ -43,6 +45,7 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
     l3: tuple[CPUSet, ...] = ()
     numa: Mapping[int, CPUSet] = msgspec.field(default_factory=dict)
     memory_nodes: frozenset[int] = frozenset()
+    pods: PodsCgroup = UNLIMITED
     warnings: tuple[str, ...] = ()
 
     @cached_property
@@ -54,6 +57,16 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
     def present(self) -> CPUSet:
         """Return all CPUs that the machine has, online or not."""
         return self.online | self.offline
+
+    @cached_property
+    def for_pods(self) -> CPUSet:
+        """Return the online CPUs on which pods may run."""
+        return self.online - self.not_for_pods
+
+    @cached_property
+    def not_for_pods(self) -> CPUSet:
+        """Return the online CPUs on which no pod may run: another's business, and never handed out."""
+        return self.pods.lacks(self.online)
 
     @cached_property
     def core_types(self) -> Mapping[str, CPUSet]:

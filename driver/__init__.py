@@ -50,8 +50,10 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.plugin import Plugin, Stop
     from dranode.driver.core.claims.record import Record
     from dranode.driver.core.pinning.pins import Pins
+    from dranode.driver.core.pinning.pods_cgroup import PodsCgroup
     from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
     from dranode.driver.machine.forms import open_machine
+    from dranode.driver.machine.kubepods import pods_cgroup_changes, read_pods_cgroup
     from dranode.driver.machine.numa import missing_nodes, node_cpus
     from dranode.driver.machine.pci import numa_node, pcie_root
     from dranode.driver.machine.root import Root, read_text
@@ -106,6 +108,7 @@ __all__ = [
     "Part",
     "Pins",
     "Plugin",
+    "PodsCgroup",
     "Quantity",
     "Record",
     "Recovers",
@@ -125,6 +128,8 @@ __all__ = [
     "open_machine",
     "page_size_name",
     "pcie_root",
+    "pods_cgroup_changes",
+    "read_pods_cgroup",
     "read_text",
 ]
 
@@ -170,8 +175,10 @@ _SEAM: Final = {
     "dranode.driver.core.claims.plugin": ("Plugin", "Stop"),
     "dranode.driver.core.claims.record": ("Record",),
     "dranode.driver.core.pinning.pins": ("Pins",),
+    "dranode.driver.core.pinning.pods_cgroup": ("PodsCgroup",),
     "dranode.driver.core.pinning.snapshot": ("HeldClaim", "HeldSnapshot", "Part"),
     "dranode.driver.machine.forms": ("open_machine",),
+    "dranode.driver.machine.kubepods": ("pods_cgroup_changes", "read_pods_cgroup"),
     "dranode.driver.machine.numa": ("missing_nodes", "node_cpus"),
     "dranode.driver.machine.pci": ("numa_node", "pcie_root"),
     "dranode.driver.machine.root": ("Root", "read_text"),

@@ -143,10 +143,11 @@ def memory_left_out(machine: MachineMemory, options: MemoryOptions) -> Iterator[
     lost = CPUSet(node.id for node in machine.nodes if node.cpus and node.socket is None)
     if lost and options.group_by is MemoryGroupBy.SOCKET:
         yield f"NUMA nodes {lost} are in no device: the kernel tells no package for them, or several"
+    yield from (problem.what for problem in machine.pods.node_problems(machine.numbers))
 
 
 def _groups(machine: MachineMemory, group_by: MemoryGroupBy) -> Iterator[tuple[str, tuple[MemoryNode, ...]]]:
-    nodes = tuple(node for node in machine.nodes if node.cpus)
+    nodes = tuple(node for node in machine.for_pods if node.cpus)
     match group_by:
         case MemoryGroupBy.NUMA:
             yield from ((f"numa{node.id}", (node,)) for node in nodes)

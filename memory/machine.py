@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dranode.driver import CPUSet, PodsCgroup
+
 
 class PagePool(msgspec.Struct, frozen=True):
     """The huge pages of one size of a NUMA node, in pages.
@@ -51,6 +53,7 @@ class MachineMemory(msgspec.Struct, frozen=True):
         unified: whether they find it in cgroup v2.
         numa: whether the kernel has a folder for each NUMA node; else node 0 is the whole machine.
         unseen_pages: the sizes of huge pages, in bytes, of which a node does not show how many it has.
+        pods: what the cgroup of all pods has of these nodes.
     """
 
     nodes: tuple[MemoryNode, ...]
@@ -59,10 +62,22 @@ class MachineMemory(msgspec.Struct, frozen=True):
     unified: bool = False
     numa: bool = True
     unseen_pages: frozenset[int] = frozenset()
+    pods: PodsCgroup = msgspec.field(default_factory=PodsCgroup)
 
     def node(self, number: int) -> MemoryNode | None:
         """Return the node of that number, if it has memory."""
         return next((node for node in self.nodes if node.id == number), None)
+
+    @property
+    def numbers(self) -> CPUSet:
+        """Return the numbers of the nodes."""
+        return CPUSet(node.id for node in self.nodes)
+
+    @property
+    def for_pods(self) -> tuple[MemoryNode, ...]:
+        """Return the nodes from which pods may take memory."""
+        lacking = self.pods.lacks_nodes(self.numbers)
+        return tuple(node for node in self.nodes if node.id not in lacking)
 
     @property
     def page_sizes(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ def memory_pool(machine: MachineMemory, options: MemoryOptions) -> HeldSnapshot:
     """Return the machine without a claim, as NRI enforces it; CPUs are another driver's business."""
     return HeldSnapshot(
         pins_cpus=False,
-        mems=CPUSet(node.id for node in machine.nodes),
+        mems=CPUSet(node.id for node in machine.for_pods),
         page_sizes=machine.page_sizes if machine.limits_pages else (),
         exclusive_pages=options.exclusive,
         unified_pages=machine.unified,

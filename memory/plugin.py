@@ -6,7 +6,7 @@ import the modules that read hardware and decide when they need them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dranode.driver import Pins, Plugin, Root
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         HeldSnapshot,
         Impairment,
         Inventory,
+        PodsCgroup,
         Record,
+        Stop,
     )
 
 
@@ -44,6 +46,7 @@ class MemoryPlugin(Plugin, Pins):
         self.options = options
         self._root = root
         self._checked = False
+        self._pods: PodsCgroup | None = None
 
     def discover(self) -> Inventory:
         """Read the machine's memory.
@@ -57,6 +60,7 @@ class MemoryPlugin(Plugin, Pins):
         from dranode.memory.sysfs import read_memory
 
         machine = read_memory(self._root)
+        self._pods = machine.pods
         # Only the first reading checks the option: huge pages may be freed later.
         if not self._checked:
             check_reserved_memory(self.options, machine)
@@ -120,12 +124,19 @@ class MemoryPlugin(Plugin, Pins):
         return memory_impairments(inventory.hardware, records)
 
     def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:
-        """Return why claims may get no memory or huge pages here, and how these are reserved."""
+        """Return why claims may get no memory or huge pages here, or not of every node, and how these are reserved."""
         from dranode.memory.counts import read_counts
         from dranode.memory.problems import memory_problems
 
         machine = inventory.hardware.machine
-        return memory_problems(machine, self.options, read_counts(self._root, machine))
+        yield from machine.pods.node_problems(machine.numbers)
+        yield from memory_problems(machine, self.options, read_counts(self._root, machine))
+
+    def watch(self, stop: Stop) -> Iterator[None]:
+        """Yield once a minute, and when pods may take memory from other NUMA nodes, until `stop` is set."""
+        from dranode.driver import PodsCgroup, pods_cgroup_changes
+
+        yield from pods_cgroup_changes(self._root, lambda: self._pods or PodsCgroup(), stop)
 
     def readings(self, inventory: Inventory) -> Iterable[HardwareReadings]:
         """Return the memory of each NUMA node as it is at the moment, with its huge pages of every size."""

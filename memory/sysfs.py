@@ -19,7 +19,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.driver import CPUSet, MachineError, Root, missing_nodes, node_cpus, read_text
+from dranode.driver import CPUSet, MachineError, Root, missing_nodes, node_cpus, read_pods_cgroup, read_text
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.page_size import KIB, folder_of, size_of_folder
 from dranode.memory.pod_pages import pod_pages, pods_promised
@@ -84,6 +84,7 @@ class _MemoryReader:
             unified,
             numa=bool(self._numbers),
             unseen_pages=frozenset(self._unlisted) | frozenset(self._uncounted),
+            pods=read_pods_cgroup(self._root),
         )
 
     def _with_unseen(self, node: MemoryNode) -> MemoryNode:

@@ -27,7 +27,7 @@ from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_processes import container_processes
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.numa import local_nodes, node_cpus
-from dranode.driver.machine.processes import online, require_visible
+from dranode.driver.machine.processes import online_for_pods, require_visible
 from dranode.driver.machine.root import Root
 
 _PERCENT: Final = 100
@@ -84,7 +84,7 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
 
 def _take(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Look:
     seen = require_visible(root, pod_uids(records))
-    placed = placements(records, seen.containers, seen.processes, online(root))
+    placed = placements(records, seen.containers, seen.processes, online_for_pods(root))
     shares: dict[PlacedContainer, list[Record]] = {}
     for record in records:
         for container in placed[record.uid].containers:

@@ -169,11 +169,11 @@ def _with_users(driver: str, contents: Contents, used: Mapping[tuple[str, str], 
 
 def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimPlacement]:
     from dranode.driver.core.diagnosis.placement import placements, pod_uids
-    from dranode.driver.machine.processes import online, require_visible
+    from dranode.driver.machine.processes import online_for_pods, require_visible
 
     records = [record for contents in ledgers.values() for record in contents.records]
     seen = require_visible(root, pod_uids(records))
-    return placements(records, seen.containers, seen.processes, online(root))
+    return placements(records, seen.containers, seen.processes, online_for_pods(root))
 
 
 def _all_seen(root: Root) -> bool:

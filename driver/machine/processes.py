@@ -18,6 +18,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, Process, with_processes
 from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.kubepods import read_pods_cgroup
 from dranode.driver.machine.pod_cgroups import containers_of, pods_on
 from dranode.driver.machine.root import Root, read_text
 
@@ -285,13 +286,14 @@ def _seen(
     return PodsSeen(containers, seen)
 
 
-def online(root: Root) -> CPUSet:
-    """Return the online CPUs.
+def online_for_pods(root: Root) -> CPUSet:
+    """Return the online CPUs on which pods may run.
 
     Raises:
         MachineError: the kernel does not report them.
     """
     try:
-        return CPUSet.parse(read_text(root, _ONLINE))
+        online = CPUSet.parse(read_text(root, _ONLINE))
     except (OSError, ValueError) as error:
         raise MachineError(f"/{_ONLINE} does not say which CPUs are online: {error}") from error
+    return online - read_pods_cgroup(root).lacks(online)

@@ -23,7 +23,7 @@ from dranode.driver.core.diagnosis.facts import Fault, PathState, ServeOptions
 from dranode.driver.core.diagnosis.placement import ContainerClaims, PlacedContainer, pod_uids
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.presence import is_there
-from dranode.driver.machine.processes import online, pods_seen
+from dranode.driver.machine.processes import online_for_pods, pods_seen
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.node.ledger_rows import Contents
@@ -161,9 +161,9 @@ def _memory(
 
 
 def _online(files: Root) -> CPUSet | None:
-    """Return the CPUs that are online; None if the node's files do not say, and then no CPU counts as offline."""
+    """Return the online CPUs of pods; None if the node's files do not say, and then no CPU counts as offline."""
     try:
-        return online(files)
+        return online_for_pods(files)
     except MachineError:
         return None
 

@@ -75,9 +75,12 @@ def judged_options(
             refusals.append(f"{plugin.driver} does not start: {error}")
             continue
         plugins.append(plugin)
-        problems += plugin.problems(inventory)
+        mine = tuple(plugin.problems(inventory))
+        problems += mine
+        named = {problem.what for problem in mine}
         # The sentences that the serving driver logs, when it reads the hardware and when it publishes.
-        oddities += (f"{plugin.driver}: {sentence}" for sentence in publishable(inventory).warnings)
+        sentences = (sentence for sentence in publishable(inventory).warnings if sentence not in named)
+        oddities += (f"{plugin.driver}: {sentence}" for sentence in sentences)
         if isinstance(plugin, Pins) and plugin.pool(inventory).page_sizes:
             holding_pages.append(plugin.driver)
         if any(device.allow_multiple_allocations for device in inventory.devices):

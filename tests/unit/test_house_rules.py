@@ -97,6 +97,8 @@ ACTING_SEAM = {
     "numa_node",
     "open_machine",
     "pcie_root",
+    "pods_cgroup_changes",
+    "read_pods_cgroup",
     "read_text",
 }
 

@@ -102,7 +102,7 @@ def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot, own: Huge
     having_cpus = [claim for claim in claims if claim.cpus]
     return Resources(
         _cpus(having_cpus, snapshot) if snapshot.pins_cpus else CPUSet(),
-        bound_nodes(claims) or nodes_near_cpus(claims),
+        _for_pods(bound_nodes(claims) or nodes_near_cpus(claims), snapshot),
         lift_quota=any(claim.lift_quota for claim in having_cpus),
         hugepages=_pages(claims, snapshot, own) if snapshot.page_sizes else NO_LIMITS,
         unified=snapshot.unified_pages,
@@ -112,6 +112,11 @@ def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot, own: Huge
 def _pages(claims: Iterable[HeldClaim], snapshot: HeldSnapshot, own: HugepageLimits) -> HugepageLimits:
     claimed = limit_sums(claim.hugepages for claim in claims if claim.hugepages)
     return limits_held_to(claimed, own, snapshot.page_sizes, exclusive=snapshot.exclusive_pages)
+
+
+def _for_pods(nodes: CPUSet, snapshot: HeldSnapshot) -> CPUSet:
+    """Return those of a container's memory nodes that pods may use, or all that they may use if these are none."""
+    return (nodes & snapshot.mems or snapshot.mems) if nodes and snapshot.mems else nodes
 
 
 def _cpus(having_cpus: Iterable[HeldClaim], snapshot: HeldSnapshot) -> CPUSet:

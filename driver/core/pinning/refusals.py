@@ -96,7 +96,10 @@ def why_without_cpus(container: Container, claims: Collection[HeldClaim], snapsh
             "reserve CPUs, so that such containers always have some"
         )
     if names:
-        return f"every CPU of {names} is offline, so {container} cannot run: bring them back or recreate the pod"
+        return (
+            f"every CPU of {names} is offline or not for pods, so {container} cannot run: bring them back or recreate "
+            "the pod"
+        )
     return (
         f"claims hold every CPU ({snapshot.held}), so none is left for {container}, which has no claim: "
         "reserve CPUs, so that such containers always have some"
@@ -123,4 +126,4 @@ def offline_claims(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Itera
     for claim in claims:
         offline = claim.cpus - snapshot.online
         if offline:
-            yield f"claim {claim.claim} has CPUs {claim.cpus}, of which {offline} are offline"
+            yield f"claim {claim.claim} has CPUs {claim.cpus}, of which {offline} are offline or not for pods"

@@ -45,7 +45,8 @@ def test_the_page_on_trouble_says_of_every_rule_of_doctor_what_it_means() -> Non
 
 
 def test_the_page_on_trouble_names_what_our_drivers_add_to_doctor() -> None:
-    sources = (path.read_text() for folder in ("cpu", "gpu", "memory") for path in (ROOT / folder).rglob("*.py"))
+    folders = ("cpu", "gpu", "memory", "driver/core/pinning")
+    sources = (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
     added = [code for source in sources for code in re.findall(r'HardwareProblem\(\s*"([a-z0-9-]+)"', source)]
     named = re.findall(r"^\| `([a-z0-9-]+)` \| [^|]+ \|$", FINDINGS, re.MULTILINE)
     assert added

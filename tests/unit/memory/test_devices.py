@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import publishable
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions, parse_reserved
+from dranode.memory.plugin import MemoryPlugin
 from dranode.memory.sysfs import read_memory
+from tests.fakes.machine import write_machine
 from tests.fakes.memory import GIB, MIB
 
 NUMA = MemoryOptions()
@@ -158,3 +165,33 @@ def test_the_api_server_takes_all_of_it(group_by: MemoryGroupBy, *, every: bool)
     )
     inventory = Inventory(tuple(devices(options).values()))
     assert publishable(inventory) == inventory
+
+
+def test_memory_of_nodes_of_which_pods_get_none_is_not_handed_out(tmp_path: Path) -> None:
+    write_machine(tmp_path, "sockets=2,numa=1,cores=2,memory=8,hugepages2m=64")
+    cgroup = tmp_path / "sys/fs/cgroup/cpuset/kubepods"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cpuset.effective_mems").write_text("1\n")
+    made = MemoryPlugin(HostRoot(str(tmp_path)), NUMA)
+    inventory = made.discover()
+    assert all(device.name.endswith("-numa1") for device in inventory.devices)
+    assert made.pool(inventory).mems == CPUSet((1,))
+    problem = next(each for each in made.problems(inventory) if each.code == "pods-cgroup-memory")
+    assert problem.what in inventory.warnings
+    assert "NUMA nodes 0" in problem.what
+    assert "/sys/fs/cgroup/cpuset/kubepods" in problem.what
+    # What is reserved there is no mistake: the cgroup may change.
+    kept = MemoryPlugin(HostRoot(str(tmp_path)), replace(NUMA, reserved=parse_reserved("0:1Gi"))).discover()
+    assert all(device.name.endswith("-numa1") for device in kept.devices)
+
+
+def test_memory_is_read_again_when_pods_may_take_it_from_other_nodes(tmp_path: Path) -> None:
+    write_machine(tmp_path, "sockets=2,numa=1,cores=2,memory=8")
+    cgroup = tmp_path / "sys/fs/cgroup/cpuset/kubepods"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cpuset.effective_mems").write_text("0-1\n")
+    made = MemoryPlugin(HostRoot(str(tmp_path)), NUMA)
+    made.discover()
+    (cgroup / "cpuset.effective_mems").write_text("0\n")
+    next(made.watch(threading.Event()))
+    assert all(device.name.endswith("-numa0") for device in made.discover().devices)

@@ -22,7 +22,7 @@ from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.placement import ContainerClaims, placements, pod_uids
 from dranode.driver.core.pinning.pinned import resources_for
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
-from dranode.driver.machine.processes import online, pods_seen
+from dranode.driver.machine.processes import online_for_pods, pods_seen
 from dranode.driver.machine.root import Root
 from dranode.kubectl.readers.host import NodeHost
 
@@ -116,7 +116,7 @@ def by_enforcement(case: Case, folder: Path) -> str | None:
 def by_verify(case: Case, folder: Path) -> str | None:
     files = machine(case, folder)
     seen = pods_seen(files, pod_uids(case.records))
-    found = placements(case.records, seen.containers, seen.processes, online(files))
+    found = placements(case.records, seen.containers, seen.processes, online_for_pods(files))
     expected = {str(each.expected) for placement in found.values() for each in placement.containers}
     return expected.pop() if expected else None
 
@@ -128,7 +128,7 @@ def by_explain(case: Case, folder: Path) -> str | None:
     first, *_ = case.records
     claims = ContainerClaims(case.records, uses, {})
     seen = pods_seen(files, pod_uids(case.records))
-    containers = claims.running(first, ClaimRef("default", "a", first.uid), seen.containers, online(files))
+    containers = claims.running(first, ClaimRef("default", "a", first.uid), seen.containers, online_for_pods(files))
     expected = [str(each.expected) for each in containers]
     return expected.pop() if expected else None
 

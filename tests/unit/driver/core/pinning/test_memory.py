@@ -243,3 +243,13 @@ class TestBesideCPUs:
         containers = after(NONE, made(NONE, unread, container("other", "p2")))
         assert containers.unsure
         assert not containers.certain
+
+
+class TestNodesOfWhichPodsGetNone:
+    def test_a_container_gets_the_nodes_of_its_claim_that_pods_may_use(self) -> None:
+        limited = replace(machine(memory("a", part(0, "0-1"))), mems=NODE_0)
+        assert made(NONE, limited, of("a")).resources.mems == NODE_0
+
+    def test_where_pods_may_use_none_of_them_it_takes_memory_from_wherever_pods_do(self) -> None:
+        limited = replace(machine(memory("a", part(0, "1"))), mems=NODE_0)
+        assert made(NONE, limited, of("a")).resources.mems == NODE_0

@@ -1,0 +1,173 @@
+"""The cgroup of all pods: both versions of cgroups, both of kubelet's drivers, and nodes that are containers."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from dranode.driver.core.api.errors import MachineError
+from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.kubepods import has_changed, pods_cgroup_changes, read_pods_cgroup
+from tests.fakes.cpu import cpus
+from tests.fakes.machine import machine
+
+CGROUP = "sys/fs/cgroup"
+V2 = {"cgroup.controllers": "cpuset cpu memory\n", "cpuset.cpus.effective": "0-7\n", "cpuset.mems.effective": "0-1\n"}
+
+
+def unified(files: Mapping[str, str]) -> ConfinedRoot:
+    return machine({f"{CGROUP}/{name}": text for name, text in {**V2, **files}.items()})
+
+
+def legacy(files: Mapping[str, str]) -> ConfinedRoot:
+    top = {"cpuset/cpuset.cpus": "0-7\n", "cpuset/cpuset.effective_cpus": "0-7\n", "memory/kubepods/tasks": ""}
+    return machine({f"{CGROUP}/{name}": text for name, text in {**top, **files}.items()})
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "kubepods.slice",
+        "kubepods",
+        "kubelet.slice/kubelet-kubepods.slice",
+        "kubelet/kubepods",
+        "node.slice/node-pods.slice/node-pods-kubepods.slice",
+        "docker/0123abcd/kubelet/kubepods",
+        "lxc.payload.c1/kubepods",
+    ],
+)
+def test_the_cgroup_of_all_pods_is_found_wherever_kubelet_makes_it(folder: str) -> None:
+    files = {f"{folder}/cpuset.cpus.effective": "0-1,4-5\n", f"{folder}/cpuset.mems.effective": "0\n"}
+    assert read_pods_cgroup(unified(files)) == PodsCgroup(f"/{CGROUP}/{folder}", cpus("0-1,4-5"), cpus("0"))
+
+
+@pytest.mark.parametrize("hierarchy", ["cpuset", "cpuset,cpu,cpuacct", "cpu,cpuset"])
+@pytest.mark.parametrize("name", ["effective_cpus", "cpus"])
+def test_the_cgroup_of_all_pods_is_found_in_a_hierarchy_of_version_1(hierarchy: str, name: str) -> None:
+    found = read_pods_cgroup(legacy({f"{hierarchy}/kubepods/cpuset.{name}": "2-3\n"}))
+    assert found == PodsCgroup(f"/{CGROUP}/{hierarchy}/kubepods", cpus("2-3"), None)
+
+
+def test_in_version_1_the_effective_cpus_count_and_an_empty_set_is_one_that_nobody_has_filled_yet() -> None:
+    above = {"cpuset/kubelet/cpuset.effective_cpus": "1-3\n", "cpuset/kubelet/cpuset.cpus": "1-7\n"}
+    pods = {"cpuset/kubelet/kubepods/cpuset.effective_cpus": "\n", "cpuset/kubelet/kubepods/cpuset.cpus": "\n"}
+    assert read_pods_cgroup(legacy({**above, **pods})).cpus == cpus("1-3")
+
+
+def test_where_the_cgroup_has_no_cpuset_that_above_it_limits_pods() -> None:
+    above = {"kubelet/cpuset.cpus.effective": "0-3\n", "kubelet/kubepods/cgroup.procs": ""}
+    assert read_pods_cgroup(unified(above)) == PodsCgroup(f"/{CGROUP}/kubelet/kubepods", cpus("0-3"), cpus("0-1"))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"cpuset/kubelet/tasks": ""},
+        {"cgroup.controllers": "cpuset\n", "cpuset.cpus.effective": "0-1\n"},
+        {"cgroup.controllers": "", "system.slice/kubepods.slice/cpuset.cpus.effective": "0\n"},
+    ],
+)
+def test_while_kubelet_has_made_no_cgroup_of_pods_nothing_is_limited(files: Mapping[str, str]) -> None:
+    assert read_pods_cgroup(machine({f"{CGROUP}/{name}": text for name, text in files.items()})) == UNLIMITED
+
+
+def test_cpus_of_partitions_below_it_are_still_for_pods() -> None:
+    files = {
+        "kubepods.slice/cpuset.cpus.effective": "0-1,4-5\n",
+        "kubepods.slice/cpuset.cpus.exclusive": "2-3\n",
+        "kubepods.slice/cpuset.cpus.exclusive.effective": "2-3\n",
+    }
+    assert read_pods_cgroup(unified(files)).cpus == cpus("0-5")
+    no_partition = {**files, "kubepods.slice/cpuset.cpus.exclusive": "\n"}
+    assert read_pods_cgroup(unified(no_partition)).cpus == cpus("0-1,4-5")
+
+
+@pytest.mark.parametrize(
+    "pods", ["kubepods/pod1/tasks", "kubepods/burstable/pod1/tasks", "kubepods/besteffort/podab-c/tasks"]
+)
+def test_of_two_drivers_of_cgroups_the_one_that_has_pods_counts(pods: str) -> None:
+    files = {"kubepods.slice/cpuset.cpus.effective": "0-7\n", "kubepods/cpuset.cpus.effective": "0-3\n", pods: ""}
+    assert read_pods_cgroup(unified(files)).cpus == cpus("0-3")
+
+
+def test_where_it_is_not_known_which_of_two_counts_pods_have_what_both_have() -> None:
+    files = {"kubepods.slice/cpuset.cpus.effective": "2-7\n", "kubepods/cpuset.cpus.effective": "0-3\n"}
+    assert read_pods_cgroup(unified(files)).cpus == cpus("2-3")
+
+
+class Failing(ConfinedRoot):
+    """A machine of which a file or a folder cannot be read."""
+
+    def __init__(self, whole: ConfinedRoot, path: str, error: int) -> None:
+        self._whole, self._path, self._error = whole, path, error
+
+    def read_bytes(self, path: str) -> bytes:
+        return self._whole.read_bytes(self._seen(path))
+
+    def listdir(self, path: str) -> list[str]:
+        return self._whole.listdir(self._seen(path))
+
+    def _seen(self, path: str) -> str:
+        if path == self._path:
+            raise OSError(self._error, "out of order", path)
+        return path
+
+
+@pytest.mark.parametrize(
+    "path", ["", "kubepods", "kubepods/cpuset.cpus.effective", "kubepods/cpuset.mems.effective", "kubelet"]
+)
+def test_what_cannot_be_read_is_neither_unlimited_nor_empty(path: str) -> None:
+    files = {"kubepods/cpuset.cpus.effective": "0-3\n", "kubepods/cpuset.mems.effective": "0\n"}
+    if path == "kubelet":
+        files = {f"kubelet/{name}": text for name, text in files.items()}
+    if path == "kubepods":
+        files |= {"kubepods.slice/cpuset.cpus.effective": "0-3\n"}
+    place = f"{CGROUP}/{path}".rstrip("/")
+    with pytest.raises(MachineError, match=f"/{place} cannot be .*out of order"):
+        read_pods_cgroup(Failing(unified(files), place, errno.EACCES))
+
+
+def test_a_set_that_makes_no_sense_is_an_error_that_names_the_file() -> None:
+    with pytest.raises(MachineError, match=r"/sys/fs/cgroup/kubepods/cpuset\.cpus\.effective cannot be understood"):
+        read_pods_cgroup(unified({"kubepods/cpuset.cpus.effective": "lots\n"}))
+
+
+def test_a_cgroup_that_ends_while_it_is_read_limits_nothing_by_itself() -> None:
+    root = Failing(unified({"kubepods/cpuset.cpus.effective": "0\n"}), f"{CGROUP}/kubepods", errno.ENODEV)
+    assert read_pods_cgroup(root).cpus == cpus("0")
+
+
+def test_a_change_is_noticed_and_so_is_a_file_that_cannot_be_read_any_more() -> None:
+    root = unified({"kubepods/cpuset.cpus.effective": "0-3\n"})
+    known = read_pods_cgroup(root)
+    assert not has_changed(root, known)
+    assert has_changed(unified({"kubepods/cpuset.cpus.effective": "0-1\n"}), known)
+    assert has_changed(unified({}), known)
+    assert has_changed(Failing(root, f"{CGROUP}/kubepods/cpuset.cpus.effective", errno.EIO), known)
+    assert not has_changed(root, UNLIMITED)
+
+
+class Rounds(threading.Event):
+    """A stop that is set after so many waits, which take no time."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self.rounds = rounds
+
+    def wait(self, timeout: Any = None) -> bool:
+        del timeout
+        self.rounds -= 1
+        return self.rounds < 0
+
+
+def test_a_watch_yields_once_a_minute_and_at_once_where_the_cgroup_has_changed() -> None:
+    root = unified({"kubepods/cpuset.cpus.effective": "0-3\n"})
+    known = read_pods_cgroup(root)
+    assert len(list(pods_cgroup_changes(root, lambda: known, Rounds(30)))) == 1
+    assert len(list(pods_cgroup_changes(root, lambda: PodsCgroup("/other"), Rounds(3)))) == 3
