@@ -9,10 +9,10 @@ from typing import Any, Final
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.diagnosis import runtime
+from dranode.driver.core.diagnosis import node, runtime
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.claim import follow
-from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, PathState, Place, ServeOptions
+from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, Place, ServeOptions
 from dranode.driver.core.diagnosis.station import Way
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.machine.root import Root
@@ -29,6 +29,8 @@ _RULES: Final = (
     (StopCause.NRI_OFF, runtime.nri_off),
     (StopCause.NRI_OFF, runtime.nri_connections_off),
     (StopCause.NRI_OFF, runtime.nri_socket_differs),
+    (StopCause.NRI_OFF, node.place_missing),
+    (StopCause.NRI_OFF, node.place_unusable),
 )
 
 
@@ -90,7 +92,7 @@ class ThisNode:
             cdi_dir=self.options.cdi_dir,
             nri_socket=self.options.nri_socket,
         )
-        places = (Place(self.options.nri_socket, state, "NRI"),) if state is PathState.THERE else ()
+        places = (Place(self.options.nri_socket, state, "NRI"),)
         facts = Facts(judged, runtime=found, node=NodeFacts(places=places))
         return tuple((cause, fault) for cause, rule in _RULES for fault in rule(facts))
 

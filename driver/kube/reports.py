@@ -83,7 +83,7 @@ class ReportingNode(msgspec.Struct, frozen=True):
         if record is not None:
             self.status.say(
                 ref,
-                partial(prepared_states, self.node.plugin, record, self.node.inventory),
+                partial(prepared_states, self.node.plugin, record, self.node.inventory, self.node.not_enforced()),
                 claim.status.devices,
                 new=new,
                 # Another instance may have unprepared it before the status is written.

@@ -20,6 +20,7 @@ from dranode.driver.core.claims.answers import Answer, ClaimOutcome, Prepared, R
 from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.effects import WriteFiles
+from dranode.driver.core.claims.enforcing import NotEnforced
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes, was_tuned
 from dranode.driver.core.claims.inventory import Inventory
@@ -63,6 +64,7 @@ class NodeClaims:
         interpreter: what carries effects out.
         unfinished: the claims of which not all is known.
         granted: called with the record of every claim that is given something for the first time.
+        not_enforced: returns why containers are not held to claims; None if they are, or need not be. Never waits.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class NodeClaims:
         self.plugin = plugin
         self.pool = pool
         self.granted: OnGranted = lambda _record: None
+        self.not_enforced: Callable[[], NotEnforced | None] = lambda: None
         self.discovery = Discovery(plugin)
         specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
         self.store = RecordStore(plugin, data / "ledger.db", specs)
@@ -183,11 +186,13 @@ class NodeClaims:
 
     @property
     def impediment(self) -> str | None:
-        """Return why no new claim can be prepared, by the last use of ledger, hardware and CDI specs; None if one can.
+        """Return why no new claim can be prepared; None if one can.
 
+        That is by the last use of ledger, hardware and CDI specs, and by whether containers are held to claims.
         Never waits.
         """
-        return self.unusable or self._lock.blocked
+        why = self.not_enforced()
+        return self.unusable or self._lock.blocked or (why.message if why is not None and not why.chosen else None)
 
     @property
     def unusable(self) -> str | None:
@@ -287,7 +292,9 @@ class NodeClaims:
             store, book = self.store, self.store.book
             before = book.known_of(ref.uid for ref in asked)
             with store.transaction():
-                given = Circumstances(self.plugin, self.inventory, book.held, self.pool, store.blocked())
+                given = Circumstances(
+                    self.plugin, self.inventory, book.held, self.pool, store.blocked(), self.not_enforced()
+                )
                 decided = decide_call(asked, before, store, given)
                 decision = prepared(decided.records.values(), book.record)
                 if decision.commit:

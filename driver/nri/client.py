@@ -109,6 +109,8 @@ class NRIClient:
         # Whether something was not taken in because of one.
         self._missed = False
         self._session: Session | None = None
+        # Since when no runtime has been connected, as far as none is.
+        self._away_since = clock()
 
     @property
     def synchronized(self) -> bool:
@@ -116,8 +118,14 @@ class NRIClient:
         session = self._session
         return session is not None and session.synchronized
 
+    @property
+    def away_seconds(self) -> float:
+        """Return for how long no runtime has been connected and answered its whole state; 0 while one is."""
+        return 0.0 if self.synchronized else self._clock() - self._away_since
+
     def start(self) -> None:
         """Connect, in the background and for as long as it takes."""
+        self._away_since = self._clock()
         self._thread.start()
 
     def stop(self, patience: float = 5.0) -> None:
@@ -147,6 +155,8 @@ class NRIClient:
                         self._serve(sock, session)
                     finally:
                         synchronized = session.synchronized
+                        if synchronized:
+                            self._away_since = self._clock()
                         self._session = None
                         with self._mistakes.survived("the end of the connection was not noted"):
                             self._enforcer.disconnected()

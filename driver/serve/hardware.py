@@ -95,13 +95,13 @@ class Hardware(msgspec.Struct):
             self.report()
 
     def _mind_claims(self) -> None:
-        plugin, inventory = self.node.plugin, self.node.inventory
+        plugin, inventory, not_enforced = self.node.plugin, self.node.inventory, self.node.not_enforced()
         records = {record.uid: record for record in self.node.records()}
         before, now = self.impaired, {each.claim.uid: each for each in plugin.impairments(inventory, records.values())}
         lost = [records[uid] for uid, each in now.items() if before.get(uid) != each]
         restored = [records[uid] for uid in (before.keys() - now.keys()) & records.keys()]
         # All that may fail comes before any of it counts as reported.
-        states = {record.uid: prepared_states(plugin, record, inventory) for record in (*lost, *restored)}
+        states = {record.uid: prepared_states(plugin, record, inventory, not_enforced) for record in (*lost, *restored)}
         self.impaired = now
         for record in lost:
             each = now[record.uid]

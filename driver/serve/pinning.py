@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from dranode.driver.core.claims.enforcing import NotEnforced, no_runtime
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
@@ -15,6 +16,10 @@ from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.enforcement import Enforcement, PinningDriver
 from dranode.driver.serve.pinning_together import PinningTogether
 from dranode.driver.serve.usage import UsageWatch
+
+# How long a restart of the runtime may take. kubelet calls a runtime down after as long (kubelet.go,
+# maxWaitForContainerRuntime).
+GRACE_SECONDS: Final = 30.0
 
 
 class Pinning:
@@ -76,6 +81,11 @@ class Pinning:
     def synchronized(self) -> bool:
         """Return whether the runtime has listed its containers on the connection that is open."""
         return self.enforcement is not None and self.enforcement.client.synchronized
+
+    def not_enforced(self) -> NotEnforced | None:
+        """Return that no runtime has been connected for longer than a restart of it takes; None if that is not so."""
+        away = 0.0 if self.enforcement is None else self.enforcement.client.away_seconds
+        return no_runtime(self.socket, GRACE_SECONDS) if away > GRACE_SECONDS else None
 
     @property
     def is_first(self) -> bool:

@@ -31,5 +31,6 @@ def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | N
         yield f"kubelet has not asked for the driver at {listener.sockets.registration}"
     elif not registration.registered:
         yield "kubelet has asked for the driver and not registered it"
-    if pinning is not None and not pinning.synchronized:
+    # An impediment that says so is this one, after a while.
+    if pinning is not None and not pinning.synchronized and (impediment is None or not pinning.not_enforced()):
         yield f"the container runtime has not told of its containers over NRI at {pinning.socket}"

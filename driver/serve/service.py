@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError, UsageError
+from dranode.driver.core.claims.enforcing import BY_OPTION, NotEnforced
 from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes, was_tuned
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from dranode.driver.serve.lifecycle import Lifecycle
     from dranode.driver.serve.pinning import Pinning
     from dranode.driver.serve.pinning_together import PinningTogether
+    from dranode.driver.serve.unenforced import UnenforcedClaims
     from dranode.driver.serve.witnesses import Witnesses
 
 # How soon a ledger or hardware that could not be used is looked at again.
@@ -86,8 +88,10 @@ class DriverService:
         self.node = NodeClaims(
             plugin, listener.data, cdi, pool=listener.node_name, in_use=self._in_use, metadata=metadata
         )
+        self.node.not_enforced = self._not_enforced
         self.pinning: Pinning | None = None
         self.lifecycle: Lifecycle | None = None
+        self._unenforced: UnenforcedClaims | None = None
         self.listener = listener
         self._cluster = cluster
         self._pod_resources = pod_resources
@@ -166,7 +170,7 @@ class DriverService:
         """Leave that to another instance, if there is one."""
         if self.lifecycle is not None:
             self.lifecycle.stop()
-            self.lifecycle = None
+            self.lifecycle = self._unenforced = None
         if self._authority is not None:
             self._announcer.pause()
             self._aside = threading.Event()
@@ -211,6 +215,8 @@ class DriverService:
             if not self._finish_taking_over():
                 return
             self._tune()
+            if self._unenforced is not None:
+                self._unenforced.look()
             try:
                 self._announcer.report()
             except DranodeError as error:
@@ -306,6 +312,22 @@ class DriverService:
             fatal=self._fatal,
         )
         self.lifecycle.start()
+        if isinstance(self.plugin, Pins):
+            from dranode.driver.serve.unenforced import UnenforcedClaims  # noqa: PLC0415 - listen first
+
+            self._unenforced = UnenforcedClaims(
+                self.node,
+                self.listener.data,
+                self._notify,
+                connected=lambda: self.pinning is not None and self.pinning.synchronized,
+            )
+
+    def _not_enforced(self) -> NotEnforced | None:
+        if not isinstance(self.plugin, Pins):
+            return None
+        if self._containers is None:
+            return BY_OPTION
+        return None if self.pinning is None else self.pinning.not_enforced()
 
     def _notify(self, occurrence: Occurrence) -> None:
         self._cluster.notify(self.plugin.driver, occurrence)

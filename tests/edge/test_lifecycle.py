@@ -258,7 +258,8 @@ def test_a_cpu_that_goes_offline_shrinks_its_group_and_impairs_the_claim_that_ho
     assert isinstance(restored, ClaimRestored)
     assert [(state.device, state.ready, state.reason) for state in (*impaired.states, *restored.states)] == [
         (GROUP, False, "CPUsOffline"),
-        (GROUP, True, "Prepared"),
+        # This driver pins no containers.
+        (GROUP, True, "NotEnforced"),
     ]
 
 

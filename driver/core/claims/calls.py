@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.api.errors import DranodeError
     from dranode.driver.core.api.resource import ResourceClaim
     from dranode.driver.core.claims.answers import Answer, Refused
+    from dranode.driver.core.claims.enforcing import NotEnforced
     from dranode.driver.core.claims.held import ClaimRef
     from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.plugin import Plugin
@@ -48,6 +49,7 @@ class PreparingNode(Preparer, Protocol):
     """A preparer of one driver that also knows what it has and what is on record."""
 
     plugin: Plugin
+    not_enforced: Callable[[], NotEnforced | None]
 
     @property
     def inventory(self) -> Inventory:

@@ -15,6 +15,7 @@ from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.consumers import pods_among
+from dranode.driver.core.claims.enforcing import NOT_ENFORCED
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import DeviceState
 
@@ -125,6 +126,12 @@ class ClaimRestored(msgspec.Struct, frozen=True):
     states: tuple[DeviceState, ...] = ()
 
 
+class EnforcementLost(msgspec.Struct, frozen=True):
+    """Containers are not held to any claim of a driver."""
+
+    sentence: str
+
+
 class MetadataMissing(msgspec.Struct, frozen=True):
     """A claim was prepared, and its containers will not find their device metadata."""
 
@@ -150,6 +157,7 @@ Occurrence: TypeAlias = (
     | ClaimRestored
     | MetadataMissing
     | OrphanUnprepared
+    | EnforcementLost
 )
 
 
@@ -169,10 +177,13 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
             found = _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
         case DriftRepaired(pod, claims, sentence):
             found = _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
-        case Unpinned(pod, claims, sentence):
-            found = _events(_places(pod, claims), "Unpinned", "Synchronize", sentence)
-        case QuotaStillCaps(pod, claims, sentence) | HugePagesStillCapped(pod, claims, sentence):
-            found = _events(_places(pod, claims), type(occurrence).__name__, "Verify", sentence)
+        case (
+            Unpinned(pod, claims, sentence)
+            | QuotaStillCaps(pod, claims, sentence)
+            | HugePagesStillCapped(pod, claims, sentence)
+        ):
+            action = "Synchronize" if isinstance(occurrence, Unpinned) else "Verify"
+            found = _events(_places(pod, claims), type(occurrence).__name__, action, sentence)
         case RecordQuarantined(uid, reason):
             # The API server knows nodes' events by the name in place of the UID, as kubelet writes it.
             node = Regarding("v1", "Node", "", node_name, node_name)
@@ -191,6 +202,9 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
             # The claim itself is gone; an event about it would not be seen by those who look at the node.
             node = Regarding("v1", "Node", "", node_name, node_name)
             found = _events([node], "OrphanUnprepared", "Unprepare", sentence)
+        case EnforcementLost(sentence):
+            node = Regarding("v1", "Node", "", node_name, node_name)
+            found = _events([node], NOT_ENFORCED, "Enforce", sentence)
         case _:
             assert_never(occurrence)
     return found

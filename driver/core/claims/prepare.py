@@ -31,6 +31,7 @@ from dranode.driver.core.claims.effects import (
     Restore,
     WriteFiles,
 )
+from dranode.driver.core.claims.enforcing import NotEnforced
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Recovers, needs_configuring, plain_grants, was_configured
@@ -83,6 +84,7 @@ class Circumstances(msgspec.Struct, frozen=True):
         held: what the claims on record hold, and those that were decided before in the same call.
         pool: the name of the pool in which the devices are published; None if claims may come from any.
         blocked: why nothing new may be given to a claim; None if it may.
+        not_enforced: why containers are not held to claims; None if they are.
     """
 
     plugin: Plugin
@@ -90,6 +92,7 @@ class Circumstances(msgspec.Struct, frozen=True):
     held: Held
     pool: str | None = None
     blocked: str | None = None
+    not_enforced: NotEnforced | None = None
 
 
 def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, given: Circumstances) -> Record | Changed:
@@ -101,9 +104,14 @@ def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, giv
 
     Raises:
         ClaimConflictError: another claim holds what this one was allocated.
-        ClaimError: the claim cannot be prepared as it is, or nothing new may be given to any.
+        ClaimError: the claim cannot be prepared as it is, nothing new may be given to any, or no container would be
+            held to it.
     """
     mine = allocated(ref, claim, given.plugin)
+    # A claim on record too: kubelet asks again before it makes a sandbox, whose containers nobody would hold to it.
+    why = given.not_enforced
+    if why is not None and not why.chosen and any(not each.result.admin_access for each in mine.results):
+        raise ClaimError(why.message)
     relation = known(mine, record)
     if relation is Known.SAME and record is not None:
         return refreshed(record, claim)

@@ -14,6 +14,7 @@ import msgspec
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.core.claims.enforcing import NOT_ENFORCED, NotEnforced, needs_enforcing
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
@@ -48,17 +49,27 @@ class DeviceState(msgspec.Struct, frozen=True):
     data: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-def prepared_states(plugin: Plugin, record: Record, inventory: Inventory) -> tuple[DeviceState, ...]:
-    """The states of the devices of a claim that is prepared: ready, unless it has less than it was given by now."""
+def prepared_states(
+    plugin: Plugin, record: Record, inventory: Inventory, not_enforced: NotEnforced | None = None
+) -> tuple[DeviceState, ...]:
+    """The states of the devices of a claim that is prepared.
+
+    They are ready, unless it has less by now than it was given, or containers should be held to it and are not.
+    """
     impaired = next(iter(plugin.impairments(inventory, (record,))), None)
+    ready, reason, message = impaired is None, PREPARED, ""
+    if impaired is not None:
+        reason, message = impaired.reason, impaired.message
+    elif not_enforced is not None and needs_enforcing(record):
+        ready, reason, message = not_enforced.chosen, NOT_ENFORCED, not_enforced.message
     return tuple(
         DeviceState(
             grant.pool,
             grant.device,
             grant.share_id,
-            ready=impaired is None,
-            reason=PREPARED if impaired is None else impaired.reason,
-            message="" if impaired is None else impaired.message,
+            ready=ready,
+            reason=reason,
+            message=message,
             data=plugin.describe(grant, record, inventory),
         )
         for grant in record.grants

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
+from dranode.driver.core.claims.enforcing import NOT_ENFORCED
 from dranode.driver.core.claims.status import PREPARE_FAILED, READY
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.station import Station, stopped, unseen, went
+
+_UNREADY: Final = {
+    PREPARE_FAILED: (StopCause.PREPARE_REFUSED, "do what the driver says; kubelet asks again by itself"),
+    NOT_ENFORCED: (
+        StopCause.NRI_OFF,
+        "do what the driver says; containers are held to the claim once the runtime is connected",
+    ),
+}
+_LESS: Final = (StopCause.DEVICE_UNHEALTHY, "recreate the pod on other devices, and see to the hardware")
 
 
 def node_of(claim: ResourceClaim, driver: str) -> str:
@@ -47,15 +57,12 @@ def _said(claim: ResourceClaim, driver: str) -> Station:
     conditions = list(ready_conditions(claim, driver))
     for condition in conditions:
         if condition.get("status") == "False":
-            refused = condition.get("reason") == PREPARE_FAILED
-            return stopped(
-                "driver",
-                StopCause.PREPARE_REFUSED if refused else StopCause.DEVICE_UNHEALTHY,
-                str(condition.get("message") or condition.get("reason")).rstrip("."),
-                "do what the driver says; kubelet asks again by itself"
-                if refused
-                else "recreate the pod on other devices, and see to the hardware",
-            )
+            what = str(condition.get("message") or condition.get("reason")).rstrip(".")
+            cause, fix = _UNREADY.get(str(condition.get("reason")), _LESS)
+            return stopped("driver", cause, what, fix)
+    for condition in conditions:
+        if condition.get("reason") == NOT_ENFORCED:
+            return went("driver", f"{driver} has prepared it, and says: {condition.get('message')}")
     if conditions:
         return went("driver", f"{driver} says that its devices are ready")
     return unseen("driver", f"{driver} says nothing of it in status.devices, which a driver need not")

@@ -205,6 +205,10 @@ def _unrecorded(facts: ClaimFacts) -> Station:
         return stopped(
             "record", StopCause.PREPARE_REFUSED, facts.refusal, "do what it says; kubelet asks again by itself"
         )
+    for cause, fault in facts.runtime:
+        # The driver prepares nothing that nobody would hold containers to.
+        if cause is StopCause.NRI_OFF:
+            return stopped("record", cause, f"it is not prepared: {fault.what}", fault.fix)
     if facts.refusal_unseen:
         return unseen("record", f"it is not prepared, and whether it would be cannot be said: {facts.refusal_unseen}")
     return stopped(

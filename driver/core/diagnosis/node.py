@@ -150,13 +150,17 @@ def _places(facts: Facts, state: PathState) -> Iterator[Place]:
             yield place
 
 
+def _unenforced(place: Place) -> str:
+    return ": claims are not enforced, and none is prepared" if place.use == "NRI" else ""
+
+
 def place_missing(facts: Facts) -> Iterator[Fault]:
     """A folder or a socket is not there."""
     for place in _places(facts, PathState.MISSING):
         if place.path.endswith(".sock"):
             whose = "the runtime has NRI on" if place.use == "NRI" else "kubelet runs"
             yield Fault(
-                f"there is no socket {place.path}, which is for {place.use}",
+                f"there is no socket {place.path}, which is for {place.use}{_unenforced(place)}",
                 f"see that {whose}, and that the folder of the socket is mounted into the driver's pod",
             )
         else:
@@ -181,7 +185,7 @@ def place_unusable(facts: Facts) -> Iterator[Fault]:
     for place in _places(facts, PathState.UNUSABLE):
         if place.path.endswith(".sock"):
             yield Fault(
-                f"nobody answers the socket {place.path}, which is for {place.use}",
+                f"nobody answers the socket {place.path}, which is for {place.use}{_unenforced(place)}",
                 "mount the folder rather than the socket, so that a restart's new socket is seen; else start whoever "
                 "serves it",
             )

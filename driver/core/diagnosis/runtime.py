@@ -64,7 +64,10 @@ def nri_off(facts: Facts) -> Iterator[Fault]:
             )
         else:
             fix = f"set {_nri_on(runtime)} and restart {runtime.name}"
-        yield Fault(f"NRI is off in {_named(runtime)}, so no container is pinned to its claim's CPUs", fix)
+        yield Fault(
+            f"NRI is off in {_named(runtime)}, so no container is pinned to its claim's CPUs, and no claim is prepared",
+            fix,
+        )
 
 
 def cri_off(facts: Facts) -> Iterator[Fault]:
@@ -126,7 +129,7 @@ def nri_unused(facts: Facts) -> Iterator[Fault]:
     """The driver is configured to do without NRI."""
     if facts.options.pinning and not facts.options.nri_socket:
         yield Fault(
-            "--nri-socket none leaves every container on all CPUs, whatever its claim says",
+            "claims are not enforced: --nri-socket none leaves every container on all CPUs, whatever its claim says",
             f"leave the option out, or do not run {' and '.join(facts.options.pinning)}",
         )
 

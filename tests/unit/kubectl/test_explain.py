@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from dranode.driver.core.claims.enforcing import BY_OPTION, NOT_ENFORCED, NotEnforced, no_runtime
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.kube.errors import ApiError
 from dranode.kubectl.explain import command
@@ -149,6 +150,27 @@ def test_a_device_that_its_driver_calls_broken_is_named(cluster: PodCluster, exp
     cluster.pod(claims={"gpu": "mine"}, node="worker-2", containers=[running()], status={"phase": "Running"})
     _, page = explain()
     assert [(one["cause"], one["what"]) for one in page["causes"]] == [(StopCause.DEVICE_UNHEALTHY, "link down")]
+
+
+@pytest.mark.parametrize("why", [no_runtime("/run/nri/nri.sock", 30), BY_OPTION])
+def test_a_claim_that_containers_are_not_held_to_is_explained_from_a_laptop(
+    cluster: PodCluster, explain: Any, why: NotEnforced
+) -> None:
+    devices = [result("cpudevnuma000", CPU, "worker-2", consumedCapacity={f"{CPU}/cpu": "2"})]
+    cluster.claim("mine", cpus("2"), results=devices, node="worker-2", pods=["app"])
+
+    def says(claim: Any) -> None:
+        ready = "True" if why.chosen else "False"
+        condition = {"type": "Ready", "status": ready, "reason": NOT_ENFORCED, "message": why.message}
+        entry = {"driver": CPU, "pool": "worker-2", "device": "cpudevnuma000", "conditions": [condition]}
+        claim["status"]["devices"] = [entry]
+
+    cluster.api.objects.edit("resourceclaims", "mine", says, "default")
+    cluster.pod(claims={"cpus": "mine"}, node="worker-2", containers=[running()], status={"phase": "Running"})
+    _, page = explain()
+    stations = [one for way in page["ways"] for one in way["stations"] if why.message in one["what"]]
+    assert [one["passed"] for one in stations] == ["passed" if why.chosen else "stopped"]
+    assert [one["cause"] for one in page["causes"]] == ([] if why.chosen else [StopCause.NRI_OFF])
 
 
 def test_the_claim_that_kube_scheduler_made_for_extended_resources(cluster: PodCluster, explain: Any) -> None:

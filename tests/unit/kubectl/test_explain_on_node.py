@@ -502,6 +502,18 @@ def test_what_is_off_in_the_runtime_is_named_rather_than_an_image(
     assert way.causes == [cause]
 
 
+def test_a_claim_that_is_not_prepared_because_nri_is_off_says_so(way: Way) -> None:
+    new = allocated_claim("late", DRIVER, ["cpudevnuma000"], consumedCapacity={"dra.cpu/cpu": "1"})
+    way.node.silence()
+    with ApiServer() as api:
+        api.put("resourceclaims", plain(new))
+        arguments = ("--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))
+        _, stations, _ = way.explain("default/late", *arguments)
+    assert stations[-1][:2] == ("record", "stopped")
+    assert "claims are not enforced, and none is prepared" in stations[-1][2]
+    assert way.causes == ["nri-off"]
+
+
 def test_a_runtime_whose_containers_run_where_they_should_is_not_judged_by_a_file(way: Way) -> None:
     way.node.containerd({"disable": True}, {"enable_cdi": False})
     way.node.silence()
