@@ -57,7 +57,8 @@ def test_the_containers_of_a_claim_run_on_its_cpus_and_see_which_they_are(cluste
         for line in statuses["initContainerStatuses"][0]["state"]["terminated"]["message"].splitlines()
     )
     assert seen["allowed"] == seen["told"] == str(held)
-    (device,) = json.loads(seen["described"])["requests"][0]["devices"]
+    described, _ = json.JSONDecoder().raw_decode(seen["described"])
+    (device,) = described["requests"][0]["devices"]
     assert device["attributes"]["dra.cpu/cpuset"] == {"string": str(held)}
 
     def ready() -> bool:

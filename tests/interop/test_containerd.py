@@ -206,7 +206,8 @@ def test_a_container_with_its_own_and_shared_cpus_follows_the_pool_and_learns_wh
     assert {f"DRA_CPUSET_uid-mine={cpus}", "DRANODE_SHARED_uid-mine=true"} <= told
     assert not [name for name in cri.output(other, "env").splitlines() if name.startswith("DRA")]
     place = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/mine/cpu/dra.cpu-metadata.json"
-    (device,) = json.loads(cri.output(both, "cat", place))["requests"][0]["devices"]
+    metadata, _ = json.JSONDecoder().raw_decode(cri.output(both, "cat", place))
+    (device,) = metadata["requests"][0]["devices"]
     assert device["attributes"]["dra.cpu/shared"] == {"bool": True}
     assert device["attributes"]["dra.cpu/cpuset"] == {"string": str(cpus)}
     if len(ONLINE) < ENOUGH_FOR_TWO_CLAIMS:
