@@ -35,7 +35,7 @@ _FLAT_REQUEST: Final = (
     "derivedAttributes",
 )
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
-# The kinds that have others (Kubernetes 1.37).
+# The kinds that have others (k8s.io/api 0.36.0 to 0.38.0-alpha.2, testdata/HEAD; 1.35 has no pool status).
 _SERVED: Final = {"DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"), "ResourcePoolStatusRequest": ("v1alpha3",)}
 _learned: Final[set[type]] = set()
 _learning: Final = threading.Lock()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dranode.driver.core.api.documents import decode, encode, to_v1
@@ -84,6 +86,24 @@ def test_a_kind_is_read_in_the_versions_that_are_served(kind: str, served: tuple
         else:
             with pytest.raises(DocumentError, match=f'not "{version}"'):
                 to_v1(document)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"poolCount": 1, "pools": [{"driver": "d", "poolName": "p", "totalDevices": 4, "allocatedDevices": 1}]},
+        {
+            "poolCount": 1,
+            "pools": [{"driver": "d", "poolName": "p", "partitionSummary": [{"type": "Full", "total": 2}]}],
+        },
+    ],
+    ids=["1.36", "1.37 and 1.38"],
+)
+def test_a_pools_status_is_taken_as_each_release_writes_it(status: dict[str, Any]) -> None:
+    spec = {"driver": "d", "limit": 3, "defaultPartitionTypeAttribute": "d/profile"}
+    header = {"apiVersion": "resource.k8s.io/v1alpha3", "kind": "ResourcePoolStatusRequest"}
+    read = to_v1({**header, "metadata": {"name": "a"}, "spec": spec, "status": status})
+    assert (read["spec"], read["status"]) == (spec, status)
 
 
 def camel(name: str) -> str:
