@@ -94,11 +94,13 @@ def attributes(gpu: GPU) -> dict[str, DeviceAttribute]:
 
 
 def gpu_devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None = None) -> tuple[Device, ...]:
-    """Return the devices in the order in which the scheduler should try them: whole GPUs, parts, divided GPUs."""
+    """Return the devices in the order in which the scheduler should try them: whole GPUs, parts, divided GPUs.
+
+    A GPU that no driver serves is none.
+    """
     children = inventory.children
-    ranked = sorted(
-        inventory.gpus, key=lambda gpu: 2 if gpu.name in children else 1 if gpu.parent_name in children else 0
-    )
+    served = (gpu for gpu in inventory.gpus if not gpu.unserved)
+    ranked = sorted(served, key=lambda gpu: 2 if gpu.name in children else 1 if gpu.parent_name in children else 0)
     return tuple(
         Device(
             name=gpu.name,

@@ -20,7 +20,7 @@ from dranode.gpu.config import GPUMode
 from dranode.gpu.grants import Intent
 from dranode.gpu.kfd import by_address, kfd_nodes
 from dranode.gpu.libraries import user_space
-from dranode.gpu.proc import nvidia_facts
+from dranode.gpu.proc import NVIDIAS_DRIVER, nvidia_facts
 from dranode.gpu.sysfs import PCI, drm_minors, pci_function
 
 _PERMISSIONS: Final = "rw"
@@ -57,7 +57,8 @@ def complete(
     """
     nodes = [node for node in device_nodes(root, intent) if node is not None]
     gids = sorted({gid for gid in (group_of(node.path) for node in nodes) if gid})
-    added = user_space(root, intent.address, intent.mode) if intent.vendor == "nvidia" else ContainerEdits()
+    nvidias = intent.vendor == "nvidia" and not _by_other_driver(intent, pci_function(root, intent.address).driver)
+    added = user_space(root, intent.address, intent.mode) if nvidias else ContainerEdits()
     ours = {node.path for node in nodes}
     return msgspec.structs.replace(
         edits,
@@ -85,9 +86,15 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
             f"GPU {address} is bound to {function.driver or 'no driver'}, which has no nodes for mode {intent.mode}; "
             "bind it to the driver that has, or ask for another mode"
         )
-    nodes = dict.fromkeys(_NODES.get((intent.vendor, intent.mode), _ANY_VENDOR[intent.mode])(root, intent))
+    vendor = "" if _by_other_driver(intent, function.driver) else intent.vendor
+    nodes = dict.fromkeys(_NODES.get((vendor, intent.mode), _ANY_VENDOR[intent.mode])(root, intent))
     made = (_read(root, intent, node) for node in nodes)
     return tuple(node for node in made if node is not None)
+
+
+def _by_other_driver(intent: Intent, driver: str | None) -> bool:
+    """Return whether a driver of the kernel's own serves an NVIDIA GPU (nouveau), by render nodes as any other's."""
+    return intent.vendor == "nvidia" and driver not in (None, NVIDIAS_DRIVER)
 
 
 def _read(root: Root, intent: Intent, node: DeviceEdit) -> DeviceNode | None:

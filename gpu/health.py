@@ -147,7 +147,8 @@ def present(condition: GPUCondition, inventory: GPUInventory, now: float) -> GPU
             detail = inventory.left_out.get(gpu.address, "the GPU vanished from the PCI bus")
             condition = _began(condition, gpu.address, Cause.GONE, detail, now)
     condition = _ended(condition, here, (Cause.GONE,))
-    return replace(condition, seen={**seen, **inventory.by_name})
+    served = {name: gpu for name, gpu in inventory.by_name.items() if name in seen or not gpu.unserved}
+    return replace(condition, seen={**seen, **served})
 
 
 def expired(condition: GPUCondition, now: float) -> GPUCondition:
@@ -185,6 +186,8 @@ def _health(gpu: GPU, condition: GPUCondition) -> DeviceHealth:
     if troubles:
         message = "; ".join(f"{trouble.detail} (since {_timestamp(trouble.since)})" for _, trouble in troubles)
         return DeviceHealth(gpu.name, Health.UNHEALTHY, message)
+    if gpu.unserved:
+        return DeviceHealth(gpu.name, Health.UNHEALTHY, gpu.unserved)
     unread = next((reason for address, reason in condition.unread.items() if address in (gpu.address, gpu.parent)), "")
     return DeviceHealth(gpu.name, Health.UNKNOWN if unread else Health.HEALTHY, unread)
 

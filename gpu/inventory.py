@@ -75,6 +75,8 @@ class GPU(msgspec.Struct, frozen=True):
         partition: number of the partition, from 0.
         partition_mode: `<compute>_<memory>`, AMD's words (`CPX_NPS4`).
         pinned: an administrator has chosen the driver (`driver_override`).
+        unserved: why no kernel driver serves it, so that no container could use it; empty if one does, or if that is
+            not known.
     """
 
     address: str
@@ -96,6 +98,7 @@ class GPU(msgspec.Struct, frozen=True):
     partition: int | None = None
     partition_mode: str | None = None
     pinned: bool = False
+    unserved: str = ""
 
     @property
     def name(self) -> str:
@@ -129,7 +132,7 @@ class GPUInventory(msgspec.Struct, frozen=True, dict=True):
     """All GPUs, in the order of their addresses, partitions after their GPU.
 
     Attributes:
-        gpus: every GPU once.
+        gpus: every GPU once, also those that no driver serves, which are not published.
         warnings: one sentence for each oddity of the machine, and how it was interpreted.
         left_out: by PCI address, why a GPU on the bus is not listed; each reason is one of the warnings.
     """

@@ -16,6 +16,9 @@ from dranode.driver.machine.attributes import integer, names, read_attribute, wh
 from dranode.driver.machine.root import Root
 from dranode.gpu.sysfs import PROC_NVIDIA
 
+NVIDIAS_DRIVER: Final = "nvidia"
+"""The kernel driver that all of this is of; nouveau serves such GPUs by render nodes."""
+
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _VERSION: Final = re.compile(r"^NVRM version:.*?\s(?P<version>[0-9]+\.[0-9]+(?:\.[0-9]+)*)\s", re.MULTILINE)
 

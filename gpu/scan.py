@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -14,8 +15,10 @@ from dranode.driver.machine.root import Root
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes, kfd_nodes
 from dranode.gpu.nvml import NVMLFacts
-from dranode.gpu.proc import NvidiaFacts, nvidia_facts, nvidia_version
-from dranode.gpu.sysfs import PCI
+from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_gpus, nvidia_version
+from dranode.gpu.sysfs import PCI, drm_minors, pci_function
+
+_DRM_CLASS: Final = "sys/class/drm"
 
 
 def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventory:
@@ -33,6 +36,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     left_out = {address: reason for address, reason in reasons.items() if reason}
     gpus: list[GPU] = []
     warnings: list[str] = []
+    drivers_seen = any(pci_function(root, address).driver for address in pci.addresses)
     for address in (address for address, reason in reasons.items() if reason is None):
         gpu = pci.gpu(address)
         if gpu.vendor_id == NVIDIA:
@@ -43,6 +47,9 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
             if facts and facts.unclear:
                 warnings.append(f"the NUMA node and the size of GPU {address}'s memory are not known: {facts.unclear}")
             gpu = _nvidia(root, gpu, facts, (nvml or {}).get(address))
+        # A capture without a single driver says nothing of them.
+        if drivers_seen and (reason := _unserved(root, gpu)):
+            gpu = replace(gpu, unserved=reason)
         # One that went meanwhile was read half.
         if root.exists(f"{PCI_DEVICES}/{address}"):
             gpus.append(gpu)
@@ -52,7 +59,8 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
         gpus = _partitions(root, gpus)
         warnings += _hidden(root)
     gpus.sort(key=sort_key)
-    warnings += _unplaced(root, gpus)
+    warnings += _left_unserved(gpus)
+    warnings += _unplaced(root, [gpu for gpu in gpus if not gpu.unserved])
     doubtful = doubtful_uuids(gpus)
     warnings += [
         f"UUID {uuid} is borne by {' and '.join(bearers)}: none of them is published with it"
@@ -90,6 +98,36 @@ def _withheld(facts: NvidiaFacts | None) -> str:
     if facts.unread:
         return f"{facts.unread}, so whether NVIDIA's driver is told to exclude it is not known"
     return "NVIDIA's driver is told to exclude it" if facts.excluded else ""
+
+
+def _unserved(root: Root, gpu: GPU) -> str:
+    """Return why no kernel driver serves a GPU, so that every Prepare of it would be refused; empty if one does."""
+    driver = gpu.driver
+    if driver is None:
+        return "no driver is bound to it"
+    if gpu.functions[0].passthrough:
+        return ""
+    if driver == NVIDIAS_DRIVER:
+        known = nvidia_gpus(root)
+        return "" if not known or gpu.address in known else f"driver {driver} is bound to it and does not offer it"
+    # Without the class nothing is known of render nodes: a machine that was captured or made up may lack it.
+    if not root.exists(_DRM_CLASS) or "renderD" in drm_minors(root, f"{PCI_DEVICES}/{gpu.address}"):
+        return ""
+    return f"driver {driver} is bound to it and gives it no render node"
+
+
+def _left_unserved(gpus: Iterable[GPU]) -> Iterable[str]:
+    """Return what is to be said of GPUs that no driver serves: a sentence for each reason."""
+    addresses: dict[str, dict[str, None]] = {}
+    for gpu in gpus:
+        if gpu.unserved:
+            addresses.setdefault(gpu.unserved, {})[gpu.address] = None
+    for reason, each in addresses.items():
+        which = f"GPUs {', '.join(each)} are" if len(each) > 1 else f"GPU {next(iter(each))} is"
+        yield (
+            f"{which} left out: {reason}; "
+            "load the driver that serves it and see the kernel's log, or bind it to vfio-pci for virtual machines"
+        )
 
 
 def _nvidia(root: Root, gpu: GPU, facts: NvidiaFacts | None, nvml: NVMLFacts | None) -> GPU:

@@ -94,7 +94,7 @@ def test_a_part_whose_gpu_is_not_here_stands_alone() -> None:
 
 def test_whole_gpus_come_before_parts_and_divided_ones_last() -> None:
     machine = flex(vfs=2)
-    machine.pci("0000:90:00.0", 0x8086, 0x56C0, 0x038000)
+    machine.drm(machine.pci("0000:90:00.0", 0x8086, 0x56C0, 0x038000, driver="xe"), 9, 137)
     assert [device.name for device in gpu_devices(scan(machine.root()), shared=False)] == [
         "gpu-0000-90-00-0",
         "gpu-0000-4d-00-1",

@@ -213,3 +213,18 @@ def test_the_driver_that_a_gpu_is_unbound_from_is_said() -> None:
     machine.remove(f"{folder}/drm")
     machine.remove(f"{DRIVERS}/xe")
     assert refusal(machine, FLEX).startswith("GPU 0000:4d:00.0 has no device node /dev/dri/renderD*")
+
+
+@pytest.mark.parametrize("mode", [GPUMode.COMPUTE, GPUMode.GRAPHICS])
+def test_an_nvidia_gpu_on_nouveau_is_given_by_its_render_node_without_nvidias_libraries(mode: GPUMode) -> None:
+    machine = laptop()
+    folder = machine.root().resolve(f"{DEVICES}/0000:01:00.0")
+    machine.remove("proc/driver/nvidia")
+    machine.bind("0000:01:00.0", "nouveau")
+    paths = [f"/dev/dri/renderD{129}", "/dev/dri/card2"]
+    intent = Intent(address="0000:01:00.0", vendor="nvidia", mode=mode)
+    assert [path for path, *_ in nodes(machine, intent)] == paths[: 1 if mode is GPUMode.COMPUTE else 2]
+    edits = complete(machine.root(), intent, ContainerEdits(), lambda _: None)
+    assert (edits.mounts, edits.env) == ((), ())
+    machine.remove(f"{folder}/drm")
+    assert refusal(machine, intent).startswith("GPU 0000:01:00.0 has no device node /dev/dri/renderD*")

@@ -372,7 +372,7 @@ def test_a_card_that_is_plugged_in_is_found_by_the_next_reading(nodes: Any) -> N
     machine = laptop()
     node = nodes(GPUPlugin(machine.root()))
     assert not node.rescan()
-    machine.pci("0000:05:00.0", 0x1002, 0x740F, 0x038000)
+    machine.drm(machine.pci("0000:05:00.0", 0x1002, 0x740F, 0x038000, driver="amdgpu"), 5, 133)
     assert node.rescan()
     assert node.inventory.device("gpu-0000-05-00-0") is not None
 
@@ -441,3 +441,35 @@ def test_after_damage_to_the_ledger_a_gpu_that_was_given_whole_is_still_not_shar
     node = nodes(GPUPlugin(machine.root(), shared=True))
     with pytest.raises(ClaimConflictError):
         prepare(node, claim("b", "gpu-0000-1b-00-0", share="s"))
+
+
+def test_a_gpu_that_loses_its_driver_is_withdrawn_with_the_reason_and_comes_back(
+    nodes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = laptop()
+    driver = GPUPlugin(machine.root())
+    node, asked = nodes(driver), claim("a", RTX)
+    prepare(node, asked)
+    function = machine.root().resolve(f"{DEVICES}/0000:01:00.0")
+    machine.remove(f"{function}/driver")
+    for _ in range(2):
+        node.rescan()
+    assert node.inventory.device(RTX) is None
+    assert caplog.text.count("GPU 0000:01:00.0 is left out: no driver is bound to it") == 1
+    health = {each.device: each for each in driver.health(node.inventory)}
+    assert (health[RTX].health, health[RTX].message) == (Health.UNHEALTHY, "no driver is bound to it")
+    with pytest.raises(DranodeError, match="which this node does not have"):
+        prepare(node, claim("b", RTX))
+    # What a claim holds stays held, whatever becomes of the driver.
+    machine.bind("0000:01:00.0", "nvidia")
+    node.rescan()
+    with pytest.raises(ClaimConflictError):
+        prepare(node, claim("b", RTX))
+    assert {each.health for each in driver.health(node.inventory)} == {Health.HEALTHY}
+
+
+def test_a_gpu_that_never_had_a_driver_is_not_reported_as_ill() -> None:
+    machine = laptop()
+    machine.remove(f"{machine.root().resolve(f'{DEVICES}/0000:01:00.0')}/driver")
+    driver = GPUPlugin(machine.root())
+    assert [each.device for each in driver.health(driver.discover())] == ["gpu-0000-00-02-0"]

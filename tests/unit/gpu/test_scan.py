@@ -5,6 +5,7 @@ import pytest
 
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.confined import ConfinedRoot
+from dranode.gpu.devices import gpu_devices
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.scan import scan
@@ -458,3 +459,77 @@ def test_the_sound_function_of_a_card_is_no_gpu() -> None:
     machine.pci("0000:02:00.0", ASPEED, 0x2000, VGA)
     machine.pci("0000:03:00.0", INTEL, 0x56A0, VGA)
     assert [gpu.address for gpu in found(machine).gpus] == ["0000:03:00.0"]
+
+
+RTX = "0000:01:00.0"
+NO_DRIVER = (
+    "GPU 0000:01:00.0 is left out: no driver is bound to it; load the driver that serves it and see the kernel's log, "
+    "or bind it to vfio-pci for virtual machines"
+)
+
+
+def unbound(machine: Machine, address: str) -> Machine:
+    """The machine with a GPU to which no driver is bound."""
+    folder = machine.root().resolve(f"{DEVICES}/{address}")
+    machine.remove(f"{folder}/driver")
+    machine.remove(f"{folder}/drm")
+    machine.remove(f"proc/driver/nvidia/gpus/{address}")
+    return machine
+
+
+def names_of(machine: Machine) -> list[str]:
+    return [device.name for device in gpu_devices(found(machine), shared=False)]
+
+
+def test_a_gpu_without_a_driver_is_not_published_and_the_reason_is_said() -> None:
+    machine = unbound(laptop(), RTX)
+    assert names_of(machine) == ["gpu-0000-00-02-0"]
+    assert found(machine).warnings == (NO_DRIVER,)
+
+
+def test_gpus_that_are_left_out_for_one_reason_are_said_in_one_sentence() -> None:
+    machine = unbound(unbound(hgx(), "0000:1b:00.0"), "0000:43:00.0")
+    (warning,) = found(machine).warnings
+    assert warning.startswith("GPUs 0000:1b:00.0, 0000:43:00.0 are left out: no driver is bound to it;")
+    assert len(names_of(machine)) == 6
+
+
+@pytest.mark.parametrize(
+    ("driver", "published"), [("vfio-pci", True), ("nvgrace-gpu-vfio-pci", True), ("pci-stub", False)]
+)
+def test_of_drivers_without_nodes_only_those_for_virtual_machines_serve(driver: str, *, published: bool) -> None:
+    machine = unbound(laptop(), RTX)
+    machine.bind(RTX, driver)
+    assert ("gpu-0000-01-00-0" in names_of(machine)) == published
+    reason = f"driver {driver} is bound to it and gives it no render node"
+    assert any(reason in each for each in found(machine).warnings) != published
+
+
+@pytest.mark.parametrize("render", [None, 130])
+def test_nouveau_serves_a_gpu_if_it_gives_it_a_render_node(render: int | None) -> None:
+    machine = unbound(laptop(), RTX)
+    machine.bind(RTX, "nouveau")
+    machine.drm(machine.root().resolve(f"{DEVICES}/{RTX}"), 3, render)
+    assert ("gpu-0000-01-00-0" in names_of(machine)) == (render is not None)
+
+
+def test_a_function_that_nvidias_driver_does_not_offer_is_not_published() -> None:
+    machine = hgx()
+    machine.remove("proc/driver/nvidia/gpus/0000:43:00.0")
+    assert "gpu-0000-43-00-0" not in names_of(machine)
+    (warning,) = found(machine).warnings
+    assert "driver nvidia is bound to it and does not offer it" in warning
+
+
+def test_virtual_functions_without_a_driver_are_not_published_and_their_gpu_stays_divided() -> None:
+    machine = flex(vfs=2)
+    for address in ("0000:4d:00.1", "0000:4d:00.2"):
+        unbound(machine, address)
+    assert names_of(machine) == ["gpu-0000-4d-00-0"]
+    assert set(found(machine).children) == {"gpu-0000-4d-00-0"}
+
+
+def test_a_capture_that_shows_no_driver_at_all_says_nothing_of_its_gpus() -> None:
+    machine = power()
+    assert len(names_of(machine)) == 6
+    assert not [gpu for gpu in found(machine).gpus if gpu.unserved]
