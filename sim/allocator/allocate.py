@@ -127,7 +127,7 @@ class Allocator:
     ) -> Solution | AllocationError:
         """Return what a search of the pools in the order given ends with."""
         try:
-            solution = search(claims, requests, pools, allocated, self._selectors)
+            solution = search(claims, requests, pools, self.counted(allocated), self._selectors)
             if solution.picks is None:
                 _check_valid(pools, self.features)
         except AllocationError as error:
@@ -143,9 +143,13 @@ class Allocator:
     ) -> Miss:
         """Return why the claims do not fit into these pools."""
         try:
-            return nearest_miss(claims, requests, pools, allocated, self._selectors)
+            return nearest_miss(claims, requests, pools, self.counted(allocated), self._selectors)
         except AllocationError as error:
             return Miss(0, Stage.SELECTOR, Fraction(0), str(error))
+
+    def counted(self, allocated: Allocated) -> Allocated:
+        """Return what is allocated as kube-scheduler counts it: without DRAConsumableCapacity a share is its device."""
+        return allocated if self.features.consumable_capacity else allocated.without_shares()
 
     def outcomes(
         self,

@@ -60,6 +60,10 @@ class PoolState:
         replaced = {before[item.capacity] for item in more if item.capacity in before}
         return PoolState(self.devices, self.shared | {result.device}, (self.consumed - replaced) | more)
 
+    def without_shares(self) -> PoolState:
+        """The state where a device of which a share is allocated counts as allocated whole."""
+        return PoolState(self.devices | self.shared) if self.shared else self
+
     def consumed_of(self, device: Device, driver: str) -> dict[str, Amount]:
         """Return what is consumed of the device's capacities, by the names under which it is published."""
         names = {qualified(name, driver): name for name in device.capacity}
@@ -71,9 +75,16 @@ _UNTOUCHED = PoolState()
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """The state of all pools; a pool that is not named is untouched."""
+    """The state of all pools; a pool that is not named is untouched.
+
+    Attributes:
+        pools: what is allocated of each.
+        shares: whether devices can be shared. Where not, kube-scheduler takes a share for its whole device
+            (`GatherAllocatedState`, the same from 1.34 to 1.37).
+    """
 
     pools: Mapping[PoolID, PoolState] = field(default_factory=lambda: MappingProxyType({}))
+    shares: bool = True
 
     @classmethod
     def of(cls, claims: Iterable[ResourceClaim]) -> Self:
@@ -90,14 +101,19 @@ class Allocated:
 
     def pool(self, pool: PoolID) -> PoolState:
         """The state of one pool."""
-        return self.pools.get(pool, _UNTOUCHED)
+        state = self.pools.get(pool, _UNTOUCHED)
+        return state if self.shares else state.without_shares()
+
+    def without_shares(self) -> Allocated:
+        """The same where devices cannot be shared."""
+        return replace(self, shares=False)
 
     def with_allocations(self, allocations: Iterable[AllocationResult]) -> Allocated:
         """The state when these are allocated as well."""
         pools = dict(self.pools)
         for allocation in allocations:
             _enter(pools, allocation)
-        return Allocated(pools)
+        return replace(self, pools=pools)
 
 
 def _enter(pools: dict[PoolID, PoolState], allocation: AllocationResult) -> None:

@@ -100,7 +100,7 @@ class Fleet:
         """Start with what is allocated already."""
         self._allocator = allocator
         self.nodes = tuple(nodes)
-        self._states = States(allocator.inventory, self.nodes, allocated)
+        self._states = States(allocator.inventory, self.nodes, allocator.counted(allocated))
         self._number = {node.metadata.name: number for number, node in enumerate(self.nodes)}
         self._solutions: dict[_Question, Solution | AllocationError] = {}
         self._misses: dict[_Question, Miss] = {}

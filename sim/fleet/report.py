@@ -262,11 +262,12 @@ def _amounts(pool: Pool, state: PoolState, in_steps: Collection[str]) -> Iterato
             yield driver, 1, int(available)
             continue
         consumed = state.consumed_of(device, driver)
+        whole = device.name in state.devices
         for name, capacity in device.capacity.items():
             unit, step = qualified(name, driver), capacity.step
             if unit in in_steps and step is not None:
                 unit = f"{unit} in steps of {step}"
-            yield unit, capacity.value.value, max(0, capacity.value.value - consumed.get(name, 0))
+            yield unit, capacity.value.value, 0 if whole else max(0, capacity.value.value - consumed.get(name, 0))
 
 
 def _alternatives(placements: Iterable[PodPlacement]) -> dict[str, dict[str | None, int]]:
