@@ -74,6 +74,7 @@ class Attempt:
         self._taken = [0] * len(claims)
         self._admin_taken = 0
         # Counters tie devices of a pool together, so that one that no request names can keep others from being taken.
+        self._counters_return = self.features.has(Change.COUNTERS_RETURN)
         self.tied = any(candidate.device.consumes_counters for candidate in self.candidates)
 
     def _enter_allocated(self, pools: set[PoolID]) -> None:
@@ -205,16 +206,13 @@ class Attempt:
 
     @property
     def forgets(self) -> bool:
-        """Return whether what was tried and given back decides nothing.
-
-        Before 1.37 it does with common values of lists.
-        """
-        return not (self.features.list_type_attributes and any(one.remember_matches for one in self._constraints))
+        """Return whether what was tried and given back decides nothing; counters that stay drawn decide."""
+        return self._counters_return or not self.tied
 
     @property
     def distinct(self) -> bool:
         """Return whether a constraint wants different values, and depends on what was tried before."""
-        return any(one.remember_distinct for one in self._constraints)
+        return any(one.remember for one in self._constraints)
 
     # --- changes ---
 
@@ -232,11 +230,18 @@ class Attempt:
             return False
         drawn = None
         if device.consumes_counters and not (shareable and number in self._consumed):
+            if must and not self.features.has(Change.ALL_WITH_COUNTERS):
+                raise AllocationError(
+                    f"claim {self.names[claim]}, request {alternative.name} wants all devices, and "
+                    f"{candidate.pool}/{device.name} draws on counters: kube-scheduler {self.features.release.version} "
+                    "panics; ask for a number of devices, or update it",
+                    Reason.SCHEDULER_PANICS,
+                )
             drawn = self._ledger.draw(candidate)
             if drawn is None:
                 return False
         if not self._admissible(claim, alternative, number, must=must):
-            if drawn is not None:
+            if drawn is not None and self._counters_return:
                 drawn.give_back(device)
             return False
         self._undo[claim].append(_Undo(drawn, self._consumed.get(number)))
@@ -252,7 +257,7 @@ class Attempt:
         """Undo the last `take` of the claim."""
         pick, undo = self.picks[claim].pop(), self._undo[claim].pop()
         self._constraints[claim].remove(pick.alternative)
-        if undo.drawn is not None:
+        if undo.drawn is not None and (self._counters_return or pick.share is None):
             undo.drawn.give_back(pick.candidate.device)
         if pick.share is None:
             self._taken[claim] &= ~(1 << pick.number)

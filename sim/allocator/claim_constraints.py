@@ -16,8 +16,7 @@ class ClaimConstraints:
     """The constraints of a claim during a search.
 
     Attributes:
-        remember_matches: whether answers to `matchAttribute` depend on devices that were tried and given back.
-        remember_distinct: whether answers to `distinctAttribute` do.
+        remember: whether answers to `distinctAttribute` depend on devices that were tried and given back.
         refusal: why the claim cannot be allocated anywhere, if a constraint names no attribute.
     """
 
@@ -34,9 +33,7 @@ class ClaimConstraints:
                 self.refusal = AllocationError(message, Reason.INCOMPLETE_CLAIM)
                 break
             self._constraints.append(known)
-        remembering = [known for known in self._constraints if known.remembers]
-        self.remember_matches = any(known.spec.match_attribute is not None for known in remembering)
-        self.remember_distinct = any(known.spec.distinct_attribute is not None for known in remembering)
+        self.remember = any(known.remembers for known in self._constraints)
 
     def bind(self, alternative: Alternative) -> bool:
         """Return whether any constraint applies to the alternative."""

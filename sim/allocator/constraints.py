@@ -92,18 +92,6 @@ class MatchAttribute(Constraint):
         return True
 
 
-class NarrowingMatchAttribute(MatchAttribute):
-    """On lists until 1.36: what was narrowed stays narrow when a device is given back (`LISTS_WIDEN_AGAIN`)."""
-
-    remembers = True
-
-    def remove(self, request: str) -> None:  # noqa: ARG002 - all requests are alike
-        """Undo the last `add`, but for what it narrowed."""
-        narrowed = self._common.pop()
-        if self._common:
-            self._common[-1] = narrowed
-
-
 class DistinctAttribute(Constraint):
     """All devices have different values, or with lists nothing in common."""
 
@@ -174,10 +162,9 @@ class DistinctAttributeUncompared(DistinctAttributeByRequest):
 
 def constraint(spec: DeviceConstraint, features: Features) -> Constraint | None:
     """The constraint as the release keeps it; None if it names no attribute that the release knows of."""
-    lists = features.list_type_attributes
+    lists = features.lists_compared
     if spec.match_attribute is not None:
-        narrowing = lists and not features.has(Change.LISTS_WIDEN_AGAIN)
-        return (NarrowingMatchAttribute if narrowing else MatchAttribute)(spec, spec.match_attribute, lists=lists)
+        return MatchAttribute(spec, spec.match_attribute, lists=lists)
     if spec.distinct_attribute is not None and features.beyond_stable:
         return _distinct(features)(spec, spec.distinct_attribute, lists=lists)
     return None

@@ -101,6 +101,11 @@ class Features:
         return self.stable and not knows_gates and not self.has(Change.FIXED_ORDER)
 
     @property
+    def lists_compared(self) -> bool:
+        """Return whether constraints compare lists, which selectors see with the gate alone."""
+        return self.list_type_attributes and self.has(Change.LISTS_COMPARED)
+
+    @property
     def fixed_order(self) -> bool:
         """Return whether pools and slices are searched in an order that is fixed."""
         return self.has(Change.FIXED_ORDER) and not self.stable
@@ -128,7 +133,7 @@ class Features:
         return (
             self.derived_attributes
             or self.device_compatibility_groups
-            or self.list_type_attributes
+            or self.lists_compared
             or self.optional_node_operations
         )
 

@@ -27,6 +27,7 @@ class Reason(Enum):
     CONSTRAINT_ON_ALL = "constraint-on-all"
     CAPACITY_OVERFLOW = "capacity-overflow"
     SEARCH_TOO_LONG = "search-too-long"
+    SCHEDULER_PANICS = "scheduler-panics"
 
 
 class AllocationError(DranodeError):

@@ -71,6 +71,14 @@ class Change(Enum):
     COUNTERS_BY_POOL_ID = ReleaseRecord(
         ("1.36.4", "1.37"), 140435, "counters are kept by driver and pool; before, pools of one name shared them"
     )
+    COUNTERS_RETURN = ReleaseRecord(
+        ("1.36.3", "1.37"),
+        None,
+        "a device that is turned down gives its counters back; before, they stayed taken for the rest of the attempt",
+    )
+    ALL_WITH_COUNTERS = ReleaseRecord(
+        ("1.35.6", "1.36.2", "1.37"), None, "All may take devices with counters; before, kube-scheduler panicked"
+    )
     DISTINCT_COMPARES_ALL = ReleaseRecord(
         ("1.37",), 140600, "distinctAttribute compares all devices; before, one value was remembered for each request"
     )
@@ -79,8 +87,10 @@ class Change(Enum):
         139731,
         "a claim's configuration is listed once, without requests where it is for all; before, once for each request",
     )
-    LISTS_WIDEN_AGAIN = ReleaseRecord(
-        ("1.37",), 140325, "matchAttribute on lists widens the common values again when a device is given back"
+    LISTS_COMPARED = ReleaseRecord(
+        ("1.37",),
+        None,
+        "constraints compare lists with the gate of list attributes; before, kube-scheduler passed it to CEL alone",
     )
     INCLUDES_COMPILES = ReleaseRecord(
         ("1.36",), None, "stored selectors may use includes() though the gate of list attributes is off"
@@ -166,6 +176,41 @@ GATES: Final[Mapping[str, Gate]] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Behaviour of some patch releases that is not simulated.
+
+    Attributes:
+        since: the release that had it first.
+        fixed: the releases that have it no more.
+        pull_request: the number of the fix in kubernetes/kubernetes.
+        text: what they do.
+    """
+
+    since: str
+    fixed: tuple[str, ...]
+    pull_request: int | None
+    text: str
+
+
+DEFECTS: Final = (
+    Defect(
+        "1.34",
+        ("1.34.2", "1.35"),
+        None,
+        "configurations of a class are in an allocation once for each request of the class, without its name",
+    ),
+    Defect(
+        "1.35",
+        ("1.35.6", "1.36.2", "1.37"),
+        139017,
+        "a pod with an allocated claim and one that is not stays pending where several nodes fit",
+    ),
+)
+# The newest patch release of each minor release whose sources were compared.
+_NEWEST_READ: Final[Mapping[str, int]] = MappingProxyType({"1.34": 13, "1.35": 10, "1.36": 5, "1.37": 2})
+
+
 @dataclass(frozen=True)
 class Release:
     """A release of Kubernetes.
@@ -188,6 +233,21 @@ class Release:
         """The changes that it has."""
         return frozenset(change for change in Change if any(map(self._includes, change.value.since)))
 
+    @cached_property
+    def differences(self) -> tuple[str, ...]:
+        """Return how it differs from the modelled release of its minor version, a phrase each."""
+        modelled = RELEASES[self.name]
+        if self.version == modelled.version:
+            return ()
+        newest = _NEWEST_READ.get(self.name)
+        unknown = newest is not None and self.number[1] > newest
+        return (
+            *(f"has: {change.value.text}" for change in Change if change in self.changes - modelled.changes),
+            *(f"does not have: {change.value.text}" for change in Change if change in modelled.changes - self.changes),
+            *(f"is not simulated: {defect.text}" for defect in DEFECTS if self._has(defect)),
+            *((f"is not known: what changed after {self.name}.{newest}",) if unknown else ()),
+        )
+
     def gate(self, name: str) -> bool | None:
         """The default of the gate; None if this release does not know it."""
         defaults = [default for since, default in GATES[name].defaults if self._reaches(since)]
@@ -202,6 +262,9 @@ class Release:
         """Return whether it has what came with that release; a patch release counts for its own minor release alone."""
         minor, patch = _number(since)
         return self.number[0] == minor and self.number[1] >= patch if patch else self._reaches(since)
+
+    def _has(self, defect: Defect) -> bool:
+        return self._reaches(defect.since) and not any(map(self._includes, defect.fixed))
 
     def _reaches(self, since: str) -> bool:
         return self.number >= _number(since)

@@ -11,6 +11,7 @@ from dranode.driver.core.api.errors import UsageError
 
 if TYPE_CHECKING:
     from dranode.sim.allocator.features import Features
+    from dranode.sim.allocator.releases import Release
 
 
 def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,4 +45,22 @@ def asked_features(kubernetes: str | None, feature_gates: str, *, whole_nodes: b
             "the feature gate DRANodeAllocatableResources changes what nodes have left, at which this command does not "
             "look; ask dranode fit, or leave the gate out"
         )
+    _note_differences(features.release)
     return features
+
+
+def _note_differences(asked: Release) -> None:
+    """Say which patch release is modelled where another one is asked for, and how they differ."""
+    from dranode.sim.allocator.releases import RELEASES
+
+    modelled = RELEASES[asked.name].version
+    if asked.version == modelled:
+        return
+    differences = asked.differences
+    click.echo(
+        f"note: Kubernetes {asked.version} is answered by the model of {modelled}"
+        f"{', with these differences:' if differences else '; no difference is known'}",
+        err=True,
+    )
+    for difference in differences:
+        click.echo(f"  {difference}", err=True)

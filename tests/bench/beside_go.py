@@ -46,7 +46,7 @@ def _theirs(asked: list[Scenario]) -> list[float | None]:
         assert process.stdin is not None
         assert process.stdout is not None
         for one in asked:
-            process.stdin.write(json.dumps({**one.document, "features": go_features(one.gates)}) + "\n")
+            process.stdin.write(json.dumps({**one.document, **go_features(one.gates)}) + "\n")
             process.stdin.flush()
             (answer,) = json.loads(process.stdout.readline())
             times.append(None if answer.get("timeout") else answer["milliseconds"])

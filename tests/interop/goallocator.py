@@ -48,6 +48,7 @@ _FIELDS: Final = {
     "DRAPartitionableDevices": "PartitionableDevices",
     "DRAPrioritizedList": "PrioritizedList",
 }
+_LISTS: Final = "DRAListTypeAttributes"
 _REASONS: Final = (
     ("CEL compile error", Reason.CEL_COMPILE),
     ("CEL runtime error", Reason.CEL_RUNTIME),
@@ -63,6 +64,7 @@ _REASONS: Final = (
     ("(unsupported ", Reason.INCOMPLETE_CLAIM),
     ("unsupported count mode", Reason.INCOMPLETE_CLAIM),
     ("disabled", Reason.FEATURE_OFF),
+    ("panic: ", Reason.SCHEDULER_PANICS),
     ("capacity", Reason.CAPACITY_OVERFLOW),
 )
 
@@ -141,7 +143,7 @@ def answers_of(process: subprocess.Popen[str], asked: Sequence[Scenario]) -> Ite
     def feed() -> None:
         for each in asked:
             repeat = 1 if _fixed(each) else _REPEATS
-            stdin.write(json.dumps({**each.document, "features": go_features(each.gates), "repeat": repeat}) + "\n")
+            stdin.write(json.dumps({**each.document, **go_features(each.gates), "repeat": repeat}) + "\n")
         stdin.flush()
 
     feeder = Thread(target=feed, name="feed")
@@ -178,12 +180,16 @@ def _fixed(scenario: Scenario) -> bool:
     return any(scenario.gates.get(name) for name in names)
 
 
-def go_features(gates: dict[str, bool]) -> list[str]:
-    named = [field for gate, field in _FIELDS.items() if gates.get(gate)]
+def go_features(gates: dict[str, bool]) -> dict[str, list[str]]:
+    """Return what kube-scheduler turns on in its allocator, and for selectors alone."""
+    # Up to 1.36, which has no derived attributes, lists are for selectors alone (`Change.LISTS_COMPARED`).
+    lists = "DRADerivedAttributes" in gates
+    named = [field for gate, field in _FIELDS.items() if gates.get(gate) and (lists or gate != _LISTS)]
     binding, status = gates.get("DRADeviceBindingConditions"), gates.get("DRAResourceClaimDeviceStatus")
     named += ["DeviceBinding"] if binding else []
     named += ["DeviceStatus"] if status else []
-    return [*named, "DeviceBindingAndStatus"] if binding and status else named
+    named += ["DeviceBindingAndStatus"] if binding and status else []
+    return {"features": named, "celFeatures": [_FIELDS[_LISTS]] if gates.get(_LISTS) else []}
 
 
 def _answer(answer: Document) -> Answer | None:

@@ -24,9 +24,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// A scenario: everything that one call of Allocate sees, and how often it is asked.
+// A scenario: everything that one call of Allocate sees, and how often it is asked. CELFeatures are for selectors alone.
 type scenario struct {
 	Features      []string                     `json:"features"`
+	CELFeatures   []string                     `json:"celFeatures"`
 	Node          *corev1.Node                 `json:"node"`
 	DeviceClasses []*resourceapi.DeviceClass   `json:"deviceClasses"`
 	Slices        []*resourceapi.ResourceSlice `json:"slices"`
@@ -69,6 +70,7 @@ func enable(target any, names sets.Set[string], prefix string) {
 	}
 }
 
+// allocated is what kube-scheduler tells its allocator: shares are whole devices where devices cannot be shared.
 func allocated(s *scenario) structured.AllocatedState {
 	state := structured.AllocatedState{
 		AllocatedDevices:         sets.New[structured.DeviceID](),
@@ -79,13 +81,21 @@ func allocated(s *scenario) structured.AllocatedState {
 		part := strings.Split(name, "/")
 		state.AllocatedDevices.Insert(structured.MakeDeviceID(part[0], part[1], part[2]))
 	}
+	shared := sets.New(s.Features...).Has("ConsumableCapacity")
 	for _, name := range s.InUse.Shares {
 		part := strings.Split(name, "/")
+		if !shared {
+			state.AllocatedDevices.Insert(structured.MakeDeviceID(part[0], part[1], part[2]))
+			continue
+		}
 		share := types.UID(part[3])
 		id := structured.MakeDeviceID(part[0], part[1], part[2])
 		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, &share))
 	}
 	for name, amounts := range s.InUse.Consumed {
+		if !shared {
+			break
+		}
 		part := strings.Split(name, "/")
 		id := structured.MakeDeviceID(part[0], part[1], part[2])
 		state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, amounts))
@@ -118,7 +128,7 @@ func allocate(s *scenario, limit time.Duration) (result answer) {
 	enable(&features, names, "")
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	allocator, err := structured.NewAllocator(ctx, features, allocated(s), classes(s.DeviceClasses), s.Slices, cacheFor(names))
+	allocator, err := structured.NewAllocator(ctx, features, allocated(s), classes(s.DeviceClasses), s.Slices, cacheFor(names.Union(sets.New(s.CELFeatures...))))
 	if err != nil {
 		return answer{Error: err.Error()}
 	}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.sim.allocator.releases import GATES, RELEASES, Change, Release
+from dranode.sim.allocator.releases import DEFECTS, GATES, RELEASES, Change, Release, release
 
 PAGE = Path(__file__).parents[4] / "docs" / "fleet.md"
 
@@ -13,9 +13,9 @@ def tables() -> str:
     """The tables of the manual."""
     releases = list(RELEASES.values())
     lines = [
-        f"| gate | {' | '.join(f'{release.name} ({release.version})' for release in releases)} |",
+        f"| gate | {' | '.join(f'{each.name} ({each.version})' for each in releases)} |",
         f"| --- |{' --- |' * len(releases)}",
-        *(f"| `{name}` | {' | '.join(default(release, name) for release in releases)} |" for name in GATES),
+        *(f"| `{name}` | {' | '.join(default(each, name) for each in releases)} |" for name in GATES),
         "",
         "| since | what is different | pull request |",
         "| --- | --- | --- |",
@@ -24,14 +24,22 @@ def tables() -> str:
         record = change.value
         number = f"kubernetes#{record.pull_request}" if record.pull_request else ""
         lines.append(f"| {', '.join(record.since)} | {record.text} | {number} |")
+    lines += [
+        "",
+        "| since | until | what is not simulated | pull request |",
+        "| --- | --- | --- | --- |",
+    ]
+    for defect in DEFECTS:
+        number = f"kubernetes#{defect.pull_request}" if defect.pull_request else ""
+        lines.append(f"| {defect.since} | {', '.join(defect.fixed)} | {defect.text} | {number} |")
     return "\n".join(lines)
 
 
-def default(release: Release, name: str) -> str:
-    value = release.gate(name)
+def default(kubernetes: Release, name: str) -> str:
+    value = kubernetes.gate(name)
     if value is None:
         return ""
-    return f"{'on' if value else 'off'}{', locked' if release.locks(name) else ''}"
+    return f"{'on' if value else 'off'}{', locked' if kubernetes.locks(name) else ''}"
 
 
 def test_the_manual_shows_the_table_of_releases() -> None:
@@ -47,3 +55,24 @@ def test_a_change_is_there_from_its_release_on(change: Change) -> None:
     later = list(having)[list(having).index(next(name for name in having if name.startswith(minor))) :]
     assert all(having[name] for name in later)
     assert not any(having[name] for name in having if name not in later and len(change.value.since) == 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "phrases"),
+    [
+        ("1.36.1", ["counters back", "panicked", "not simulated: a pod with an allocated claim"]),
+        ("1.36.2", ["counters back"]),
+        ("1.36.5", ["has: more than 32", "has: counters are kept by driver"]),
+        ("1.36.9", ["has: more than 32", "has: counters are kept by driver", "changed after 1.36.5"]),
+        ("1.35.4", ["more than 32", "panicked", "not simulated: a pod with an allocated claim"]),
+        ("1.35.6", ["more than 32"]),
+        ("1.34.1", ["more than 32", "not simulated: configurations of a class"]),
+        ("1.37.1", []),
+        *((known.version, []) for known in RELEASES.values()),
+    ],
+)
+def test_a_patch_release_says_how_it_differs_from_the_one_that_is_modelled(name: str, phrases: list[str]) -> None:
+    differences = (RELEASES["1.38-alpha"] if "alpha" in name else release(name)).differences
+    assert len(differences) == len(phrases)
+    for phrase in phrases:
+        assert any(phrase in difference for difference in differences)

@@ -12,7 +12,7 @@ from dranode.sim.allocator import search
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome, Reason
-from dranode.sim.allocator.releases import NEWEST_STABLE, Change, release
+from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Change, Release, release
 from dranode.sim.allocator.state import Allocated
 
 NODE = decode(Node, {"metadata": {"name": "n"}})
@@ -234,6 +234,43 @@ def test_what_is_consumed_counts_under_either_name(published: str, consumed: str
     assert not_fits.allocation is None
 
 
+def _without_capacity(kubernetes: Release) -> Features:
+    gates = {"DRAConsumableCapacity": False, "DRAFractionalCapacityRange": False, "DRAPartitionableDevices": True}
+    return Features.of(kubernetes, gates)
+
+
+@pytest.mark.parametrize("kubernetes", RELEASES)
+@pytest.mark.parametrize("mode", ["ExactCount", "All"])
+def test_a_share_is_the_whole_device_once_capacity_is_not_shared_any_more(kubernetes: str, mode: str) -> None:
+    group = {"name": "numa0", "allowMultipleAllocations": True, "capacity": {"cpu": {"value": "8"}}}
+    taken = {"request": "r", "driver": "dra.cpu", "pool": "n", "device": "numa0", "shareID": "1"}
+    results = [{**taken, "consumedCapacity": {"dra.cpu/cpu": "2"}}]
+    status = {"allocation": {"devices": {"results": results}}}
+    before = Allocated.of([decode(ResourceClaim, {"metadata": {"name": "before"}, "status": status})])
+    off = _without_capacity(RELEASES[kubernetes])
+    wanted = claim(request("r", "dra.cpu", allocationMode=mode))
+    slices = [slice_of("dra.cpu", group, {"name": "numa1"})]
+    (outcome,) = allocate(slices, wanted, allocated=before, features=off)
+    if mode == "ExactCount":
+        assert names(outcome) == ["numa1"]
+    else:
+        assert outcome.reason is Reason.DOES_NOT_FIT
+
+
+def test_a_share_draws_its_devices_counters_once_capacity_is_not_shared_any_more() -> None:
+    draws = [{"counterSet": "all", "counters": {"c": {"value": "1"}}}]
+    slices = [
+        slice_of("gpu", count=2, sharedCounters=[{"name": "all", "counters": {"c": {"value": "1"}}}]),
+        slice_of("gpu", *({"name": name, "consumesCounters": draws} for name in ("half", "whole")), count=2),
+    ]
+    taken = {"request": "r", "driver": "gpu", "pool": "n", "device": "half", "shareID": "1"}
+    status = {"allocation": {"devices": {"results": [taken]}}}
+    before = Allocated.of([decode(ResourceClaim, {"metadata": {"name": "before"}, "status": status})])
+    off = _without_capacity(NEWEST_STABLE)
+    (outcome,) = allocate(slices, claim(request("r", "gpu")), allocated=before, features=off)
+    assert outcome.reason is Reason.DOES_NOT_FIT
+
+
 @pytest.mark.parametrize(
     ("gate", "wanted", "message"),
     [
@@ -433,3 +470,51 @@ def test_the_nearest_miss_of_a_constraint_names_its_value_and_who_lacks_devices(
     slices = [slice_of("gpu", numa("gpu-0", 0)), slice_of("nic", numa("eth0", 1))]
     (outcome,) = allocate(slices, claim(request("gpu", "gpu"), request("nic", "nic"), constraints=ALIGNED))
     assert "matchAttribute resource.kubernetes.io/numaNode cannot hold: nearest is int" in str(outcome.error)
+
+
+def _with_counters(*devices: dict[str, Any]) -> list[dict[str, Any]]:
+    draws = [{"counterSet": "all", "counters": {"c": {"value": "1"}}}]
+    return [
+        slice_of("gpu", count=2, sharedCounters=[{"name": "all", "counters": {"c": {"value": "1"}}}]),
+        slice_of("gpu", *({**device, "consumesCounters": draws} for device in devices), count=2),
+    ]
+
+
+@pytest.mark.parametrize(("kubernetes", "expected"), [("1.36.2", None), ("1.36.3", "b"), ("1.37.0", "b")])
+@pytest.mark.parametrize("turned_down", ["taint", "constraint"])
+def test_counters_of_a_device_that_was_turned_down_are_lost_until_1_36_2(
+    kubernetes: str, expected: str | None, turned_down: str
+) -> None:
+    if turned_down == "taint":
+        slices = _with_counters({"name": "a", "taints": [{"key": "k", "effect": "NoSchedule"}]}, {"name": "b"})
+        wanted = claim(request("r", "gpu"))
+    else:
+        slices = _with_counters({"name": "a"}, {"name": "b", "attributes": {"gpu/good": {"bool": True}}})
+        wanted = claim(request("r", "gpu"), constraints=[{"matchAttribute": "gpu/good"}])
+    (outcome,) = allocate(slices, wanted, features=Features.of(release(kubernetes)))
+    assert (
+        [result.device for result in outcome.allocation.devices.results] == [expected]
+        if expected
+        else (outcome.reason is Reason.DOES_NOT_FIT)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "panics"), [("1.36.0", True), ("1.36.1", True), ("1.36.2", False), ("1.37.0", False)]
+)
+def test_all_of_devices_with_counters_makes_the_scheduler_panic_until_1_36_1(kubernetes: str, *, panics: bool) -> None:
+    wanted = claim(request("r", "gpu", allocationMode="All"))
+    (outcome,) = allocate(_with_counters({"name": "a"}), wanted, features=Features.of(release(kubernetes)))
+    assert (outcome.reason is Reason.SCHEDULER_PANICS) is panics
+    assert bool(outcome.allocation) is not panics
+
+
+@pytest.mark.parametrize(("kubernetes", "fits"), [("1.36.0", False), ("1.36.5", False), ("1.37.0", True)])
+def test_constraints_compare_lists_from_1_37_on(kubernetes: str, *, fits: bool) -> None:
+    devices = [
+        {"name": name, "attributes": {"roots": {"strings": roots}}} for name, roots in (("a", ["x", "y"]), ("b", ["y"]))
+    ]
+    wanted = claim(request("r", "gpu", count=2), constraints=[{"matchAttribute": "gpu/roots"}])
+    features = Features.of(release(kubernetes), {"DRAListTypeAttributes": True})
+    (outcome,) = allocate([slice_of("gpu", *devices)], wanted, features=features)
+    assert bool(outcome.allocation) is fits

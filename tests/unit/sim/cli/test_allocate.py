@@ -144,6 +144,27 @@ def test_a_wrong_feature_gate_or_release_is_wrong_usage(tmp_path: Path, options:
     assert type(result.exception).__name__ == "UsageError"
 
 
+@pytest.mark.parametrize(
+    ("kubernetes", "said"),
+    [
+        ("1.36.1", ["model of 1.36.3", "gives its counters back", "kube-scheduler panicked", "stays pending"]),
+        ("1.36.3", []),
+        ("1.36", []),
+        ("1.37.1", ["model of 1.37.2; no difference is known"]),
+    ],
+)
+def test_a_note_says_how_a_patch_release_differs_from_the_modelled_one(
+    tmp_path: Path, kubernetes: str, said: list[str]
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump_all([CLASS, gpus("a", 1), claim("x")]), encoding="utf-8")
+    result = CliRunner().invoke(command, [str(path), "--kubernetes", kubernetes, "-o", "json"])
+    json.loads(result.stdout)
+    assert bool(result.stderr) is bool(said)
+    for phrase in said:
+        assert phrase in result.stderr
+
+
 @pytest.mark.parametrize(("options", "listed"), [(("--kubernetes", "1.36"), ["r"]), ((), None)])
 def test_the_release_decides_how_a_configuration_is_listed(
     tmp_path: Path, options: tuple[str, ...], listed: list[str] | None
