@@ -88,7 +88,7 @@ def admit(
     Raises:
         DocumentError: a document does not decode or does not fit the others, which says where; or there is no workload.
     """
-    setup = load(sources)
+    setup = load(sources, fleet.slices if fleet is not None else None)
     if not setup.documents:
         raise DocumentError(
             "no document is a Workload, nor a Job or pod with the label kueue.x-k8s.io/queue-name, so there is nothing "

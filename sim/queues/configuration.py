@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import DeviceClass, ResourceClaimTemplate
+from dranode.driver.core.api.resource import DeviceClass, ResourceClaimTemplate, ResourceSlice
+from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies
 from dranode.sim.queues.counts import Devices
@@ -68,8 +69,8 @@ def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
     )
 
 
-def devices_of(documents: Iterable[SourceValue[Any]]) -> Devices:
-    """Return what turns devices into quota.
+def devices_of(documents: Iterable[SourceValue[Any]], published: Iterable[ResourceSlice] | None) -> Devices:
+    """Return what turns devices into quota; `published` is what the cluster publishes, where that is known.
 
     Raises:
         DocumentError: a mapping counts something else than devices.
@@ -79,10 +80,13 @@ def devices_of(documents: Iterable[SourceValue[Any]]) -> Devices:
     for item in of_kind(documents, ConfigurationDocument):
         for name, resource in item.apply(_mapped, item.value):
             mapped.setdefault(name, resource)
+    classes = {name: default_class(name) for name in DEFAULT_CLASSES}
+    classes |= {item.name: item.value for item in of_kind(documents, DeviceClass)}
     return Devices(
         mapped,
         {item.key: item.value.spec.spec for item in of_kind(documents, ResourceClaimTemplate)},
-        tuple(item.value for item in of_kind(documents, DeviceClass)),
+        tuple(classes.values()),
+        None if published is None else tuple(published),
     )
 
 

@@ -1,9 +1,10 @@
 """Counts one pod of a pod set against quota.
 
 Containers as kube-scheduler adds them up, and DRA devices by DeviceClass under the names that `deviceClassMappings`
-give (Kueue's KEP-2941): from ResourceClaimTemplates, and from extended resources that a DeviceClass stands behind. Of a
-prioritized list each alternative counts, because no one knows yet which it will be, and of several in one class the
-largest, as in the API server's own quota. Devices with admin access are free.
+give (Kueue's KEP-2941): from ResourceClaimTemplates, and from extended resources that a DeviceClass stands behind.
+Before that Kueue refuses what it cannot count, and templates that match too few devices of the cluster.
+
+Source: pkg/controller/core/workload_controller.go and pkg/dra/claims.go of Kueue 0.19.2.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ from typing import Final
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import (
     ContainerResources,
+    Device,
     DeviceClass,
     DeviceRequest,
-    DeviceSubRequest,
+    DeviceSelector,
     ExactDeviceRequest,
     ResourceClaimSpec,
+    ResourceSlice,
 )
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import NEWEST_STABLE
+from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
+from dranode.sim.cel.expression import Selector, compile_selector
 from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.workload_document import QueuedPodSpec
 
@@ -41,11 +48,13 @@ class Devices:
         mapped: by DeviceClass, the resource name that quota counts it under.
         templates: by `<namespace>/<name>`, what the claims of a template ask for.
         classes: the DeviceClasses that there are.
+        published: the cluster's ResourceSlices; None if they are not known.
     """
 
     mapped: Mapping[str, str]
     templates: Mapping[str, ResourceClaimSpec]
     classes: tuple[DeviceClass, ...] = ()
+    published: tuple[ResourceSlice, ...] | None = None
 
     def behind(self, extended: str) -> str | None:
         """The DeviceClass that serves an extended resource: of several the newest, then the first by name."""
@@ -69,7 +78,7 @@ def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> Request
         counts[name] = counts.get(name, 0) + number
     for claim in spec.resource_claims:
         if claim.resource_claim_template_name is None:
-            continue  # a claim that pods share is not a workload's own; Kueue counts none of it
+            continue  # `refusal_of_claims` refuses it; a workload that was admitted all the same holds none of it
         template = devices.templates.get(f"{namespace}/{claim.resource_claim_template_name}")
         if template is None:
             raise UncountableError(f'there is no ResourceClaimTemplate "{claim.resource_claim_template_name}"')
@@ -89,18 +98,88 @@ def _claim(spec: ResourceClaimSpec, devices: Devices) -> RequestCounts:
 
 
 def _by_class(request: DeviceRequest) -> RequestCounts:
-    if request.exactly is not None:
-        return {} if request.exactly.admin_access else {request.exactly.device_class_name: _devices(request.exactly)}
-    counts: RequestCounts = {}
-    for alternative in request.first_available:
-        counts = _most(counts, {alternative.device_class_name: _devices(alternative)})
-    return counts
-
-
-def _devices(request: ExactDeviceRequest | DeviceSubRequest) -> int:
-    if request.allocation_mode == "All":
+    exactly = request.exactly
+    if exactly is None:
+        raise UncountableError(f"request {request.name}: Kueue does not support prioritized lists (firstAvailable)")
+    if exactly.admin_access:
+        raise UncountableError(f"request {request.name}: Kueue 0.19 does not support adminAccess")
+    if exactly.allocation_mode == "All":
         raise UncountableError("a request for all devices of a class cannot be counted before it is allocated")
+    return {exactly.device_class_name: _count(exactly)}
+
+
+def _count(request: ExactDeviceRequest) -> int:
     return 1 if request.count is None else request.count
+
+
+def refusal_of_claims(spec: QueuedPodSpec, namespace: str, devices: Devices) -> str:
+    """Return why Kueue refuses a pod for its claims before it looks at quota; empty if it does not."""
+    for claim in spec.resource_claims:
+        if claim.resource_claim_name is not None:
+            return (
+                f'the pods name the ResourceClaim "{claim.resource_claim_name}", which Kueue does not admit; '
+                "use a ResourceClaimTemplate"
+            )
+    for claim in spec.resource_claims:
+        template = devices.templates.get(f"{namespace}/{claim.resource_claim_template_name}")
+        refusal = _mismatch(template, devices) if template is not None else ""
+        if refusal:
+            return f"ResourceClaimTemplate {claim.resource_claim_template_name}, {refusal}"
+    return ""
+
+
+def _mismatch(spec: ResourceClaimSpec, devices: Devices) -> str:
+    """Return what a claim's requests with selectors lack; every device of the cluster counts once, wherever it is."""
+    taken: set[tuple[int, int]] = set()
+    for request in spec.devices.requests:
+        exactly = request.exactly
+        if exactly is None or not any(selector.cel for selector in exactly.selectors):
+            continue
+        where = f"request {request.name}"
+        try:
+            own = _compiled(exactly.selectors)
+            if devices.published is None:
+                continue
+            device_class = next(
+                (one for one in devices.classes if one.metadata.name == exactly.device_class_name), None
+            )
+            if device_class is None:
+                return f'{where}: there is no DeviceClass "{exactly.device_class_name}"'
+            where = f"{where}, DeviceClass {exactly.device_class_name}"
+            selectors = (*_compiled(device_class.spec.selectors), *own)
+            matching = _matching(selectors, devices.published, taken, _count(exactly))
+        except (CELCompileError, CELRuntimeError) as error:
+            return f"{where}: a selector fails: {error}"
+        if matching < _count(exactly):
+            return (
+                f"{where}: {matching} device{'s'[: matching != 1]} of the cluster match{'es'[: 2 * (matching == 1)]}, "
+                f"and {_count(exactly)} are asked for"
+            )
+    return ""
+
+
+def _compiled(selectors: Iterable[DeviceSelector]) -> tuple[Selector, ...]:
+    known = Features.of(NEWEST_STABLE).stored_expressions
+    return tuple(compile_selector(one.cel.expression, known) for one in selectors if one.cel is not None)
+
+
+def _matching(
+    selectors: tuple[Selector, ...], published: Iterable[ResourceSlice], taken: set[tuple[int, int]], needed: int
+) -> int:
+    """Take devices that all selectors match, as many as are needed, and return how many there are."""
+    count = 0
+    for place, slice_ in enumerate(published):
+        for number, device in enumerate(slice_.spec.devices):
+            if count == needed:
+                return count
+            if (place, number) not in taken and _matches(selectors, slice_.spec.driver, device):
+                taken.add((place, number))
+                count += 1
+    return count
+
+
+def _matches(selectors: tuple[Selector, ...], driver: str, device: Device) -> bool:
+    return all(selector.matches(driver, device) for selector in selectors)
 
 
 def _containers(spec: QueuedPodSpec) -> RequestCounts:

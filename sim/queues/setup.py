@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.queues.checks import check_use
 from dranode.sim.queues.configuration import (
@@ -50,10 +51,11 @@ class Setup:
     notes: tuple[str, ...] = ()
 
 
-def load(sources: Iterable[SourceDocument]) -> Setup:
+def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] | None = None) -> Setup:
     """Read queues and workloads among some documents, as `dranode.driver.machine.yaml_files` reads them.
 
-    Workloads that have finished or are not active are left out.
+    Workloads that have finished or are not active are left out. `published` is what the cluster publishes; without it
+    no workload is refused because too few devices match.
 
     Raises:
         DocumentError: a document does not fit, or does not fit the others; says file, object and path.
@@ -63,7 +65,7 @@ def load(sources: Iterable[SourceDocument]) -> Setup:
     queues = queues_of(values)
     around = WorkloadContext(
         queues,
-        devices_of(values),
+        devices_of(values, published),
         doors_of(values, queues),
         stopped_in(values),
         selectors_of(values),

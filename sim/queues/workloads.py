@@ -10,7 +10,7 @@ from typing import Final
 from dranode.driver.core.api.errors import DocumentError
 from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.checks import check_reclaimable, check_workload
-from dranode.sim.queues.counts import Devices, UncountableError, pod_counts
+from dranode.sim.queues.counts import Devices, UncountableError, pod_counts, refusal_of_claims
 from dranode.sim.queues.namespaces import refusal
 from dranode.sim.queues.sources import SourceValue
 from dranode.sim.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
@@ -102,6 +102,8 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Wo
             counts = pod_counts(pod_set.template.spec, namespace, around.devices)
         except UncountableError as error:
             counts, why = {}, why or f"pod set {pod_set.name}: {error}"
+        refusal_by_claims = refusal_of_claims(pod_set.template.spec, namespace, around.devices)
+        why = why or (f"pod set {pod_set.name}: {refusal_by_claims}" if refusal_by_claims else "")
         pod_sets.append(_pod_set(pod_set, counts, around.queues, queue, ended.get(pod_set.name, 0)))
     priority = _priority(spec, around.priorities) + (_boost(annotations) if gates.priority_boost else 0)
     return Workload(key, queue, priority, created, tuple(pod_sets), why)

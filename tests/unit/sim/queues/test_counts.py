@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceSlice
 from dranode.sim.queues.setup import load
 from dranode.sim.queues.values import Workload
 from tests.fakes.queues import cluster_queue, flavor, group, local_queue, sources, workload
@@ -22,10 +25,15 @@ MAPPINGS = {
 }
 
 
-def _read(spec: dict[str, Any], *documents: dict[str, Any], covered: tuple[str, ...] = ("cpu",)) -> Workload:
+def _read(
+    spec: dict[str, Any],
+    *documents: dict[str, Any],
+    covered: tuple[str, ...] = ("cpu",),
+    published: Sequence[ResourceSlice] | None = None,
+) -> Workload:
     base = [flavor("f"), cluster_queue("q", group(covered, f=[9] * len(covered))), local_queue("door", "q"), MAPPINGS]
     pods = {"name": "main", "count": 1, "template": {"spec": spec}}
-    return load(sources([*base, *documents, workload("w", "door", pods)])).pending[0]
+    return load(sources([*base, *documents, workload("w", "door", pods)]), published=published).pending[0]
 
 
 def _template(*requests: dict[str, Any], version: str = "v1") -> dict[str, Any]:
@@ -39,6 +47,10 @@ def _template(*requests: dict[str, Any], version: str = "v1") -> dict[str, Any]:
 
 def _exactly(device_class: str, **more: Any) -> dict[str, Any]:
     return {"name": "r", "exactly": {"deviceClassName": device_class, **more}}
+
+
+def _cel(expression: str) -> list[dict[str, Any]]:
+    return [{"cel": {"expression": expression}}]
 
 
 def _list(*alternatives: tuple[str, int]) -> dict[str, Any]:
@@ -91,10 +103,6 @@ CLAIMS: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
     "one device without a count": ([_exactly("dra.gpu")], {"gpus": 1}),
     "a count": ([_exactly("dra.gpu", count=3)], {"gpus": 3}),
     "two classes under one name": ([_exactly("dra.gpu"), _exactly("big-gpu", count=2)], {"gpus": 3}),
-    "admin access is free": ([_exactly("dra.gpu", adminAccess=True), _exactly("small-gpu")], {"small": 1}),
-    "each alternative of a list": ([_list(("big-gpu", 1), ("small-gpu", 2))], {"gpus": 1, "small": 2}),
-    "alternatives under one name": ([_list(("dra.gpu", 1), ("big-gpu", 2))], {"gpus": 3}),
-    "the largest of several alternatives in one class": ([_list(("dra.gpu", 1), ("dra.gpu", 4))], {"gpus": 4}),
 }
 
 
@@ -107,9 +115,11 @@ def test_a_template_counts_once_for_each_claim_made_from_it() -> None:
     assert _read(_with_claims("t", "t"), _template(_exactly("dra.gpu"))).pod_sets[0].requests == {"gpus": 2}
 
 
-def test_a_claim_that_pods_share_counts_nothing() -> None:
+def test_a_workload_that_names_a_claim_is_refused() -> None:
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}], "containers": [_asks(cpu=1)]}
-    assert _read(spec).pod_sets[0].requests == {"cpu": 1000}
+    read = _read(spec)
+    assert 'ResourceClaim "shared"' in read.inadmissible
+    assert read.pod_sets[0].requests == {"cpu": 1000}  # what it holds if it is admitted already
 
 
 UNCOUNTABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
@@ -118,6 +128,9 @@ UNCOUNTABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
         'no deviceClassMappings entry names DeviceClass "other"',
     ),
     "all devices": ([_template(_exactly("dra.gpu", allocationMode="All"))], "cannot be counted before it is allocated"),
+    "a prioritized list": ([_template(_list(("big-gpu", 1), ("small-gpu", 2)))], "firstAvailable"),
+    "admin access": ([_template(_exactly("dra.gpu", adminAccess=True))], "adminAccess"),
+    "a selector that does not compile": ([_template(_exactly("dra.gpu", selectors=_cel("device.nope")))], "selector"),
     "a missing template": ([], 'there is no ResourceClaimTemplate "t"'),
 }
 
@@ -127,6 +140,41 @@ def test_what_cannot_be_counted_keeps_the_workload_out_and_says_why(documents: l
     read = _read(_with_claims("t"), *documents)
     assert read.inadmissible.startswith("pod set main: ")
     assert why in read.inadmissible
+
+
+_LARGE = _cel("device.attributes['dra.gpu'].memory == 80")
+_CLASS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "dra.gpu"},
+    "spec": {"selectors": _cel("device.driver == 'dra.gpu'")},
+}
+
+
+def _published(*memory: int) -> ResourceSlice:
+    devices = [{"name": f"gpu-{n}", "attributes": {"memory": {"int": size}}} for n, size in enumerate(memory)]
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    return decode(ResourceSlice, {"spec": {"driver": "dra.gpu", "nodeName": "a", "pool": pool, "devices": devices}})
+
+
+@pytest.mark.parametrize(
+    ("requests", "refused"),
+    [
+        ([_exactly("dra.gpu", selectors=_LARGE, count=2)], ""),
+        ([_exactly("dra.gpu", selectors=_LARGE, count=3)], "2 devices of the cluster match, and 3 are asked for"),
+        # A device that one request has matched is not matched by another one of the claim.
+        ([_exactly("dra.gpu", selectors=_LARGE, count=2), _exactly("dra.gpu", selectors=_LARGE)], "0 devices"),
+        ([_exactly("dra.gpu", count=9)], ""),  # Kueue looks at requests with selectors alone
+        ([_exactly("dra.gpu", selectors=_cel("device.attributes['dra.gpu'].nope == 1"))], "nope"),
+        ([_exactly("big-gpu", selectors=_LARGE)], 'no DeviceClass "big-gpu"'),
+    ],
+)
+def test_a_template_that_matches_too_few_devices_is_refused_before_quota(
+    requests: list[dict[str, Any]], refused: str
+) -> None:
+    read = _read(_with_claims("t"), _template(*requests), _CLASS, published=[_published(80, 40, 80)])
+    assert refused in read.inadmissible
+    assert bool(refused) is bool(read.inadmissible)
 
 
 def test_a_stopped_queue_admits_nothing_and_says_so() -> None:

@@ -129,7 +129,7 @@ def test_what_others_have_allocated_is_not_given_again() -> None:
 def test_a_claim_that_workloads_share_is_allocated_once() -> None:
     shares = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
     pods = pod_set(count=2, cpu=1, spec=shares)
-    run, fleet = _run(workload("a", "door", pods, created=1), workload("b", "door", pods, created=2))
+    run, fleet = _run(*(_admitted(workload(name, "door", pods), count=2) for name in ("a", "b")))
     assert run.waiting == ()
     assert [devices for devices in _devices(fleet).values() if devices] == [["reserved-1/gpu-0"]]
 
@@ -140,11 +140,8 @@ def test_a_claim_that_workloads_share_stays_allocated_until_the_last_of_them_has
         workload(name, "door", pod_set(cpu=cpu, spec=shares), priority=priority)
         for name, cpu, priority in (("low", 50, 0), ("middle", 40, 1))
     )
-    assignment = {"name": "main", "flavors": {"cpu": "reserved"}, "count": 1}
-    for one in (low, middle):
-        one["status"] = {"admission": {"clusterQueue": "q", "podSetAssignments": [assignment]}}
     high = workload("high", "door", pod_set(count=2, cpu=25, spec=FROM_TEMPLATE), priority=2)
-    _, fleet = _run(low, middle, high)
+    _, fleet = _run(_admitted(low), _admitted(middle), high)
     got = _devices(fleet)
     assert (got["high-main-0"], got["high-main-1"]) == (["reserved-1/gpu-1"], ["reserved-2/gpu-0"])
     assert "low-main-0" not in got
@@ -174,5 +171,43 @@ def test_a_flavor_without_nodes_is_no_place_even_for_pods_without_claims() -> No
 
 def test_a_missing_claim_is_reported() -> None:
     pods = pod_set(cpu=1, spec={"resourceClaims": [{"name": "gpu", "resourceClaimName": "nope"}]})
-    run, _ = _run(workload("w", "door", pods))
+    run, _ = _run(_admitted(workload("w", "door", pods)))
     assert "lacks ResourceClaim nope" in run.attempts[0]["reason"]
+
+
+def test_a_workload_whose_template_matches_too_few_devices_of_the_fleet_preempts_nobody() -> None:
+    never = {
+        "requests": [
+            {"name": "gpu", "exactly": {"deviceClassName": "dra.gpu", "selectors": [{"cel": {"expression": "false"}}]}}
+        ]
+    }
+    template = document("ResourceClaimTemplate", "never", {"spec": {"devices": never}}, "resource.k8s.io/v1")
+    spec = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "never"}]}
+    low, high = (
+        _admitted(_wants("low", 3), count=3, gpus=True),
+        workload("high", "door", pod_set(cpu=1, spec=spec), priority=1),
+    )
+    gpus = document("DeviceClass", "dra.gpu", {}, "resource.k8s.io/v1")
+    queue = cluster_queue(
+        "q", group(["gpus", "cpu"], reserved=[3, 99]), preemption={"withinClusterQueue": "LowerPriority"}
+    )
+    base = [
+        flavor("reserved", tier="reserved"),
+        queue,
+        local_queue("door", "q"),
+        CONFIGURATION,
+        TEMPLATE,
+        gpus,
+        template,
+    ]
+    nodes = tuple((Node(metadata=ObjectMeta(name=name, labels={"tier": "reserved"})), "") for name in ("a", "b"))
+    fleet = ImaginedFleet(nodes, (_slice("a", 2), _slice("b", 2)))
+    run, _ = admit(fleet, sources([*base, low, high]), Features())
+    assert run.waiting == ("high",)
+    assert "0 devices of the cluster match" in next(row["reason"] for row in run.attempts if row["workload"] == "high")
+
+
+def _admitted(waiting: dict[str, Any], *, count: int = 1, gpus: bool = False) -> dict[str, Any]:
+    flavors = {"cpu": "reserved"} | ({"gpus": "reserved"} if gpus else {})
+    assignment = {"name": "main", "flavors": flavors, "count": count}
+    return {**waiting, "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [assignment]}}}

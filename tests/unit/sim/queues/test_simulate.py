@@ -344,12 +344,14 @@ def test_the_table_for_people_has_a_line_for_each_flavor() -> None:
 
 def test_pods_of_an_admitted_workload_are_bound_to_its_flavors() -> None:
     claims = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}], "nodeSelector": {"disk": "ssd"}}
+    assignment = {"name": "main", "flavors": {"cpu": "one"}, "count": 2}
+    admission = {"clusterQueue": "q", "podSetAssignments": [assignment]}
     documents = sources(
         [
             flavor("one", tier="a"),
             cluster_queue("q", group(["cpu"], one=[4])),
             local_queue("door", "q"),
-            workload("w", "door", pod_set(count=2, cpu=1, spec=claims)),
+            {**workload("w", "door", pod_set(count=2, cpu=1, spec=claims)), "status": {"admission": admission}},
         ]
     )
     setup = load(documents)
