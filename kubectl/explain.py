@@ -13,11 +13,12 @@ import click
 from dranode.driver.cli.cluster_option import cluster_options
 from dranode.driver.cli.options import driver_options
 from dranode.driver.cli.output import console, emit, output_option
+from dranode.driver.core.api.errors import DocumentError, UsageError
 
 if TYPE_CHECKING:
     from dranode.driver.cli.cluster_option import NamedCluster
     from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, SchedulerAnswer
+    from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
     from dranode.kubectl.explaining import Explainer, Subject
     from dranode.kubectl.on_node import ThisNode
     from dranode.kubectl.readers.sources import ObjectSource
@@ -28,6 +29,7 @@ _NO_MACHINE: Final = "cores=1"
 
 @click.command(short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
 @click.argument("subject", metavar="POD|CLAIM")
+@click.argument("files", nargs=-1, metavar="[FILE...]")
 @cluster_options
 @click.option("--store", metavar="DIR", help="Look for claims in a folder of YAML files instead of a cluster.")
 @driver_options
@@ -37,29 +39,62 @@ _NO_MACHINE: Final = "cores=1"
 @click.option("--nri-socket", default="/var/run/nri/nri.sock", metavar="PATH", envvar="DRANODE_NRI_SOCKET")
 @output_option
 @click.pass_context
-def command(ctx: click.Context, /, subject: str, output: str, **options: Any) -> None:
+def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output: str, **options: Any) -> None:
     """Follow POD|CLAIM from its claims to its containers, and say where it stopped, why, and what to do.
 
     POD|CLAIM is NAME, NAMESPACE/NAME, pod/NAME or claim/NAME. Reads pods, claims, templates, Events, slices, classes
     and nodes (deploy/reader has the rights), and on the node of a claim the driver's ledger, the CDI directory, the
     runtime's configuration, kubelet's pod-resources and the kernel. A claim that is not allocated gets kube-scheduler's
-    answer, node by node. Nothing is changed. What cannot be seen from here is said with the command that shows it. The
-    exit status is 1 if something stopped.
+    answer, node by node, and a pod that its claims do not keep gets that of `fit`. FILEs hold a cluster as kubectl
+    prints it (- is the standard input) and are read in its place, as `fit` reads them. Nothing is changed. What cannot
+    be seen from here is said with the command that shows it. The exit status is 1 if something stopped, or if nothing
+    is known of the name.
 
     \b
     Example:
       dranode explain near-memory
       dranode explain default/near-memory-cpus-x7k2p --context prod
       kubectl exec -n dranode ds/dranode -- dranode explain default/near-memory
+      dranode explain default/app cluster.yaml
       dranode explain default/a --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
     store = options["store"]
+    if files:
+        _explain_dump(ctx, subject, files, output, options)
+        return
     cluster = None if store is not None else _cluster(options)
     # Every installed driver may have served the claim; those that are named are the only ones.
     named = ctx.get_parameter_source("drivers") is not click.core.ParameterSource.DEFAULT
     node = this_node(options["drivers"] if named else (), options)
     place = subject_place(subject, options["namespace"], cluster)
     show(ctx, place, output, explainer(cluster, node, _source(store, cluster)), cluster)
+
+
+def _explain_dump(
+    ctx: click.Context, subject: str, files: tuple[str, ...], output: str, options: Mapping[str, Any]
+) -> None:
+    """Explain what files say of a cluster; nothing of this machine is looked at."""
+    from dranode.driver.machine.yaml_files import load_documents
+    from dranode.kubectl.explaining import Explainer
+    from dranode.kubectl.readers.dump import DumpObjects
+    from dranode.kubectl.readers.pods import PodReader
+    from dranode.sim.cli.documents import simulated
+
+    if options["store"] is not None:
+        raise UsageError("--store is a folder of claims, and FILEs are a cluster; leave one of them out")
+    documents, place = simulated(load_documents(files)), ", ".join(files)
+    if not any(each.kind in ("Pod", "ResourceClaim") for each in documents):
+        raise DocumentError(f"no Pod or ResourceClaim is in {place}, so there is nothing to explain")
+    objects = DumpObjects(documents, place)
+
+    def fit(pod: str) -> FitAnswer:
+        from dranode.kubectl.fit_answer import fit_answer
+        from dranode.kubectl.release import features_of
+
+        return fit_answer(documents, (), pod, features_of(objects.server_version))
+
+    page = Explainer(PodReader(objects), None, None, _ask(objects.server_version), installed_drivers, fit)
+    show(ctx, subject_place(subject, options["namespace"], None), output, page, None)
 
 
 def _cluster(options: dict[str, Any]) -> NamedCluster | None:
@@ -88,7 +123,14 @@ def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
         cdi_dir=_absolute(options["cdi_dir"]),
         nri_socket=options["nri_socket"],
     )
-    return ThisNode(host, judged, plugins, f"{root}/pod-resources/kubelet.sock", real=options["store"] is None)
+    return ThisNode(
+        host,
+        judged,
+        plugins,
+        f"{root}/pod-resources/kubelet.sock",
+        real=options["store"] is None,
+        root=os.geteuid() == 0,
+    )
 
 
 def _absolute(path: str) -> str:
@@ -117,7 +159,26 @@ def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: Objec
     reader = PodReader(objects) if objects is not None else None
     version = objects.server_version if objects is not None else lambda: ""
     ask = _ask(version)
-    return Explainer(reader, node, source, ask, installed_drivers)
+    return Explainer(reader, node, source, ask, installed_drivers, _fit(cluster) if cluster is not None else None)
+
+
+def _fit(cluster: NamedCluster) -> Callable[[str], FitAnswer]:
+    def fit(pod: str) -> FitAnswer:
+        from dranode.driver.kube.cluster_documents import cluster_documents
+        from dranode.driver.kube.objects import ApiObjects
+        from dranode.kubectl.fit_answer import fit_answer
+        from dranode.kubectl.release import features_of
+        from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
+
+        objects = ApiObjects(cluster.client)
+        features = features_of(objects.server_version)
+        read = cluster_documents(objects, {kind: {} for kind in live_kinds(features)}, cluster.place)
+        for kind in ESSENTIAL_KINDS:
+            if kind in read.refused:
+                raise read.refused[kind]
+        return fit_answer(read.documents, read.kinds, pod, features)
+
+    return fit
 
 
 @functools.cache
@@ -152,12 +213,15 @@ def subject_place(text: str, namespace: str, cluster: NamedCluster | None) -> Su
 
 
 def show(ctx: click.Context, subject: Subject, output: str, page: Explainer, cluster: NamedCluster | None) -> None:
-    """Print the page; the exit status is 1 if something stopped. While `cluster` is asked, say what is waited for."""
+    """Print the page, with what is waited for while `cluster` is asked.
+
+    The exit status is 1 if something stopped, or if nothing is known.
+    """
     from dranode.kubectl.page import draw_page, page_document
 
     with cluster.waiting() if cluster is not None else contextlib.nullcontext():
         ways = page.explain(subject)
     if not emit(page_document(str(subject), ways, page.unasked), output):
         draw_page(console(), ways, page.unasked)
-    if any(way.stopped is not None for way in ways):
+    if any(way.unknown or way.stopped is not None for way in ways):
         ctx.exit(1)

@@ -21,8 +21,8 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.core.diagnosis.allocated import follow_allocated, node_of
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.pod import follow_pod
-from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodFacts, Presence, SchedulerAnswer
-from dranode.driver.core.diagnosis.station import Passed, Station, Way, stopped, unseen
+from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, Presence, SchedulerAnswer
+from dranode.driver.core.diagnosis.station import Passed, Station, Way, as_root, stopped, unseen
 from dranode.kubectl.on_node import ThisNode
 from dranode.kubectl.readers.pods import PodReader
 from dranode.kubectl.readers.sources import ObjectSource
@@ -88,6 +88,7 @@ class Explainer:
         source: where claims come from for the node's part: the cluster, a folder, or None.
         ask: what kube-scheduler would say; None where that cannot be worked out.
         drivers: returns the drivers that are installed here, by name, for what they say of claims on any node.
+        fit: returns what the model behind `fit` says of a pod, `<namespace>/<name>`; raises DranodeError if it cannot.
     """
 
     cluster: PodReader | None
@@ -95,6 +96,7 @@ class Explainer:
     source: ObjectSource | None
     ask: AskScheduler
     drivers: Callable[[], Mapping[str, Plugin]] = dict
+    fit: Callable[[str], FitAnswer] | None = None
     _elsewhere: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -131,7 +133,16 @@ class Explainer:
         if any(each.needed and each.claim is None for each in facts.claims):
             return facts
         objects = self.cluster.objects_to_schedule()
-        return facts if objects is None else replace(facts, scheduler=self.ask(facts, objects))
+        if objects is not None:
+            facts = replace(facts, scheduler=self.ask(facts, objects))
+        # Where claims keep it from every node, nothing else has to be looked at.
+        if self.fit is None or (facts.scheduler is not None and facts.scheduler.keeps):
+            return facts
+        try:
+            return replace(facts, fit=self.fit(facts.name))
+        except DranodeError as error:
+            self.cluster.unasked.append(f"whether the pod fits by CPU, memory and all else: {error}")
+            return facts
 
     # --- claims ---
 
@@ -251,7 +262,7 @@ class Explainer:
             yield self._way(self.node, driver, subject.namespace, name)
         if not mine and unread:
             what = f"whether {subject} is on record here: {'; '.join(unread)}"
-            yield Way(str(subject), (unseen("record", what, "dranode doctor, as root"),))
+            yield Way(str(subject), (unseen("record", what, as_root("dranode doctor", root=self.node.root)),))
         elif not mine and self.cluster is None:
             yield self._unknown(subject, [record for _, record in records])
 
@@ -262,7 +273,7 @@ class Explainer:
         except DranodeError as error:
             claim = f"{namespace}/{name}"
             about = f"claim {claim} on node {node.options.node}"
-            return Way(about, (unseen("node", str(error), "dranode doctor, as root"),), driver, claim)
+            return Way(about, (unseen("node", str(error), as_root("dranode doctor", root=node.root)),), driver, claim)
 
     def _stored(self, claim: ResourceClaim) -> Iterator[Way]:
         """Yield the ways of a claim where there are no pods to ask for."""
@@ -290,6 +301,7 @@ class Explainer:
         return Way(
             str(subject),
             (unseen("record", what, f"dranode explain with --kubeconfig, or as the pod of the driver on {node}"),),
+            unknown=True,
         )
 
     def _invisible(self, subject: Subject) -> Way:
@@ -301,6 +313,7 @@ class Explainer:
                     "claim", what, "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
                 ),
             ),
+            unknown=True,
         )
 
 

@@ -44,6 +44,7 @@ class ThisNode:
         plugins: the drivers that may serve it, by name.
         pod_resources: kubelet's socket.
         real: whether kubelet and a container runtime run here; a local run has neither.
+        root: whether this is root.
     """
 
     host: NodeHost
@@ -51,6 +52,7 @@ class ThisNode:
     plugins: Mapping[str, Plugin]
     pod_resources: str
     real: bool = True
+    root: bool = False
 
     def way(self, driver: str, namespace: str, name: str, source: ObjectSource | None) -> Way:
         """Return the way of a claim on this node, as far as it concerns one driver.
@@ -59,7 +61,7 @@ class ThisNode:
             DranodeError: the claim or the ledger cannot be read.
         """
         plugin = self.plugins[driver]
-        reader = ClaimReader(self.host, self.options, source, self.pod_resources, self._runtime(plugin))
+        reader = ClaimReader(self.host, self.options, source, self.pod_resources, self._runtime(plugin), root=self.root)
         stations = tuple(follow(reader.read(namespace, name, plugin)))
         claim = f"{namespace}/{name}"
         return Way(f"claim {claim} on node {self.options.node}", stations, driver, claim)

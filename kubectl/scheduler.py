@@ -6,6 +6,7 @@ Values in, values out: the documents of a cluster, and the pod.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from typing import Any, Final, TypeAlias
 
 from dranode.driver.core.api.errors import DocumentError
@@ -21,7 +22,7 @@ from dranode.driver.core.api.resource import (
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.core.diagnosis.causes import StopCause
-from dranode.driver.core.diagnosis.live_objects import LivePod
+from dranode.driver.core.diagnosis.live_objects import LiveNode, LivePod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, NodeGroup, PodClaim, SchedulerAnswer
 from dranode.kubectl.node_filter import away_from, excluded_by, plain_node
 from dranode.sim.allocator.allocate import Allocator
@@ -30,8 +31,9 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.allocator.taint_rules import taint_rules
-from dranode.sim.cluster.extended import IMPLICIT
+from dranode.sim.cluster.extended import classes_behind
 from dranode.sim.cluster.place import Fleet
+from dranode.sim.scheduler.requests import is_extended
 
 _Kept: TypeAlias = Miss | AllocationError | None
 
@@ -54,7 +56,12 @@ def scheduler_answer(
     classes, everything = objects.classes, objects.claims
     known = [claim.claim for claim in claims if claim.claim is not None]
     unallocated = [claim for claim in known if claim.status.allocation is None]
-    unallocated += extended_claim(pod, classes) if not any(not claim.entry for claim in claims) else []
+    made = any(not claim.entry for claim in claims)
+    extended = {} if made else extended_resources(pod, classes, features)
+    unallocated += extended_claim(pod, extended)
+    unknown = _nobodys(pod, extended, objects) if not made else ""
+    if unknown:
+        return SchedulerAnswer(cause=StopCause.RESOURCE_MISSING, error=unknown)
     fixed = [(claim.metadata.name, claim.status.allocation) for claim in known if claim.status.allocation is not None]
     groups: dict[tuple[StopCause, str], list[str]] = {}
     for node in objects.nodes:
@@ -76,25 +83,57 @@ def scheduler_answer(
     try:
         judged = _judged(fleet, unallocated, allocator)
     except AllocationError as error:
-        return SchedulerAnswer(cause=_REASONS.get(error.reason, StopCause.CLAIM_REFUSED), error=str(error))
-    holders = _holders(judged[0].nodes[0], fleet, everything) if judged and judged[0].cause is not None else ""
-    return SchedulerAnswer((*judged, *kept_away), (holders,) if holders else ())
+        return SchedulerAnswer(
+            cause=_REASONS.get(error.reason, StopCause.CLAIM_REFUSED),
+            error=str(error),
+            extended=tuple(extended.items()),
+        )
+    # Of devices that do not fit even where nothing is allocated, nobody is in the way.
+    taken = bool(judged) and judged[0].cause is StopCause.DEVICES_IN_USE
+    holders = _holders(judged[0].nodes[0], fleet, unallocated, everything) if taken else ""
+    return SchedulerAnswer((*judged, *kept_away), (holders,) if holders else (), extended=tuple(extended.items()))
 
 
-def extended_claim(pod: LivePod, classes: Iterable[DeviceClass]) -> list[ResourceClaim]:
-    """Return the claim that kube-scheduler would make for the extended resources of a pod (KEP-5004); none for none."""
-    by_name = {
-        each.spec.extended_resource_name: each.metadata.name for each in classes if each.spec.extended_resource_name
-    }
-    implicit = {f"{IMPLICIT}{each.metadata.name}": each.metadata.name for each in classes}
+def extended_resources(pod: LivePod, classes: Iterable[DeviceClass], features: Features) -> dict[str, str]:
+    """Return the DeviceClass of each extended resource of a pod that has one (KEP-5004)."""
+    return classes_behind(_requested(pod), classes) if features.extended_resource else {}
+
+
+def _requested(pod: LivePod) -> dict[str, int]:
+    """Return what the containers of a pod ask for, all together."""
+    amounts: dict[str, int] = {}
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        for resource, amount in container.resources.requests.items():
+            amounts[resource] = amounts.get(resource, 0) + ceil(amount.value)
+    return amounts
+
+
+def _nobodys(pod: LivePod, backed: Mapping[str, str], objects: ClusterObjects) -> str:
+    """Return which extended resource of a pod nobody has, in a sentence; empty if there is none."""
+    for resource, amount in _requested(pod).items():
+        if not amount or not is_extended(resource) or resource in backed:
+            continue
+        if not any(_has(node, resource) for node in objects.nodes):
+            return (
+                f"no node has the extended resource {resource}, which the pod wants, and no DeviceClass stands for it"
+            )
+    return ""
+
+
+def _has(node: LiveNode, resource: str) -> bool:
+    return node.status.allocatable.get(resource, "0") != "0"
+
+
+def extended_claim(pod: LivePod, classes: Mapping[str, str]) -> list[ResourceClaim]:
+    """Return the claim that kube-scheduler would make for extended resources with these classes; none for none."""
     requests = tuple(
         DeviceRequest(
             name=f"container-{number}-request-{index}",
-            exactly=ExactDeviceRequest(device_class_name={**implicit, **by_name}[resource], count=int(amount.value)),
+            exactly=ExactDeviceRequest(device_class_name=classes[resource], count=int(amount.value)),
         )
         for number, container in enumerate((*pod.spec.init_containers, *pod.spec.containers))
         for index, (resource, amount) in enumerate(sorted(container.resources.requests.items()))
-        if resource in by_name or resource in implicit
+        if resource in classes and amount.value
     )
     metadata = ObjectMeta(name="<extended-resources>", namespace=pod.metadata.namespace)
     spec = ResourceClaimSpec(devices=DeviceClaim(requests=requests))
@@ -155,15 +194,15 @@ def _chosen(sentence: str) -> bool:
     return not none_fits or " of request " in sentence
 
 
-def _holders(node: str, fleet: Fleet, everything: Iterable[ResourceClaim]) -> str:
-    """Return which claims have devices of a node, in one sentence; empty if none has."""
-    pools = {(pool.id.driver, pool.id.pool) for pool, _ in fleet.pools(node)}
+def _holders(node: str, fleet: Fleet, claims: Sequence[ResourceClaim], everything: Iterable[ResourceClaim]) -> str:
+    """Return which claims have devices of a node that these claims could have, in one sentence; empty if none has."""
+    usable = fleet.usable(node, claims)
     lines = []
     for claim in everything:
         devices = [
             f"{result.device}{_consumed(result.consumed_capacity)}"
             for result in readable_results(claim.status.allocation)
-            if (result.driver, result.pool) in pools
+            if (result.driver, result.pool, result.device) in usable
         ]
         if devices:
             pods = ", ".join(map(str, claim.status.reserved_for)) or "no pod"

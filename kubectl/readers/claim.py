@@ -45,6 +45,7 @@ class ClaimReader:
         source: the source of claims and pods; None if there is none.
         pod_resources: kubelet's socket.
         runtime: what is wrong with the container runtime's CDI and NRI.
+        root: whether this is root.
     """
 
     host: NodeHost
@@ -52,6 +53,7 @@ class ClaimReader:
     source: ObjectSource | None
     pod_resources: str
     runtime: tuple[tuple[StopCause, Fault], ...] = ()
+    root: bool = False
 
     def read(self, namespace: str, name: str, plugin: Plugin) -> ClaimFacts:
         """Read the facts about a claim, as far as they concern one driver.
@@ -81,6 +83,7 @@ class ClaimReader:
         return ClaimFacts(
             name=f"{namespace}/{name}",
             node=self.options.node,
+            root=self.root,
             driver=plugin.driver,
             claim=claim,
             gone=self.source is not None and claim is None,

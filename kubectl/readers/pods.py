@@ -21,6 +21,7 @@ from dranode.driver.kube.cluster_documents import AT_A_TIME
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.objects import ApiObjects, value_of
 from dranode.kubectl.device_view import newest_slices
+from dranode.kubectl.readers.dump import DumpObjects
 
 T = TypeVar("T")
 
@@ -32,11 +33,11 @@ class PodReader:
     """Reads the facts about pods from an API server.
 
     Attributes:
-        objects: the server's objects.
+        objects: the server's objects, or those of files.
         unasked: one sentence for everything that could not be read so far.
     """
 
-    objects: ApiObjects
+    objects: ApiObjects | DumpObjects
     unasked: list[str] = field(default_factory=list)
 
     def read(self, namespace: str, name: str) -> PodFacts:

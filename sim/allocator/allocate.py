@@ -14,7 +14,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dranode.driver.core.api.resource import DeviceClaim, DeviceClass, Node, ResourceClaim, ResourceSlice
-from dranode.sim.allocator.explain import Miss, Stage, nearest_miss
+from dranode.sim.allocator.explain import Miss, Stage, nearest_miss, usable_devices
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.notes import notes_on_failure, notes_on_success
 from dranode.sim.allocator.orders import orders
@@ -150,6 +150,14 @@ class Allocator:
     def counted(self, allocated: Allocated) -> Allocated:
         """Return what is allocated as kube-scheduler counts it: without DRAConsumableCapacity a share is its device."""
         return allocated if self.features.consumable_capacity else allocated.without_shares()
+
+    def usable(self, claims: Sequence[ResourceClaim], pools: Sequence[Pool]) -> frozenset[tuple[str, str, str]]:
+        """The devices of these pools that a request of the claims chooses, and those that share counters with them.
+
+        Raises:
+            AllocationError: a class is not there, or a selector cannot be evaluated.
+        """
+        return usable_devices(claims, self.requests(claims), pools, self._selectors)
 
     def outcomes(
         self,

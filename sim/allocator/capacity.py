@@ -41,11 +41,13 @@ class Shortage:
         name: the capacity.
         needed: how much the request would consume; None if the device has no such capacity.
         available: how much there is; None if it is the device's policy that forbids the amount.
+        policy: the policy that forbids the amount.
     """
 
     name: str
     needed: Amount | None
     available: Amount | None
+    policy: CapacityRequestPolicy | None = None
 
 
 def shortage(
@@ -69,7 +71,7 @@ def shortage(
     for name, capacity in capacities.items():
         amount = amounts[name].value
         if _violates(amount, capacity.request_policy, features):
-            return Shortage(name, amount, None)
+            return Shortage(name, amount, None, capacity.request_policy)
         available = capacity.value.value - (consumed.get(name, 0) if consumed else 0)
         if amount > available:
             return Shortage(name, amount, available)

@@ -13,6 +13,7 @@ from enum import IntEnum
 from fractions import Fraction
 from typing import TypeAlias
 
+from dranode.driver.core.api.capacity_policy import allowed_amounts
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceConstraint, ResourceClaim
 from dranode.driver.core.claims.configs import applies
@@ -89,6 +90,39 @@ def nearest_miss(
         Stage.FREE,
         Fraction(1),
         "each request could be satisfied alone, but not all of them together with the claim's constraints",
+    )
+
+
+def usable_devices(
+    claims: Sequence[ResourceClaim],
+    requests: Sequence[tuple[AllocationRequest, ...]],
+    pools: Sequence[Pool],
+    selectors: Selectors,
+) -> frozenset[tuple[str, str, str]]:
+    """Return the devices that a request chooses, and those that share counters with them, by driver, pool and name.
+
+    Raises:
+        AllocationError: a selector cannot be evaluated on one of them.
+    """
+    candidates = [candidate for pool in pools for candidate in pool.candidates]
+    chosen = [
+        candidate
+        for claim, claim_requests in zip(claims, requests, strict=True)
+        for request in claim_requests
+        for alternative in request.alternatives
+        for candidate in candidates
+        if selectors.exclusion(alternative, candidate, claim_name(claim)) is None
+    ]
+    counted = {
+        (candidate.pool, each.counter_set) for candidate in chosen for each in candidate.device.consumes_counters
+    }
+    sharing = (
+        candidate
+        for candidate in candidates
+        if any((candidate.pool, each.counter_set) in counted for each in candidate.device.consumes_counters)
+    )
+    return frozenset(
+        (candidate.pool.driver, candidate.pool.pool, candidate.device.name) for candidate in (*chosen, *sharing)
     )
 
 
@@ -234,7 +268,8 @@ def _shortage(lacking: Shortage) -> str:
     if lacking.needed is None:
         return f"which has no capacity {lacking.name}"
     if lacking.available is None:
-        return f"whose policy for {lacking.name} does not allow {_amount(lacking.needed)}"
+        allowed = f", only {allowed_amounts(lacking.policy)}" if lacking.policy is not None else ""
+        return f"whose policy for {lacking.name} does not allow {_amount(lacking.needed)}{allowed}"
     short = lacking.needed - lacking.available
     rest = f"{_amount(lacking.available)} of {lacking.name}"
     return f"which has {rest} left, {_amount(short)} short of {_amount(lacking.needed)}"

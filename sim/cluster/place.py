@@ -219,6 +219,17 @@ class Fleet:
         allocated = self._states.allocated(number)
         return tuple((pool, allocated.pool(pool.id)) for pool in self._states.views[number].pools)
 
+    def usable(self, node: str, claims: Sequence[ResourceClaim]) -> frozenset[tuple[str, str, str]]:
+        """The devices of a node that the claims' requests choose, and those that share counters with them.
+
+        Each by driver, pool and name, whoever has it now.
+
+        Raises:
+            AllocationError: a class is not there, or a selector cannot be evaluated.
+        """
+        pools = [pool for pool, _ in self.pools(node)]
+        return self._allocator.usable(claims, pools)
+
     def state(self, node: str) -> int:
         """A number that is equal for nodes in the same state."""
         return self._states.of[self._number[node]]

@@ -28,6 +28,18 @@ def policy_problems(value: Quantity, policy: CapacityRequestPolicy) -> Iterator[
         yield from _range_problems(value, bounds, default)
 
 
+def allowed_amounts(policy: CapacityRequestPolicy) -> str:
+    """Return which amounts a policy allows, for people: `1 to 16 in steps of 2`, `one of 1Gi, 2Gi`."""
+    if policy.valid_values:
+        return f"one of {', '.join(map(str, policy.valid_values))}"
+    bounds = policy.valid_range
+    if bounds is None:
+        return "any amount"
+    most = "or more" if bounds.max is None else f"to {bounds.max}"
+    steps = f" in steps of {bounds.step}" if bounds.step is not None else ""
+    return f"{bounds.min} {most}{steps}"
+
+
 def _values_problems(value: Quantity, values: tuple[Quantity, ...], default: Quantity | None) -> Iterator[str]:
     if len(values) > MAX_VALID_VALUES:
         yield f"has {len(values)} validValues, and {MAX_VALID_VALUES} is the most"

@@ -34,6 +34,7 @@ class StopCause(StrEnum):
     NOTHING_PUBLISHED = "nothing-published"
     POOL_INCOMPLETE = "pool-incomplete"
     SELECTOR_FAILS = "selector-fails"
+    RESOURCE_MISSING = "resource-missing"
     DEVICES_DO_NOT_FIT = "devices-do-not-fit"
     DEVICES_IN_USE = "devices-in-use"
     DEVICES_TAINTED = "devices-tainted"

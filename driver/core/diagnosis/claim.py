@@ -20,7 +20,7 @@ from dranode.driver.core.claims.record import ClaimState, Record
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.facts import Fault
 from dranode.driver.core.diagnosis.placement import PlacedContainer
-from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
+from dranode.driver.core.diagnosis.station import Passed, Station, as_root, stopped, unseen, went
 
 
 class ContainerMemory(msgspec.Struct, frozen=True):
@@ -66,6 +66,7 @@ class ClaimFacts(msgspec.Struct, frozen=True):
         containers_unseen: why it is not known which run; empty if it is.
         memory: the memory of those that run; None for a claim that does not say which they get.
         memory_unseen: why it is not known; empty if it is.
+        root: whether this is root.
     """
 
     name: str
@@ -90,6 +91,7 @@ class ClaimFacts(msgspec.Struct, frozen=True):
     containers_unseen: str = ""
     memory: tuple[ContainerMemory, ...] | None = None
     memory_unseen: str = ""
+    root: bool = False
 
 
 def follow(facts: ClaimFacts) -> Iterator[Station]:
@@ -224,7 +226,8 @@ def _spec(facts: ClaimFacts) -> Station | None:
     if not facts.spec:
         return None
     if facts.spec_unseen:
-        return unseen("CDI spec", f"{facts.spec} cannot be read: {facts.spec_unseen}", "run this as root")
+        command = f"ls -lZ {facts.spec}" if facts.root else "run this as root"
+        return unseen("CDI spec", f"{facts.spec} cannot be read: {facts.spec_unseen}", command)
     if facts.spec_problem:
         return stopped(
             "CDI spec",
@@ -246,7 +249,10 @@ def _runtime(facts: ClaimFacts) -> Station | None:
 
 def _container(facts: ClaimFacts) -> Station:
     if facts.users is None:
-        return unseen("container", "kubelet's pod-resources did not say who has the claim", "run this as root")
+        command = (
+            "see that kubelet runs, and that its socket is to be seen from here" if facts.root else "run this as root"
+        )
+        return unseen("container", "kubelet's pod-resources did not say who has the claim", command)
     if not facts.users and facts.record is None:
         return unseen("container", "kubelet has given it to no container yet")
     if not facts.users:
@@ -265,9 +271,13 @@ def _cpus(facts: ClaimFacts) -> Station | None:
     if record is None or not record.cpus:
         return None
     if facts.containers_unseen:
-        return unseen("CPUs", facts.containers_unseen, "dranode claims --verify, as root")
+        return unseen("CPUs", facts.containers_unseen, as_root("dranode claims --verify", root=facts.root))
     if not facts.containers:
-        return unseen("CPUs", "no cgroup of a container that runs is to be seen", "dranode claims --verify, as root")
+        return unseen(
+            "CPUs",
+            "no cgroup of a container that runs is to be seen",
+            as_root("dranode claims --verify", root=facts.root),
+        )
     # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked
     # for, since the pod's others may have no claim.
     right = [container for container in facts.containers if container.inside]
@@ -297,16 +307,18 @@ def _memory(facts: ClaimFacts) -> Station | None:
             "reason; with cgroup v1 a container that was created without the driver keeps its limits, so recreate it",
         )
     if facts.memory_unseen:
-        return unseen("container memory", facts.memory_unseen, "dranode claims --verify, as root")
+        return unseen("container memory", facts.memory_unseen, as_root("dranode claims --verify", root=facts.root))
     if not facts.memory:
         return unseen(
-            "container memory", "no cgroup of a container that runs is to be seen", "dranode claims --verify, as root"
+            "container memory",
+            "no cgroup of a container that runs is to be seen",
+            as_root("dranode claims --verify", root=facts.root),
         )
     if any(each.right is None for each in facts.memory):
         return unseen(
             "container memory",
             "not every container's cgroup, or the record of every claim in them, is to be seen",
-            "dranode claims --verify, as root",
+            as_root("dranode claims --verify", root=facts.root),
         )
     return went("container memory", ", ".join(map(str, facts.memory)))
 

@@ -154,6 +154,13 @@ RUNTIME_TEXTS: Final = (
         "the runtime on {node} creates no container without the NRI plug-in {1}, which is not connected",
         _START,
     ),
+    # The driver says whether containers of one pod or two pods want it, of which `sharing: pod` helps the first alone.
+    _text(
+        r"(claim \S+ is in use by .*): only containers of one pod may share it.*",
+        StopCause.CLAIM_IN_USE,
+        "{1}",
+        "give each pod a claim of its own with a ResourceClaimTemplate; only containers of one pod may share this one",
+    ),
     _text(
         r"(claim \S+ is in use by .*)",
         StopCause.CLAIM_IN_USE,

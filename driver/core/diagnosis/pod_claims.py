@@ -21,7 +21,16 @@ def claim_stations(facts: PodFacts) -> Iterator[Station]:
         if station is not None:
             yield station
     known = [f"{claim.name}{f' ({claim.entry})' if claim.entry else ' (for extended resources)'}" for claim in needed]
-    yield went("claims", ", ".join(known) if known else "it has none, so nothing of DRA keeps it")
+    yield went("claims", ", ".join(known) if known else _none(facts))
+
+
+def _none(facts: PodFacts) -> str:
+    """Return what is to be said of a pod without claims."""
+    extended = facts.scheduler.extended if facts.scheduler is not None else ()
+    if extended:
+        asked = ", ".join(f"{resource} (DeviceClass {device_class})" for resource, device_class in extended)
+        return f"none yet: kube-scheduler makes one for the extended resources that the pod asks for, {asked}"
+    return "it has none"
 
 
 def _claim(facts: PodFacts, claim: PodClaim) -> Station | None:

@@ -65,12 +65,35 @@ class SchedulerAnswer(msgspec.Struct, frozen=True):
         holders: who has devices of the drivers in question on the nearest nodes, a line each.
         cause: an error that ends the attempt for all nodes; None for none.
         error: the same in a sentence.
+        extended: the extended resources that the pod asks for and a DeviceClass stands for, each with the class.
     """
 
     groups: tuple[NodeGroup, ...] = ()
     holders: tuple[str, ...] = ()
     cause: StopCause | None = None
     error: str = ""
+    extended: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def keeps(self) -> bool:
+        """Return whether the pod is kept from every node."""
+        return self.cause is not None or bool(self.groups and self.groups[0].cause is not None)
+
+
+class FitAnswer(msgspec.Struct, frozen=True):
+    """The answer of the whole model of kube-scheduler about one pod: its claims and everything else that decides.
+
+    Attributes:
+        node: where it would go now; empty for nowhere.
+        message: kube-scheduler's sentence where it fits nowhere.
+        groups: the nodes that refuse it, a line for those that do so alike.
+        notes: what the answer does not rest on.
+    """
+
+    node: str
+    message: str = ""
+    groups: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class PodFacts(msgspec.Struct, frozen=True):
@@ -86,6 +109,7 @@ class PodFacts(msgspec.Struct, frozen=True):
         node_presence: whether that node exists.
         published: the drivers that publish on that node.
         scheduler: the allocator's answer for claims that are not allocated; None if it was not asked.
+        fit: the answer of the whole model, where the allocator's keeps the pod from no node; None if it was not asked.
         unasked: one sentence for everything that could not be asked.
     """
 
@@ -98,6 +122,7 @@ class PodFacts(msgspec.Struct, frozen=True):
     node_presence: Presence = Presence.UNASKED
     published: frozenset[str] | None = None
     scheduler: SchedulerAnswer | None = None
+    fit: FitAnswer | None = None
     unasked: tuple[str, ...] = ()
 
     @property

@@ -9,7 +9,7 @@ from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.core.claims.consumers import MOST_CONSUMERS, is_reserved_for
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.live_objects import LivePod
-from dranode.driver.core.diagnosis.pod_facts import NodeGroup, PodFacts
+from dranode.driver.core.diagnosis.pod_facts import FitAnswer, NodeGroup, PodFacts
 from dranode.driver.core.diagnosis.reports import scheduling_report
 from dranode.driver.core.diagnosis.station import Passed, Station, stopped, unseen, went
 
@@ -27,6 +27,9 @@ _FIXES: Final = {
     StopCause.CLASS_MISSING: "create the DeviceClass, or name one that kubectl get deviceclasses lists",
     StopCause.CLAIM_ON_ANOTHER_NODE: "let the pod go to the node of its claim, or delete the claim's other pods",
     StopCause.NODES_EXCLUDED: "correct the pod's nodeSelector, affinity or tolerations; its claims are not the reason",
+    StopCause.RESOURCE_MISSING: "correct the resource's name, start the device plugin or driver that brings it, or "
+    "give a DeviceClass that name as extendedResourceName",
+    StopCause.UNSCHEDULABLE: "do what it says; dranode fit with --pod, --evict, --move and --add says what makes room",
     StopCause.CLAIM_REFUSED: "correct the claim: dranode check says what is wrong with it",
 }
 
@@ -108,16 +111,20 @@ def _answered(facts: PodFacts, pod: LivePod) -> Station:
 def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Station:
     """Return the station of a pod whose claims keep it from no node, as far as that was asked."""
     scheduled = pod.status.condition("PodScheduled")
-    claims = "its claims fit on" if facts.claims else "it has no claims, nothing that was looked at keeps it from"
-    fits = f"{claims} {_names(fitting.nodes)}, but " if fitting is not None else ""
+    devices = "its claims fit on" if facts.claims else "its extended resources fit on"
+    asked = facts.claims or (facts.scheduler is not None and facts.scheduler.extended)
+    fits = f"{devices} {_names(fitting.nodes)}, but " if fitting is not None and asked else ""
     said = scheduled.message if scheduled is not None else ""
     said = said or scheduling_report(facts.events or ())
+    now = f"; by now it would fit on {facts.fit.node}" if facts.fit is not None and facts.fit.node else ""
     if said:
-        return stopped(
+        return Station(
             "scheduler",
-            StopCause.UNSCHEDULABLE,
-            f"{fits}{pod.spec.scheduler_name} says: {said.rstrip('.')}",
+            Passed.STOPPED,
+            f"{fits}{pod.spec.scheduler_name} says: {said.rstrip('.')}{now}",
             "do what it says; CPU, memory, ports, volumes and other plug-ins count beside claims",
+            StopCause.UNSCHEDULABLE,
+            _behind(facts.fit),
         )
     if scheduled is None and pod.spec.scheduler_name != "default-scheduler":
         return stopped(
@@ -126,6 +133,10 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Stati
             f"no scheduler has looked at it: spec.schedulerName is {pod.spec.scheduler_name}",
             "see that a scheduler of that name runs, or leave schedulerName out",
         )
+    if facts.fit is not None and not facts.fit.node:
+        what = f"{fits}no node takes it: {facts.fit.message}"
+        fix = _fix(StopCause.UNSCHEDULABLE)
+        return Station("scheduler", Passed.STOPPED, what, fix, StopCause.UNSCHEDULABLE, _behind(facts.fit))
     silent = (
         "has not said anything of it yet"
         if facts.events is not None
@@ -133,9 +144,16 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Stati
     )
     return unseen(
         "scheduler",
-        f"{fits or 'it is on no node, and '}kube-scheduler {silent}",
+        f"{fits or 'it is on no node, and '}kube-scheduler {silent}{now}",
         "kubectl get pods -n kube-system -l component=kube-scheduler",
     )
+
+
+def _behind(fit: FitAnswer | None) -> tuple[str, ...]:
+    """Return what the model of kube-scheduler says of the nodes that refuse a pod, a line each."""
+    if fit is None or fit.node:
+        return ()
+    return (*fit.groups, *(f"note: {note}" for note in fit.notes))
 
 
 def _fix(cause: StopCause) -> str:

@@ -45,17 +45,24 @@ class Way(msgspec.Struct, frozen=True):
         driver: the driver whose part it is; empty for none.
         claim: `<namespace>/<name>` of the claim; empty for a pod's way.
         stations: up to the first one that stopped.
+        unknown: whether nothing is known of what was asked about.
     """
 
     about: str
     stations: tuple[Station, ...]
     driver: str = ""
     claim: str = ""
+    unknown: bool = False
 
     @property
     def stopped(self) -> Station | None:
         """Return the station where it stopped; None if it did not."""
         return next((station for station in self.stations if station.passed is Passed.STOPPED), None)
+
+
+def as_root(command: str, *, root: bool) -> str:
+    """Return where to give a command that sees more: as root, or, where this is root already, on the node itself."""
+    return f"{command}, {'on the node itself' if root else 'as root'}"
 
 
 def went(name: str, what: str) -> Station:

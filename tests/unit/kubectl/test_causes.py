@@ -389,6 +389,21 @@ def claim_in_use(cluster: PodCluster) -> None:
     bound(cluster, waiting("CreateContainerError", said))
 
 
+def claim_in_use_by_another_pod(cluster: PodCluster) -> None:
+    allocated(cluster)
+    said = (
+        'claim default/app-cpus-x7k2p is in use by container "one" of pod default/other, so container two cannot have '
+        "it: only containers of one pod may share it; give each pod a claim of its own (a ResourceClaimTemplate)"
+    )
+    bound(cluster, waiting("CreateContainerError", said))
+
+
+def resource_missing(cluster: PodCluster) -> None:
+    cluster.pod()
+    wants = {"requests": {"example.com/fpga": "1"}}
+    cluster.api.objects.edit("pods", "app", lambda pod: pod["spec"]["containers"][0].update(resources=wants), "default")
+
+
 def no_shared_cpus(cluster: PodCluster) -> None:
     said = "claims hold every CPU (0-7), so none is left for container main, which has no claim: set --reserved-cpus"
     cluster.pod(node="worker-1", containers=[waiting("CreateContainerError", said)])
@@ -490,6 +505,8 @@ SEEDS = (
     Seed(StopCause.CDI_UNRESOLVABLE, cdi_unresolvable, "dra.k8s.io/cpu=claim-1", "doctor"),
     Seed(StopCause.NRI_PLUGIN_MISSING, nri_plugin_missing, CPU, "start the driver"),
     Seed(StopCause.CLAIM_IN_USE, claim_in_use, "is in use by", "sharing: pod"),
+    Seed(StopCause.CLAIM_IN_USE, claim_in_use_by_another_pod, "is in use by", "ResourceClaimTemplate"),
+    Seed(StopCause.RESOURCE_MISSING, resource_missing, "example.com/fpga", "extendedResourceName"),
     Seed(StopCause.NO_SHARED_CPUS, no_shared_cpus, "claims hold every CPU", "reserve"),
     Seed(StopCause.CONTAINER_REFUSED, container_refused, "executable file not found", "runtime"),
     Seed(StopCause.CONTAINER_ENDS, container_ends, "OOMKilled", "kubectl logs"),
