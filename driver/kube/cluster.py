@@ -13,6 +13,7 @@ from dranode.driver.core.claims.calls import Claims, PreparingNode
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
@@ -82,6 +83,10 @@ class KubeCluster:
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
         return self._claims.get(refs)
+
+    def departing(self, records: tuple[Record, ...]) -> bool | None:
+        """Return whether the pods of one of these claims are gone or going; kubelet is about to unprepare it then."""
+        return self._claims.departing(records)
 
     def claims_for(self, driver: str) -> Claims:
         """The claims as kubelet's calls of one driver get them: read once for all the drivers of a claim."""

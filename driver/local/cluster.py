@@ -16,6 +16,7 @@ from dranode.driver.core.claims.calls import Claims, Preparer
 from dranode.driver.core.claims.events import Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, plan
 from dranode.driver.core.slices.publication import PublisherStatus
@@ -75,6 +76,11 @@ class FolderCluster:
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
         return self.store.get(refs)
+
+    def departing(self, records: tuple[Record, ...]) -> bool | None:
+        """Say nothing: a folder has no pods."""
+        del records
+        return None
 
     def claims_for(self, driver: str) -> Claims:
         """The claims as they are in the folder."""

@@ -18,7 +18,7 @@ def answer_all(
     claims: Mapping[ClaimRef, ResourceClaim | DranodeError],
     attempt: Callable[[PendingClaims], Mapping[str, ClaimOutcome]],
     undo: Callable[[ClaimRef], Refused | None],
-    wait: Callable[[], bool],
+    wait: Callable[[frozenset[str]], bool],
 ) -> dict[str, Answer]:
     """Return the answers to a Prepare, by UID.
 
@@ -26,7 +26,8 @@ def answer_all(
         claims: those of the call; an error for each that the API server does not have.
         attempt: makes one attempt at some of them; outcomes by UID.
         undo: undoes a claim that is prepared for another allocation; why not, or None if it is undone.
-        wait: waits until a claim was undone; False if the time for that is over.
+        wait: waits until a claim was undone, for claims that those with these UIDs are in the way of; False if the time
+            for that is over.
     """
     answers: dict[str, Answer] = {
         ref.uid: Refused(str(claim)) for ref, claim in claims.items() if isinstance(claim, DranodeError)
@@ -42,10 +43,10 @@ def answer_all(
             return answers | dict.fromkeys((ref.uid for ref in pending), Refused(str(error)))
         settled = {ref: _settled(outcomes[ref.uid], undo) for ref in pending}
         answers |= {ref.uid: answer for ref, answer in settled.items() if answer is not None}
-        conflicts = {ref for ref, answer in settled.items() if isinstance(answer, Conflict)}
+        conflicts = {ref: answer for ref, answer in settled.items() if isinstance(answer, Conflict)}
         again = {ref for ref, answer in settled.items() if answer is None}
-        if conflicts and wait():
-            again |= conflicts
+        if conflicts and wait(frozenset().union(*(conflict.holders for conflict in conflicts.values()))):
+            again |= conflicts.keys()
         pending = {ref: claim for ref, claim in pending.items() if ref in again}
     return answers
 

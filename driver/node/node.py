@@ -17,7 +17,7 @@ from pathlib import Path
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Answer, ClaimOutcome, Prepared, Refused
-from dranode.driver.core.claims.calls import Awaited, always
+from dranode.driver.core.claims.calls import Awaited, Departing, always
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.effects import WriteFiles
 from dranode.driver.core.claims.enforcing import NotEnforced
@@ -54,6 +54,12 @@ def use_unknown(claim: ClaimRef) -> bool | None:
     return None
 
 
+def departure_unknown(records: tuple[Record, ...]) -> bool | None:
+    """The answer to "is kubelet about to unprepare one of these claims?" where there is no API server to ask."""
+    del records
+    return None
+
+
 class NodeClaims:
     """The claims of one driver on one node.
 
@@ -65,6 +71,7 @@ class NodeClaims:
         unfinished: the claims of which not all is known.
         granted: called with the record of every claim that is given something for the first time.
         not_enforced: returns why containers are not held to claims; None if they are, or need not be. Never waits.
+        departing: whether kubelet is about to unprepare one of some claims, by the cluster.
     """
 
     def __init__(
@@ -95,6 +102,7 @@ class NodeClaims:
         self.pool = pool
         self.granted: OnGranted = lambda _record: None
         self.not_enforced: Callable[[], NotEnforced | None] = lambda: None
+        self.departing: Departing = departure_unknown
         self.discovery = Discovery(plugin)
         specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
         self.store = RecordStore(plugin, data / "ledger.db", specs)
@@ -282,8 +290,16 @@ class NodeClaims:
                 asked,
                 lambda pending: self._attempt(pending, awaited),
                 self._undo_unused,
-                lambda: patience.wait(self._lock.freed),
+                lambda holders: patience.wait(self._lock.freed, holders, self._is_one_departing),
             )
+
+    def _is_one_departing(self, holders: frozenset[str]) -> bool | None:
+        """Return whether kubelet is about to unprepare one of these claims; None if nobody can say."""
+        records = tuple(self.store.book.record(uid) for uid in holders)
+        known = tuple(record for record in records if record is not None)
+        departing = self.departing(known) if known else None
+        # Of one that is damaged, or has gone meanwhile, nothing is known.
+        return None if departing is False and len(known) < len(records) else departing
 
     def _attempt(self, asked: Mapping[ClaimRef, ResourceClaim], awaited: Awaited) -> dict[str, ClaimOutcome]:
         with self._lock.held():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.events import Occurrence
     from dranode.driver.core.claims.held import ClaimRef
     from dranode.driver.core.claims.inventory import Inventory
+    from dranode.driver.core.claims.record import Record
     from dranode.driver.core.slices.publication import PublisherStatus
     from dranode.driver.node.node import NodeClaims
 
@@ -28,6 +29,12 @@ class Cluster(Protocol):
 
     def claims_for(self, driver: str) -> Claims:
         """The claims as kubelet's calls of one driver get them, who has read them for the same pod itself."""
+
+    def departing(self, records: tuple[Record, ...]) -> bool | None:
+        """Return whether the pods of one of these claims are gone or going, so that kubelet is about to unprepare it.
+
+        None if that cannot be known.
+        """
 
     def publish(self, driver: str, inventory: Inventory) -> None:
         """Publish the whole inventory that a driver has now.

@@ -89,6 +89,7 @@ class DriverService:
             plugin, listener.data, cdi, pool=listener.node_name, in_use=self._in_use, metadata=metadata
         )
         self.node.not_enforced = self._not_enforced
+        self.node.departing = cluster.departing
         self.pinning: Pinning | None = None
         self.lifecycle: Lifecycle | None = None
         self._unenforced: UnenforcedClaims | None = None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,8 @@ def api() -> Iterator[ApiServer]:
         yield server
 
 
-def put_claim(api: ApiServer, name: str) -> ClaimRef:
-    claim = allocated_claim(name, CPU, ["cpudevnuma001"], consumedCapacity={"dra.cpu/cpu": "2"}, shareID=SHARE)
+def put_claim(api: ApiServer, name: str, cpus: str = "2") -> ClaimRef:
+    claim = allocated_claim(name, CPU, ["cpudevnuma001"], consumedCapacity={"dra.cpu/cpu": cpus}, shareID=SHARE)
     api.put("resourceclaims", plain(claim))
     return reference(claim)
 
@@ -123,6 +124,23 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
         assert it.process.wait(PATIENCE) == 0
         assert len(it.slices()) == 1
         assert "Traceback" not in it.log()
+
+
+def test_a_successor_waits_for_the_unprepare_of_a_claim_that_the_api_server_has_forgotten(api: ApiServer) -> None:
+    """As after `kubectl delete pod --force`: the successor is there before kubelet has ended the pod."""
+    held, successor = put_claim(api, "a", "8"), put_claim(api, "b", "8")
+    with serving(api) as it, ThreadPoolExecutor(1) as pool:
+        it.kubelet.register([CPU], PATIENCE)
+        assert isinstance(it.kubelet.prepare({held: frozenset({CPU})})[held], Prepared)
+        # Its pod lives as far as the API server knows, so nobody is about to give anything back.
+        api.put("pods", {"metadata": {"namespace": "default", "name": "pod-a", "uid": "pod-uid-a"}})
+        assert "default/a" in str(it.kubelet.prepare({successor: frozenset({CPU})})[successor])
+        api.objects.remove("pods", "pod-a", "default")
+        api.seen.clear()
+        call = pool.submit(it.kubelet.prepare, {successor: frozenset({CPU})})
+        it.eventually(lambda: api.requests("GET", path="/pods/pod-a"))
+        it.kubelet.unprepare({held: frozenset({CPU})})
+        assert isinstance(call.result(PATIENCE)[successor], Prepared)
 
 
 def test_a_claim_over_several_drivers_is_read_once_for_all_of_them(api: ApiServer) -> None:

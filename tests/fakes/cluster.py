@@ -10,6 +10,7 @@ from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.events import Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from tests.fakes.drivers import reference
 
@@ -38,6 +39,10 @@ class MemoryCluster:
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         return {ref: self.claims.get(ref, ClaimError(f"claim {ref} does not exist")) for ref in refs}
+
+    def departing(self, records: tuple[Record, ...]) -> bool | None:
+        del records
+        return None
 
     def claims_for(self, driver: str) -> Claims:
         del driver

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from dranode.driver.core.api.errors import DranodeError
@@ -24,6 +24,11 @@ Awaited = Callable[[], bool]
 def always() -> bool:
     """Say that somebody waits: whoever calls a function and not a service does."""
     return True
+
+
+# Whether kubelet is about to unprepare one of these claims that are on record, because its pods are gone or going; None
+# if nobody can say. One is enough: claims that share a device by amounts need not all go.
+Departing: TypeAlias = Callable[["tuple[Record, ...]"], bool | None]
 
 
 class Claims(Protocol):

@@ -6,8 +6,11 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
+import pytest
+
 from dranode.driver.core.claims.answers import Conflict
-from dranode.driver.node.patience import CONFLICT_WAIT, MAX_WAITING
+from dranode.driver.core.claims.record import Record
+from dranode.driver.node.patience import CONFLICT_WAIT, DEPARTURE_WAIT, MAX_WAITING
 from tests.fakes.drivers import allocated_claim
 from tests.fakes.node import LAMPS, opened, prepare, unprepare
 from tests.fakes.waiting import eventually
@@ -49,3 +52,38 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
         answers = [next(iter(call.result().values())) for call in calls]
     assert sum(isinstance(answer, tuple) for answer in answers) == 1
     assert [node._places.acquire(blocking=False) for _ in range(MAX_WAITING)] == [True] * MAX_WAITING
+
+
+@pytest.mark.parametrize(("departing", "seconds"), [(None, CONFLICT_WAIT), (True, DEPARTURE_WAIT)])
+def test_a_prepare_waits_longer_for_a_claim_whose_pods_are_gone(
+    tmp_path: Path, *, departing: bool | None, seconds: float
+) -> None:
+    now = [0.0]
+    node = opened(tmp_path, clock=lambda: now[0])
+    asked: list[tuple[str, ...]] = []
+
+    def ask(records: tuple[Record, ...]) -> bool | None:
+        asked.append(tuple(record.name for record in records))
+        return departing
+
+    node.departing = ask
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(prepare, node, allocated_claim("b", LAMPS, ["lamp-1"]))
+        eventually(lambda: asked)
+        now[0] = seconds - 0.1
+        eventually(lambda: node._places._value < MAX_WAITING)
+        assert not call.done()
+        now[0] = seconds
+        assert isinstance(call.result()["b"], Conflict)
+    # Kubelet gives a call 45 s, of which fetching may take 25.
+    assert seconds < 20
+    assert asked == [("a",)]
+
+
+def test_a_claim_whose_pods_live_is_not_waited_for(tmp_path: Path) -> None:
+    # The clock stands still: whoever waits, waits for ever.
+    node = opened(tmp_path, clock=lambda: 0.0)
+    node.departing = lambda records: not records
+    prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))
+    assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], Conflict)
