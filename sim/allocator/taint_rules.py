@@ -6,18 +6,17 @@ Source: `resource.k8s.io/v1`, and the tracker of k8s.io/dynamic-resource-allocat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import msgspec
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import APIDocument, Device, DeviceTaint, ObjectMeta, ResourceSlice
+from dranode.driver.core.api.slice_validation import EFFECTS, selection_errors, taint_errors
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.core.api.validation import FieldError, metadata_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
-
-_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 
 
 class DeviceTaintSelector(APIDocument, frozen=True, kw_only=True):
@@ -79,8 +78,8 @@ def taint_rule(source: SourceDocument) -> DeviceTaintRule:
         DocumentError: it does not decode, or selects by class or expression; says where in the document.
     """
     rule = decode(DeviceTaintRule, source.document)
-    if rule.spec.taint.effect not in _EFFECTS:
-        raise DocumentError(f'"{rule.spec.taint.effect}" is none of {", ".join(_EFFECTS)}', "spec.taint.effect")
+    if rule.spec.taint.effect not in EFFECTS:
+        raise DocumentError(f'"{rule.spec.taint.effect}" is none of {", ".join(EFFECTS)}', "spec.taint.effect")
     selector = rule.spec.device_selector
     if selector is not None and (selector.device_class_name is not None or selector.selectors):
         raise DocumentError(
@@ -88,6 +87,15 @@ def taint_rule(source: SourceDocument) -> DeviceTaintRule:
             "spec.deviceSelector",
         )
     return rule
+
+
+def rule_errors(rule: DeviceTaintRule) -> Iterator[FieldError]:
+    """Yield every error for which the API server would refuse a rule."""
+    yield from metadata_errors(rule.metadata)
+    selector = rule.spec.device_selector
+    if selector is not None:
+        yield from selection_errors(selector.driver, selector.pool, selector.device, "spec.deviceSelector")
+    yield from taint_errors(rule.spec.taint, "spec.taint")
 
 
 def _placed_rule(source: SourceDocument) -> DeviceTaintRule:

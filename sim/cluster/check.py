@@ -24,13 +24,16 @@ from dranode.driver.core.api.resource import (
     DeviceClassConfiguration,
     ResourceClaim,
     ResourceClaimTemplate,
+    ResourceSlice,
 )
+from dranode.driver.core.api.slice_validation import slice_errors
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
 from dranode.driver.core.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.driver.core.claims.allocation import configs_of, results_of
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml
+from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors
 from dranode.sim.cel.costs import LIMIT
 from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.expression import compile_selector
@@ -57,6 +60,7 @@ ErrorsAndQuota: TypeAlias = tuple[list[FieldError], dict[str, int]]
 _POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {"Pod": (), **POD_TEMPLATES}
 _V1BETA1: Final = "resource.k8s.io/v1beta1"
 _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
+_BASIC: Final = re.compile(r"(spec\.devices\[[0-9]+\])\.(?!name\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,8 @@ def check(
             continue
         try:
             _check_head(source, seen)
-            check_cluster_object(source)
+            if source.kind not in SPECS:
+                check_cluster_object(source)
         except DocumentError as error:
             yield CheckResult(source.file, source.kind, source.name, (_field_error(error),))
             continue
@@ -220,7 +225,7 @@ def _checked(
     except DocumentError as error:
         errors.append(_field_error(error))
     if source.document.get("apiVersion") == _V1BETA1:
-        errors = [FieldError(_EXACTLY.sub(r"\1", error.path), error.message) for error in errors]
+        errors = [FieldError(_as_v1beta1(error.path), error.message) for error in errors]
     warnings = () if errors else tuple(_warnings(source, around))
     return CheckResult(source.file, source.kind, source.name, tuple(errors), quota, warnings)
 
@@ -237,7 +242,12 @@ def _warnings(source: SourceDocument, around: Surroundings) -> Iterator[FieldErr
             return
     flat = source.document.get("apiVersion") == _V1BETA1
     for warning in warnings:
-        yield FieldError(_EXACTLY.sub(r"\1", warning.path) if flat else warning.path, warning.message)
+        yield FieldError(_as_v1beta1(warning.path) if flat else warning.path, warning.message)
+
+
+def _as_v1beta1(path: str) -> str:
+    """The path of a field of v1 in v1beta1, which has a request's fields beside its name and a device's in `basic`."""
+    return _BASIC.sub(r"\1.basic.", _EXACTLY.sub(r"\1", path))
 
 
 def _alternatives(source: SourceDocument, known: Sequence[str]) -> str:
@@ -267,10 +277,20 @@ def _class(document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: 
     return [*class_errors(device_class, problem), *configs], {}
 
 
+def _slice(document: Mapping[str, Any], *_: Any) -> ErrorsAndQuota:
+    return [*slice_errors(decode(ResourceSlice, document))], {}
+
+
+def _rule(document: Mapping[str, Any], *_: Any) -> ErrorsAndQuota:
+    return [*rule_errors(decode(DeviceTaintRule, document))], {}
+
+
 _RULES: Final[Mapping[str, Callable[..., ErrorsAndQuota]]] = {
     "ResourceClaim": _claim,
     "ResourceClaimTemplate": _template,
     "DeviceClass": _class,
+    "ResourceSlice": _slice,
+    "DeviceTaintRule": _rule,
 }
 
 

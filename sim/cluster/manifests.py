@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dranode.driver.core.api.documents import decode, to_v1
@@ -13,10 +13,13 @@ from dranode.driver.core.api.resource import (
     ResourceClaimSpec,
     ResourceClaimTemplateSpec,
     ResourceSlice,
+    ResourceSliceSpec,
 )
+from dranode.driver.core.api.slice_validation import slice_errors
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
-from dranode.sim.allocator.taint_rules import taint_rule
+from dranode.driver.core.api.validation import FieldError
+from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import check_node_amounts
 from dranode.sim.scheduler.documents import SchedulingNode
@@ -26,6 +29,8 @@ SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ResourceClaim": ResourceClaimSpec,
     "ResourceClaimTemplate": ResourceClaimTemplateSpec,
     "DeviceClass": DeviceClassSpec,
+    "ResourceSlice": ResourceSliceSpec,
+    "DeviceTaintRule": DeviceTaintRuleSpec,
 }
 _CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
     "Node": SchedulingNode,
@@ -34,8 +39,10 @@ _CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
 }
 
 
-def check_fields(documents: Iterable[SourceDocument]) -> None:
-    """Refuse fields that do not exist, of documents that no API server has stored: it would not have kept them.
+def check_manifests(documents: Iterable[SourceDocument]) -> None:
+    """Refuse fields that do not exist, and slices and rules that no API server stores.
+
+    Documents that an API server has stored are taken as they are: another release may have other rules.
 
     Raises:
         DocumentError: there is one; says where.
@@ -47,6 +54,22 @@ def check_fields(documents: Iterable[SourceDocument]) -> None:
         for field in unknown_fields(spec, source.document.get("spec") or {}, "spec"):
             known = ", ".join(field.known)
             raise DocumentError(f"{source.place}: {field.path}: there is no such field; there are {known}")
+        try:
+            problem = next(_refusals(source), None)
+        except DocumentError as error:
+            raise DocumentError(f"{source.place}: {error}") from error
+        if problem is not None:
+            raise DocumentError(f"{source.place}: {problem.path}: {problem.message}")
+
+
+def _refusals(source: SourceDocument) -> Iterator[FieldError]:
+    match source.kind:
+        case "ResourceSlice":
+            yield from slice_errors(decode(ResourceSlice, source.document), newest=False)
+        case "DeviceTaintRule":
+            yield from rule_errors(taint_rule(source))
+        case _:
+            pass
 
 
 def check_cluster_object(source: SourceDocument) -> None:

@@ -35,7 +35,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.manifests import check_fields
+from dranode.sim.cluster.manifests import check_manifests
 from dranode.sim.cluster.not_run import claims_named
 from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
 from dranode.sim.scheduler.amounts import pod_amount_errors
@@ -109,7 +109,7 @@ def read_workload(documents: Iterable[SourceDocument], features: Features) -> Wo
     """
     everything = tuple(documents)
     found = _Documents(claims_named(everything))
-    check_fields(everything)
+    check_manifests(everything)
     for source in everything:
         try:
             found.enter(source)

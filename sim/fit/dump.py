@@ -26,7 +26,7 @@ from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.manifests import check_fields
+from dranode.sim.cluster.manifests import check_manifests
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import check_node_amounts, check_pod_amounts
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, PriorityClass, with_defaults
@@ -132,7 +132,7 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
     Raises:
         DocumentError: a document does not decode, or two have one name; says where.
     """
-    check_fields(sources)
+    check_manifests(sources)
     priorities = {each.metadata.name: each for _, each in _decoded(sources, "PriorityClass", PriorityClass)}
     pods = _named(_decoded(sources, "Pod", SchedulingPod, check_pod_amounts))
     return ClusterDump(

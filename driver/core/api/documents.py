@@ -34,6 +34,7 @@ _FLAT_REQUEST: Final = (
     "capacity",
     "derivedAttributes",
 )
+_SLICE_COUNT: Final = "resourceSliceCount"
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 # The kinds that have others (k8s.io/api 0.36.0 to 0.38.0-alpha.2, testdata/HEAD; 1.35 has no pool status).
 _SERVED: Final = {"DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"), "ResourcePoolStatusRequest": ("v1alpha3",)}
@@ -165,7 +166,8 @@ def _plain(text: str) -> str:
 def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a claim, template, class or slice in the form of `resource.k8s.io/v1`.
 
-    A document of another group is returned unchanged.
+    A document of another group is returned unchanged. A pool that does not say how many slices it has, has 0, which is
+    what Go reads.
 
     Raises:
         DocumentError: the API version is not one that exists, or a v1beta1 document has the form of another version.
@@ -178,14 +180,20 @@ def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     if short not in served:
         known = " and ".join(filter(None, (", ".join(served[:-1]), served[-1])))
         raise DocumentError(f'{API_GROUP} has {known}, not "{short}"', "apiVersion")
-    if short == "v1":
-        return dict(document)
     converted = dict(document, apiVersion=API_VERSION)
     if short == "v1beta1":
         spec = document.get("spec")
         if isinstance(spec, Mapping):
             converted["spec"] = _SPEC_FROM_V1BETA1.get(str(document.get("kind")), dict)(spec)
-    return converted
+    return _with_slice_count(converted) if document.get("kind") == "ResourceSlice" else converted
+
+
+def _with_slice_count(document: dict[str, Any]) -> dict[str, Any]:
+    spec = document.get("spec")
+    pool = spec.get("pool") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(pool, Mapping) or _SLICE_COUNT in pool:
+        return document
+    return {**document, "spec": {**spec, "pool": {**pool, _SLICE_COUNT: 0}}}
 
 
 def _claim_spec(spec: Mapping[str, Any], path: str = "spec") -> dict[str, Any]:

@@ -68,13 +68,13 @@ class FieldError(msgspec.Struct, frozen=True):
 def claim_errors(claim: ResourceClaim, check_expression: CheckExpression) -> tuple[FieldError, ...]:
     """Return every error of a claim; `check_expression` returns the error of a CEL selector, or None."""
     rules = _Rules(check_expression)
-    return (*_metadata(claim.metadata), *rules.devices(claim.spec.devices, "spec.devices"))
+    return (*metadata_errors(claim.metadata), *rules.devices(claim.spec.devices, "spec.devices"))
 
 
 def template_errors(template: ResourceClaimTemplate, check_expression: CheckExpression) -> tuple[FieldError, ...]:
     """Return every error of a template."""
     rules = _Rules(check_expression)
-    return (*_metadata(template.metadata), *rules.devices(template.spec.spec.devices, "spec.spec.devices"))
+    return (*metadata_errors(template.metadata), *rules.devices(template.spec.spec.devices, "spec.spec.devices"))
 
 
 def class_errors(device_class: DeviceClass, check_expression: CheckExpression) -> tuple[FieldError, ...]:
@@ -82,9 +82,9 @@ def class_errors(device_class: DeviceClass, check_expression: CheckExpression) -
     rules = _Rules(check_expression)
     spec = device_class.spec
     return (
-        *_metadata(device_class.metadata),
+        *metadata_errors(device_class.metadata),
         *rules.selectors(spec.selectors, "spec.selectors"),
-        *_count(spec.config, MAX_ENTRIES, "spec.config"),
+        *count_errors(spec.config, MAX_ENTRIES, "spec.config"),
         *(error for index, config in enumerate(spec.config) for error in _opaque(config, f"spec.config[{index}]")),
         *_extended_resource(spec.extended_resource_name, "spec.extendedResourceName"),
     )
@@ -99,10 +99,10 @@ class _Rules:
         yield from _set([request.name for request in devices.requests], MAX_ENTRIES, f"{path}.requests", ".name")
         for index, request in enumerate(devices.requests):
             yield from self.request(request, f"{path}.requests[{index}]")
-        yield from _count(devices.constraints, MAX_ENTRIES, f"{path}.constraints")
+        yield from count_errors(devices.constraints, MAX_ENTRIES, f"{path}.constraints")
         for index, constraint in enumerate(devices.constraints):
             yield from _constraint(constraint, names, f"{path}.constraints[{index}]")
-        yield from _count(devices.config, MAX_ENTRIES, f"{path}.config")
+        yield from count_errors(devices.config, MAX_ENTRIES, f"{path}.config")
         for index, config in enumerate(devices.config):
             yield from _references(config.requests, names, f"{path}.config[{index}].requests")
             yield from _opaque(config, f"{path}.config[{index}]")
@@ -130,7 +130,7 @@ class _Rules:
             yield FieldError(f"{path}.deviceClassName", f'"{name}" is not a DNS subdomain')
         yield from self.selectors(request.selectors, f"{path}.selectors")
         yield from _amount(request, path)
-        yield from _count(request.tolerations, MAX_TOLERATIONS, f"{path}.tolerations")
+        yield from count_errors(request.tolerations, MAX_TOLERATIONS, f"{path}.tolerations")
         for index, toleration in enumerate(request.tolerations):
             yield from _toleration(toleration, f"{path}.tolerations[{index}]")
         for name in request.capacity.requests if request.capacity is not None else ():
@@ -138,7 +138,7 @@ class _Rules:
                 yield FieldError(f"{path}.capacity.requests[{name}]", f'"{name}" is not a qualified name')
 
     def selectors(self, selectors: Sequence[DeviceSelector], path: str) -> Iterator[FieldError]:
-        yield from _count(selectors, MAX_ENTRIES, path)
+        yield from count_errors(selectors, MAX_ENTRIES, path)
         for index, selector in enumerate(selectors):
             if selector.cel is None:
                 yield FieldError(f"{path}[{index}].cel", "a CEL expression is required")
@@ -148,7 +148,8 @@ class _Rules:
                 yield FieldError(f"{path}[{index}].cel.expression", problem)
 
 
-def _metadata(metadata: ObjectMeta) -> Iterator[FieldError]:
+def metadata_errors(metadata: ObjectMeta) -> Iterator[FieldError]:
+    """Yield every error of `metadata`."""
     if metadata.name:
         if not is_dns_subdomain(metadata.name):
             yield FieldError("metadata.name", f'"{metadata.name}" is not a DNS subdomain')
@@ -250,12 +251,13 @@ def _extended_resource(name: str | None, path: str) -> Iterator[FieldError]:
 def _set(names: Iterable[str], most: int, path: str, field: str = "") -> Iterator[FieldError]:
     """Check a list of names: at most `most`, and none twice."""
     listed = list(names)
-    yield from _count(listed, most, path)
+    yield from count_errors(listed, most, path)
     for index, name in enumerate(listed):
         if name in listed[:index]:
             yield FieldError(f"{path}[{index}]{field}", f'"{name}" stands there already')
 
 
-def _count(items: Sequence[object], most: int, path: str) -> Iterator[FieldError]:
+def count_errors(items: Sequence[object], most: int, path: str) -> Iterator[FieldError]:
+    """Yield the error of a list that has more entries than it may have."""
     if len(items) > most:
         yield FieldError(path, f"{len(items)} entries are more than {most}")

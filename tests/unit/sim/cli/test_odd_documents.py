@@ -140,3 +140,68 @@ def test_a_machine_file_with_a_number_of_many_digits_is_read_or_refused(tmp_path
         result = CliRunner().invoke(cli, [*command, "--machine", str(file)])
         assert isinstance(result.exception, (SystemExit, DranodeError, type(None))), (command, result.exception)
         assert "set_int_max_str_digits" not in f"{result.output}{result.exception}"
+
+
+SLICE = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"name": "s"},
+    "spec": {
+        "driver": "d.example.com",
+        "nodeName": "n",
+        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "d"}],
+    },
+}
+RULE = {
+    "apiVersion": "resource.k8s.io/v1beta2",
+    "kind": "DeviceTaintRule",
+    "metadata": {"name": "r"},
+    "spec": {"taint": {"key": "a", "effect": "NoSchedule"}},
+}
+
+
+def changed(document: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {**document, "spec": {**document["spec"], **fields}}
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        (changed(SLICE, devices=[{"name": "D"}]), 'spec.devices[0].name: "D" is not a DNS label'),
+        (
+            changed(SLICE, pool={"name": "n", "generation": 1}),
+            "spec.pool.resourceSliceCount: 0 must be greater than zero",
+        ),
+        (changed(SLICE, nodeName=None), "spec: exactly one of nodeName, nodeSelector, allNodes"),
+        (changed(SLICE, devcies=[]), "spec.devcies: there is no such field"),
+        (changed(SLICE, devices=[{"name": "d", "capacity": {"a": {}}}]), "spec.devices[0].capacity"),
+        (changed(RULE, taint={"key": "a b", "effect": "NoSchedule"}), 'spec.taint.key: "a b" is not a label name'),
+        (changed(RULE, taint={"key": "a", "effect": "Never"}), 'spec.taint.effect: "Never" is none of'),
+        (changed(RULE, deviceSelector={"driver": "a_b"}), 'spec.deviceSelector.driver: "a_b" is not a DNS subdomain'),
+    ],
+)
+def test_a_slice_or_rule_that_no_api_server_stores_is_refused(
+    tmp_path: Path, document: dict[str, Any], error: str
+) -> None:
+    result = run(tmp_path, [document], "check")
+    assert result.exit_code == 1
+    assert error in result.stdout
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+    for command in ("allocate", "fit"):
+        refused = run(tmp_path, [node, EXTENDED, POD, document], command).exception
+        assert error in str(refused), command
+
+
+def test_valid_slices_and_rules_are_checked_and_allocated_from(tmp_path: Path) -> None:
+    result = run(tmp_path, [SLICE, RULE], "check", "-o", "json")
+    assert [(each["kind"], each["ok"]) for each in json.loads(result.stdout)] == [
+        ("ResourceSlice", True),
+        ("DeviceTaintRule", True),
+    ]
+
+
+def test_the_path_of_an_error_in_a_v1beta1_slice_is_that_of_the_document(tmp_path: Path) -> None:
+    device = {"name": "d", "basic": {"attributes": {"a": {"string": "x" * 65}}}}
+    result = run(tmp_path, [{**changed(SLICE, devices=[device]), "apiVersion": "resource.k8s.io/v1beta1"}], "check")
+    assert "spec.devices[0].basic.attributes[a].string: " in result.stdout

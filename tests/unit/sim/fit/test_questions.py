@@ -163,7 +163,9 @@ def test_that_kube_scheduler_may_preempt_is_said_where_an_eviction_may_help() ->
 
 
 def test_what_is_odd_about_an_allocation_is_said_of_its_pod() -> None:
-    slices = slice_document("a", [{"name": "far", "bindingConditions": ["attached"]}])
+    slices = slice_document(
+        "a", [{"name": "far", "bindingConditions": ["attached"], "bindingFailureConditions": ["lost"]}]
+    )
     (answer,) = answers(node_document("a"), slices, CLASS, claim_document("c"), pod_document("p", claims=["c"]))
     assert answer.choice.node == "a"
     (note,) = answer.notes
