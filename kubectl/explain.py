@@ -55,7 +55,7 @@ def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output:
       dranode explain near-memory
       dranode explain default/near-memory-cpus-x7k2p --context prod
       kubectl exec -n dranode ds/dranode -- dranode explain default/near-memory
-      dranode explain default/app cluster.yaml
+      dranode explain default/app cluster.json
       dranode explain default/a --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
     store = options["store"]

@@ -10,7 +10,6 @@ import json
 import re
 import sys
 from collections.abc import Hashable, Iterable, Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,6 @@ from dranode.driver.core.api.documents import to_v1
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.headers import check_header, check_unique
 from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.machine.kubectl_yaml import list_document
 
 STDIN: Final = "-"
 _MAX_DEPTH: Final = 100
@@ -29,8 +27,6 @@ _MAX_NODES: Final = 20_000_000
 # How much text aliases may stand for: a manifest repeats only a few lines with them.
 _MAX_COPIED: Final = 1_000_000
 _MAX_COPIED_TEXT: Final = 64 << 20
-# From so many characters on the items of a list are read line by line.
-_LARGE: Final = 100_000
 _SHOWN: Final = 40
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -110,10 +106,6 @@ def _parse(text: str, file: str) -> list[Any]:
         # A text that is not YAML either is refused there, with its place.
         if document is not None and not _too_deep(document) and _has_characters(document, text):
             return [document]
-    if len(text) > _LARGE:
-        document = list_document(text, _load, _resolved, _MAX_NODES)
-        if document is not None:
-            return [document]
     try:
         return _load(text)
     except yaml.YAMLError as error:
@@ -123,15 +115,6 @@ def _parse(text: str, file: str) -> list[Any]:
 def _load(text: str) -> list[Any]:
     _check_size(text)
     return [document for document in yaml.load_all(text, _StrictLoader) if document is not None]
-
-
-@lru_cache(maxsize=4096)
-def _resolved(text: str) -> Any:
-    """A plain scalar as the loader takes it: a number, a truth value, nothing, or the text itself."""
-    resolvers = _StrictLoader.yaml_implicit_resolvers.get(text[0], ())
-    if not any(form.match(text) for _, form in resolvers):
-        return text
-    return yaml.load(text, _StrictLoader)  # noqa: S506 - it is a safe one
 
 
 def _too_deep(document: Any) -> bool:

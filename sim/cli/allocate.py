@@ -34,8 +34,8 @@ def command(
 
     \b
     Example:
-      kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o yaml > cluster.yaml
-      dranode allocate cluster.yaml my-claims.yaml
+      kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o json > cluster.json
+      dranode allocate cluster.json my-claims.yaml
     """
     from dranode.driver.machine.yaml_files import load_documents
     from dranode.sim.cli.documents import simulated

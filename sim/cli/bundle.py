@@ -49,8 +49,8 @@ def command(
     \b
     Example:
       dranode bundle --drivers cpu,memory,gpu
-      kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o yaml | dranode bundle -
-      dranode bundle cluster.yaml --manifests > bundles.yaml
+      kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o json | dranode bundle -
+      dranode bundle cluster.json --manifests > bundles.yaml
     """
     from dranode.driver.machine.numa import has_one_node
     from dranode.driver.machine.yaml_files import load_documents

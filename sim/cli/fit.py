@@ -90,10 +90,10 @@ def command(
     \b
     Example:
       kubectl get nodes,pods,namespaces,services,replicasets,statefulsets,priorityclasses,resourceslices,\\
-    deviceclasses,resourceclaims,resourceclaimtemplates -A -o yaml > cluster.yaml
-      dranode fit cluster.yaml my-pod.yaml --move --add nodes.yaml
+    deviceclasses,resourceclaims,resourceclaimtemplates -A -o json > cluster.json
+      dranode fit cluster.json my-pod.yaml --move --add nodes.yaml
       dranode fit --context prod my-pod.yaml --how-many
-      dranode fit cluster.yaml my-pod.yaml --html fit.html
+      dranode fit cluster.json my-pod.yaml --html fit.html
     """
     from dranode.sim.fit.dump import read_dump
     from dranode.sim.fit.questions import ClusterQuestions

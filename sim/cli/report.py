@@ -67,9 +67,9 @@ def command(
 
     \b
     Example:
-      kubectl get resourceslices,deviceclasses,resourceclaims,nodes,pods,events -A -o yaml > cluster.yaml
-      dranode report cluster.yaml
-      dranode report --before yesterday.yaml cluster.yaml
+      kubectl get resourceslices,deviceclasses,resourceclaims,nodes,pods,events -A -o json > cluster.json
+      dranode report cluster.json
+      dranode report --before yesterday.json cluster.json
       dranode report --kubeconfig ~/.kube/config --html cluster.html
     """
     features = asked_features(kubernetes, feature_gates)
