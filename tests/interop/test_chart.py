@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -111,6 +112,29 @@ def test_a_rename_reaches_everything_that_names_another_object(helm: Path) -> No
         assert objects[f"{kind} b"]["spec"][place]["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
+@pytest.mark.parametrize(
+    ("values", "published"),
+    [
+        (("drivers={cpu,fpga}",), "dra.fpga"),
+        (("drivers={cpu,fans}", "driverNames.fans=fans.example.com"), "fans.example.com"),
+    ],
+)
+def test_a_driver_of_others_has_its_rights_and_its_slices(helm: Path, values: tuple[str, ...], published: str) -> None:
+    objects, plain = rendered(helm, *values), rendered(helm)
+    names = ["dra.cpu", "dra.gpu", "dra.memory", published]
+    rules = objects["ClusterRole dranode"]["rules"]
+    assert [rule["resourceNames"] for rule in rules if "resourceNames" in rule] == [names, names]
+    variables = objects["ValidatingAdmissionPolicy dranode-slices"]["spec"]["variables"]
+    assert json.loads(variables[0]["expression"]) == names
+    changed = {name for name in plain if plain[name] != objects[name]}
+    assert changed == {"ClusterRole dranode", "ValidatingAdmissionPolicy dranode-slices", "DaemonSet dranode"}
+
+
+def test_the_name_of_a_driver_that_does_not_run_is_refused(helm: Path) -> None:
+    with pytest.raises(AssertionError, match=r"driverNames\.fans: drivers does not have this driver"):
+        rendered(helm, "driverNames.fans=fans.example.com")
+
+
 def test_another_kubelet_root_moves_mounts_folders_and_the_option(helm: Path) -> None:
     objects = rendered(helm, "kubeletRoot=/var/lib/k0s/kubelet", "nriDir=/run/k0s/nri", "cpu.reservedCPUs=0-1\\,8")
     text = yaml.safe_dump(objects["DaemonSet dranode"])
@@ -182,6 +206,8 @@ def test_the_metrics_are_beside_the_probes_where_their_ports_are_the_same(helm: 
     "value",
     [
         *("cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x"),
+        *("config.groupBy=soket", "config.gropBy=socket", "config.plugins.memory.groupBy=numanode"),
+        *("memory.reservedMemory=1Gi", "config.plugins.memory.reservedMemory=1Gi"),
         # Kubernetes would drop the first three in silence, and refuse the last.
         *(
             "resources.limit.cpu=1",

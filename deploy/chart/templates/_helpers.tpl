@@ -11,9 +11,18 @@ app.kubernetes.io/part-of: dranode
 app.kubernetes.io/name: {{ include "dranode.name" . }}
 {{- end -}}
 
-{{/* The names under which the drivers publish: dra.cpu for cpu. */}}
+{{/* The names under which the drivers publish: dra.cpu for cpu, unless driverNames has another one. */}}
 {{- define "dranode.published" -}}
-["dra.cpu", "dra.gpu", "dra.memory"]
+{{- $names := list "dra.cpu" "dra.gpu" "dra.memory" }}
+{{- range .Values.drivers }}
+{{- $names = append $names (get $.Values.driverNames . | default (printf "dra.%s" .)) }}
+{{- end }}
+{{- range $driver, $_ := .Values.driverNames }}
+{{- if not (has $driver $.Values.drivers) }}
+{{- fail (printf "driverNames.%s: drivers does not have this driver" $driver) }}
+{{- end }}
+{{- end }}
+{{- range $index, $name := uniq $names }}{{ if $index }}, {{ else }}[{{ end }}{{ quote $name }}{{ end }}]
 {{- end -}}
 
 {{- define "dranode.image" -}}

@@ -1,0 +1,154 @@
+"""The schema of the chart's values refuses what the driver would refuse when it starts."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from dranode.driver import UsageError
+from dranode.driver.cli.settings import driver_settings
+from dranode.driver.core.claims.options import FRAMEWORK_KEYS
+from dranode.driver.plugins import declared
+from dranode.memory.options import parse_reserved
+from tests.fakes.kustomize import DEPLOY
+
+CHART = DEPLOY / "chart"
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+OURS = ("cpu", "gpu", "memory")
+# The pod's rights follow the value cpu.maxIsolation, and the template says so.
+REFUSED_BY_A_TEMPLATE = ("maxIsolation", "hostRoot")
+
+
+def problems(values: dict[str, Any]) -> list[str]:
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    merged = {
+        key: {**value, **values[key]} if isinstance(value, dict) and key in values else values.get(key, value)
+        for key, value in {**values, **defaults}.items()
+    }
+    return [
+        f"{error.json_path}: {error.message}" for error in jsonschema.Draft202012Validator(SCHEMA).iter_errors(merged)
+    ]
+
+
+def test_the_defaults_of_the_chart_follow_its_schema() -> None:
+    assert problems({}) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", "0:1Gi", "0:1Gi,1:1Gi", "0:1Gi, 1:512Mi", "0:memory=1Gi,hugepages-2Mi=64Mi", "0:1e9", "0:0.5Gi",
+        "0:memory=1Gi,hugepages-2Mi=64Mi;1:memory=1Gi", "12:1024",
+    ],
+)  # fmt: skip
+def test_memory_that_the_driver_can_reserve_is_a_value(value: str) -> None:
+    parse_reserved(value)
+    assert problems({"memory": {"reservedMemory": value}}) == []
+    assert problems({"drivers": ["memory"], "config": {"plugins": {"memory": {"reservedMemory": value}}}}) == []
+
+
+@pytest.mark.parametrize(
+    "value", ["1Gi", "a:1Gi", "0=1Gi", "0:", "0:1GB", "memory=1Gi", "0:memory", "0:mem=1Gi", "0:-1Gi"]
+)
+def test_memory_that_the_driver_would_not_understand_is_no_value(value: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f'"{value}"')):
+        parse_reserved(value)
+    assert problems({"memory": {"reservedMemory": value}})
+    assert problems({"config": {"plugins": {"memory": {"reservedMemory": value}}}})
+
+
+def keys() -> list[tuple[tuple[str, ...], Any]]:
+    """Every key of the configuration file that a driver of ours has, with its option."""
+    return [
+        (place, each.option)
+        for each in declared().options
+        if each.driver in OURS and each.key not in REFUSED_BY_A_TEMPLATE
+        for place in ((each.option.top_key,) if each.option.top_key else (), ("plugins", each.driver, each.key))
+        if place
+    ]
+
+
+def in_config(place: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for key in reversed(place):
+        value = {key: value}
+    return {"config": value}
+
+
+@pytest.mark.parametrize(
+    ("place", "option"), keys(), ids=lambda each: ".".join(each) if isinstance(each, tuple) else ""
+)
+def test_every_key_of_a_driver_takes_in_the_chart_what_it_takes_in_the_file(
+    place: tuple[str, ...], option: Any
+) -> None:
+    for value in option.choices or ([True, False] if isinstance(option.default, bool) else [option.default]):
+        assert problems(in_config(place, value)) == []
+    wrong = ["soket"] if option.choices else ["yes", 1] if isinstance(option.default, bool) else [True, ["a"]]
+    for value in wrong:
+        assert problems(in_config(place, value)), (place, value)
+
+
+def test_every_key_of_the_framework_is_a_key_of_the_chart_and_a_misspelt_one_is_none() -> None:
+    known = set(SCHEMA["properties"]["config"]["properties"])
+    assert known == {
+        *FRAMEWORK_KEYS,
+        "apiVersion",
+        "plugins",
+        "maxIsolation",
+        *(place[0] for place, _ in keys() if len(place) == 1),
+    }
+    for place in (("groupby",), ("gropBy",), ("plugins", "cpu", "gropBy"), ("plugins", "cpuu")):
+        assert problems(in_config(place, "socket")), place
+
+
+def test_a_driver_of_others_has_keys_that_the_chart_does_not_know() -> None:
+    config = {
+        "apiVersion": "v1alpha1",
+        "idleSpeed": 3,
+        "plugins": {"fans": {"idleSpeed": 3}, "cpu": {"groupBy": "socket"}},
+    }
+    assert problems({"drivers": ["cpu", "fans"], "config": config}) == []
+    assert problems({"drivers": ["cpu"], "config": config})
+    assert problems({"drivers": ["cpu", "fans"], "config": {"groupBy": "soket"}})
+
+
+@pytest.mark.parametrize(
+    ("key", "right", "wrong"),
+    [
+        ("claimStatus", "off", False),
+        ("deviceTaints", True, "on"),
+        ("logFormat", "text", "plain"),
+        ("verbosity", 2, "2"),
+    ],
+)
+def test_a_key_of_the_framework_takes_what_serve_takes(key: str, right: Any, wrong: Any) -> None:
+    assert problems({"config": {key: right}}) == []
+    assert problems({"config": {key: wrong}})
+
+
+@pytest.mark.parametrize("value", ["0-1,8", "0", ""])
+def test_cpus_are_reserved_in_the_file_as_in_a_value(value: str) -> None:
+    for values in ({"cpu": {"reservedCPUs": value}}, {"config": {"reservedCPUs": value}}):
+        assert problems(values) == []
+    assert problems({"config": {"reservedCPUs": "a-b"}})
+
+
+def test_drivers_are_names_of_entry_points_and_what_they_publish_as() -> None:
+    assert problems({"drivers": ["cpu", "fpga"]}) == []
+    assert problems({"drivers": ["cpu", "fans"], "driverNames": {"fans": "fans.example.com"}}) == []
+    for values in ({"drivers": ["cpu,fpga"]}, {"drivers": [""]}, {"driverNames": {"fans": "Fans/x"}}):
+        assert problems(values), values
+
+
+def test_flags_and_keys_of_the_chart_are_those_of_the_program() -> None:
+    flags = {flag for setting in driver_settings() for flag in setting.flags}
+    template = (CHART / "templates" / "daemonset.yaml").read_text()
+    named = set(
+        re.findall(r"^ +- (--(?:cpu|gpu|memory|group|reserved|threads|max|huge)[\w-]*)", template, re.MULTILINE)
+    )
+    assert named
+    assert named <= flags
