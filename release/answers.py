@@ -29,7 +29,6 @@ _NODE: Final = {
 _QUESTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "slices": ("slices", "--machine", _SMALL, "--node-name", "worker"),
     "topology": ("topology", "--machine", "sockets=1,numa=1,cores=2,threads=2"),
-    "topo": ("topo", "--machine", GPUS),
     "machine show": ("machine", "show", "--machine", GPUS),
     "pick": ("pick", "--machine", CPUS, "--count", "4"),
     "check": ("check", "examples/cpu-numa.yaml"),

@@ -10,13 +10,14 @@ import click
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
+from dranode.driver.cli.links import show_links
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option, picture_options, write_pictures
 from dranode.driver.cli.readings import readings_document, show_readings
 from dranode.driver.cli.terminal import show_node
 from dranode.driver.cli.views import driver_views, machine_picture, records_root
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import LedgerError
+from dranode.driver.core.api.errors import LedgerError, UsageError
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.picture.node import node_picture
@@ -31,10 +32,20 @@ from dranode.driver.plugins import load_installed
     metavar="DIR",
     help="Whose records say who holds what (default /var/lib/kubelet, on the host).",
 )
+@click.option(
+    "--links",
+    is_flag=True,
+    help="Show how near GPUs, NICs, CPUs and memory are to each other.",
+)
 @picture_options
 @output_option
-def command(root: Root, kubelet_root: str | None, output: str, html: str | None, svg: str | None) -> None:
+def command(
+    root: Root, kubelet_root: str | None, output: str, html: str | None, svg: str | None, *, links: bool
+) -> None:
     """Show the machine's CPUs and devices in their NUMA nodes, and who holds which.
+
+    With --links, the devices are those that installed drivers would publish, and all network controllers. Links beside
+    PCIe, such as NVLink, are not looked at.
 
     \b
     Example:
@@ -42,7 +53,13 @@ def command(root: Root, kubelet_root: str | None, output: str, html: str | None,
       dranode topology --machine sockets=2,numa=4,l3=2,cores=4,threads=2
       dranode topology --machine capture.tar.bz2 -o json
       dranode topology --svg node.svg
+      dranode topology --links
     """
+    if links:
+        if html or svg or kubelet_root:
+            raise UsageError("--links shows a table; leave out --html, --svg and --kubelet-root")
+        show_links(root, output)
+        return
     topology = read_topology(root)
     holders = read_holders(root, kubelet_root)
     views = driver_views(load_installed(root), records_root(root, kubelet_root))

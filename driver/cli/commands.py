@@ -19,7 +19,6 @@ from dranode.driver.entry_points import EntryPoint, entry_points
 _COMMANDS: Final = {
     "serve": "serve",
     "slices": "slices",
-    "topo": "topo",
     "claims": "claims",
     "drain": "drain",
     "forget-lost": "forget_lost",

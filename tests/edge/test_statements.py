@@ -21,6 +21,8 @@ from tests.edge.test_docs import FOLDERS, PROGRAM, ROOT, parse
 from tests.fakes.waiting import PATIENCE
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+# Where Events and metrics are defined.
+PARTS = ("driver", "cpu", "gpu", "memory")
 # Commands that print no answer: they run, show, or write a file.
 ANSWERLESS = {"serve", "demo", "machine capture", "report"}
 
@@ -98,7 +100,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     makefile = read("Makefile")
     for target in re.findall(r"(?:`|^)make ([a-z]+)", text, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    source = "".join(path.read_text() for path in ROOT.glob("driver/**/*.py"))
+    source = "".join(path.read_text() for part in PARTS for path in ROOT.glob(f"{part}/**/*.py"))
     for reason in re.findall(r"Events? `(\w+)`", text):
         assert f'"{reason}"' in source or f"class {reason}" in source, reason
     for metric in re.findall(r"`(dranode_[a-z_]+)", text):

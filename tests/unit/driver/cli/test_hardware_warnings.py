@@ -13,7 +13,7 @@ from tests.fakes.machine import NODE
 
 COMMANDS = {
     "topology": ["topology"],
-    "topo": ["topo"],
+    "links": ["topology", "--links"],
     "slices": ["slices", "--drivers", "cpu,gpu,memory"],
     "bundle": ["bundle", "--drivers", "cpu,gpu,memory"],
 }

@@ -133,7 +133,7 @@ def test_a_machine_file_with_a_number_of_many_digits_is_read_or_refused(tmp_path
     for command in (
         ["slices", "--drivers", "cpu,memory,gpu"],
         ["topology"],
-        ["topo"],
+        ["topology", "--links"],
         ["local", "--drivers", "cpu,memory"],
         ["report", "--html", str(tmp_path / "r.html")],
     ):

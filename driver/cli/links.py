@@ -1,4 +1,4 @@
-"""`dranode topo`: how near a machine's devices are to each other, to CPUs and to memory."""
+"""`dranode topology --links`: how near a machine's devices are to each other, to CPUs and to memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.output import console, emit, output_option, report_oddities
+from dranode.driver.cli.output import console, emit, report_oddities
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, MachineError
@@ -17,6 +16,7 @@ from dranode.driver.machine.numa import node_cpus, node_distances, node_memory
 from dranode.driver.machine.pci_functions import PCIFunction, network_functions, read_function
 from dranode.driver.machine.root import Root
 from dranode.driver.picture.proximity import MEANINGS, PCIDevicePlace, PlacedNode, matrix
+from dranode.driver.plugins import load_installed
 
 if TYPE_CHECKING:
     from dranode.driver.core.api.resource import Device
@@ -31,22 +31,11 @@ _NO_NODES: Final = "/sys/devices/system/node has no NUMA node with CPUs or memor
 _NOT_SEEN: Final = "links beside PCIe, such as NVLink and xGMI"
 
 
-@click.command(short_help="How near GPUs, NICs, CPUs and memory are to each other.")
-@machine_option
-@output_option
-def command(root: Root, output: str) -> None:
+def show_links(root: Root, output: str) -> None:
     """Show what lies between the machine's PCI devices, and where CPUs and memory are, as `nvidia-smi topo -m` does.
 
-    The devices are those that installed drivers would publish, and all network controllers. Links beside PCIe, such as
-    NVLink, are not looked at.
-
-    \b
-    Example:
-      dranode topo
-      dranode topo --machine capture.tar.bz2 -o json
+    The devices are those that installed drivers would publish, and all network controllers.
     """
-    from dranode.driver.plugins import load_installed
-
     devices = list(_devices(root, load_installed(root)))
     nodes = _nodes(root)
     if not emit(_document(devices, nodes), output):

@@ -1,4 +1,4 @@
-"""`dranode topo` on made-up and damaged machines."""
+"""`dranode topology --links` on made-up and damaged machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def server() -> Machine:
 
 
 def ask(machine: Machine, folder: Path, *arguments: str) -> str:
-    done = CliRunner().invoke(cli, ["topo", "--machine", str(machine.write(folder / "machine")), *arguments])
+    done = CliRunner().invoke(
+        cli, ["topology", "--links", "--machine", str(machine.write(folder / "machine")), *arguments]
+    )
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -81,7 +83,7 @@ def test_a_numa_node_whose_distances_are_not_to_be_seen_is_named(tmp_path: Path)
     for row, known in (("20 10", True), ("20", False)):
         made.put(f"{NODES}/node1/distance", row)
         folder = made.write(tmp_path / str(known))
-        assert (said in CliRunner().invoke(cli, ["topo", "--machine", str(folder)]).stderr) is not known
+        assert (said in CliRunner().invoke(cli, ["topology", "--links", "--machine", str(folder)]).stderr) is not known
 
 
 def test_the_table_has_a_column_for_each_device_and_says_what_its_words_mean(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_a_machine_without_pci_has_its_numa_nodes(tmp_path: Path) -> None:
 def test_a_machine_that_shows_no_numa_node_is_said_to_show_none(tmp_path: Path) -> None:
     made = Machine()
     made.put("sys/devices/system/cpu/online", "0-3")
-    done = CliRunner().invoke(cli, ["topo", "--machine", str(made.write(tmp_path / "machine"))])
+    done = CliRunner().invoke(cli, ["topology", "--links", "--machine", str(made.write(tmp_path / "machine"))])
     assert done.exit_code == 0
     said = "dranode: where CPUs and memory are is not known: /sys/devices/system/node has no NUMA node"
     assert said in done.stderr
@@ -124,6 +126,6 @@ def test_a_machine_that_shows_no_numa_node_is_said_to_show_none(tmp_path: Path) 
 def test_pci_devices_that_cannot_be_listed_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = server().write(tmp_path / "machine")
     forbid(monkeypatch, folder / "sys/bus/pci/devices")
-    done = CliRunner().invoke(cli, ["topo", "--machine", str(folder)])
+    done = CliRunner().invoke(cli, ["topology", "--links", "--machine", str(folder)])
     assert isinstance(done.exception, MachineError)
     assert "sys/bus/pci/devices" in str(done.exception)
