@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from fractions import Fraction
 
 from dranode.driver.core.api.documents import encode
+from dranode.driver.core.api.units import part_text, unit_of
 from dranode.kubectl.claim_view import ClaimRow, age
 from dranode.kubectl.device_view import DeviceRow, HeldPart
 from dranode.kubectl.node_view import NumaRow
@@ -61,8 +62,8 @@ def device_listing() -> Listing[DeviceRow]:
             "NAME": lambda row: row.name,
             "NUMA": lambda row: ",".join(map(str, row.numa)),
             "STATE": lambda row: row.state.value,
-            "FREE": lambda row: _amounts(row.driver, row.free, row.total),
-            "CLAIMS": lambda row: ",".join(_part(row.driver, part) for part in row.parts),
+            "FREE": _amounts,
+            "CLAIMS": lambda row: ",".join(_part(row, part) for part in row.parts),
             "TAINTS": lambda row: ",".join(row.taints),
         },
         wide={
@@ -133,21 +134,26 @@ def quantity_text(amount: Amount) -> str:
 def _devices(row: ClaimRow) -> str:
     texts = []
     for result in row.results:
-        consumed = [f"{amount} {_short(result.driver, name)}" for name, amount in result.consumed_capacity.items()]
+        consumed = [part_text(amount, _short(result.driver, name)) for name, amount in result.consumed_capacity.items()]
         texts.append(f"{result.device}({' '.join(consumed)})" if consumed else result.device)
     return ",".join(texts)
 
 
-def _part(driver: str, part: HeldPart) -> str:
-    consumed = " ".join(f"{amount} {_short(driver, name)}" for name, amount in part.consumed.items())
+def _part(row: DeviceRow, part: HeldPart) -> str:
+    consumed = " ".join(part_text(amount, _short(row.driver, name)) for name, amount in part.consumed.items())
     marks = "admin" if part.admin else consumed
     return f"{part.claim}{f'({marks})' if marks else ''}"
 
 
-def _amounts(driver: str, free: Mapping[str, Amount], total: Mapping[str, Amount]) -> str:
+def _amounts(row: DeviceRow) -> str:
     return ",".join(
-        f"{quantity_text(amount)}/{quantity_text(total[name])} {_short(driver, name)}" for name, amount in free.items()
+        f"{quantity_text(amount)}/{quantity_text(row.total[name])} {_unit(row, name)}"
+        for name, amount in row.free.items()
     )
+
+
+def _unit(row: DeviceRow, name: str) -> str:
+    return _short(row.driver, unit_of(row.device, name, row.driver))
 
 
 def _attributes(row: DeviceRow) -> str:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from dranode.driver.core.api.units import unit_of
 from dranode.driver.core.diagnosis.live_objects import LiveNode
 from dranode.kubectl.device_view import Availability, DeviceRow
 from dranode.sim.allocator.state import Amount
@@ -32,7 +33,7 @@ class NumaRow:
         node: the node.
         ready: whether it is Ready; `Unknown` for a node that is not there, or of which nobody has said so.
         numa: the number of the NUMA node; empty for devices without one.
-        stock: by driver, or by the qualified name of a capacity that claims share.
+        stock: by driver, or by what a capacity that claims share is an amount of: `memory`, `dra.cpu/cpu`.
     """
 
     node: str
@@ -66,7 +67,7 @@ def _readiness(node: LiveNode) -> str:
 def _count(stock: dict[str, Stock], row: DeviceRow) -> None:
     usable = row.state in (Availability.FREE, Availability.SHARED)
     for name, total in row.total.items():
-        entry = stock.setdefault(name if "/" in name else f"{row.driver}/{name}", Stock())
+        entry = stock.setdefault(unit_of(row.device, name, row.driver), Stock())
         entry.total += total
         entry.free += max(row.free[name], 0) if usable else 0
     if not row.total:

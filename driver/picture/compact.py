@@ -94,7 +94,7 @@ def _attributes_apart(nodes: Iterable[FleetNode]) -> frozenset[str]:
 
 def _type(device: FleetDevice, apart: frozenset[str]) -> tuple[Any, ...]:
     capacity = tuple(
-        (name, str(amount), _number(amount), *([str(device.steps[name])] if name in device.steps else []))
+        (name, str(amount), _number(amount), device.units.get(name, ""), str(device.steps.get(name, "")))
         for name, amount in device.capacity.items()
     )
     attributes = tuple((name, value) for name, value in device.attributes.items() if name not in apart)

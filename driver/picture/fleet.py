@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from dranode.driver.core.api.names import qualified
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.layout import Layout
 
@@ -34,6 +35,7 @@ class FleetDevice(msgspec.Struct, frozen=True):
         attributes: as text, by name.
         capacity: how much of what it has.
         steps: by which amounts claims share that out, of what has such.
+        units: what a capacity is an amount of, where that has a name of its own: `memory`, `hugepages-2Mi`.
         shared: whether several claims may have it.
         taints: `key=value:effect` of each taint, one of a rule with ` (rule NAME)`.
         published: False for a device that a claim holds and no slice has.
@@ -45,9 +47,14 @@ class FleetDevice(msgspec.Struct, frozen=True):
     attributes: Mapping[str, str] = msgspec.field(default_factory=dict)
     capacity: Mapping[str, Quantity] = msgspec.field(default_factory=dict)
     steps: Mapping[str, Quantity] = msgspec.field(default_factory=dict)
+    units: Mapping[str, str] = msgspec.field(default_factory=dict)
     shared: bool = False
     taints: tuple[str, ...] = ()
     published: bool = True
+
+    def unit(self, capacity: str) -> str:
+        """Return what a capacity is an amount of: its own name, or its qualified name."""
+        return self.units.get(capacity) or qualified(capacity, self.key.driver)
 
     @property
     def closed(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from dranode.driver.core.api.names import qualified
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import AllocationResult
 from dranode.driver.core.claims.allocation import readable_results
@@ -82,19 +81,15 @@ def _fragmented(
 
 
 def _in_steps(node: FleetNode) -> frozenset[str]:
-    """Return the capacities that devices of the node share out in different steps, such as memory and huge pages.
+    """Return the units that devices of the node share out in different steps.
 
-    One of them is of no use to who asks for the other, so they are not added up.
+    A share of one of them is of no use to who asks for the other, so they are not added up.
     """
     steps: dict[str, set[Quantity | None]] = defaultdict(set)
     for device in node.devices:
-        for name in device.capacity if device.shared else ():
-            steps[_unit(device, name)].add(device.steps.get(name))
+        for name in device.capacity.keys() - device.units.keys() if device.shared else ():
+            steps[device.unit(name)].add(device.steps.get(name))
     return frozenset(unit for unit, different in steps.items() if len(different) > 1)
-
-
-def _unit(device: FleetDevice, name: str) -> str:
-    return qualified(name.removeprefix(f"{device.key.driver}/"), device.key.driver)
 
 
 def _amounts(
@@ -109,5 +104,5 @@ def _amounts(
         plain = name.removeprefix(f"{device.key.driver}/")
         taken = 0 if consumed is None else consumed.get(plain, amount.value)
         remaining = max(0, amount.value - taken) if usable else 0
-        unit, step = _unit(device, name), device.steps.get(name)
+        unit, step = device.unit(name), device.steps.get(name)
         yield f"{unit} in steps of {step}" if step and unit in in_steps else unit, amount.value, remaining

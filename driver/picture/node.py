@@ -181,5 +181,5 @@ def _part(device: Device, view: DriverView) -> str:
     sizes = [capacity.value for capacity in device.capacity.values()]
     if not view.by_amounts or not view.holders_known or len(sizes) != 1:
         return ""
-    sources = view.inventory.sources_of(device.name)
-    return f"{Quantity.binary(sum(each.amount(sources) for each in view.holdings))} of {sizes[0]}"
+    held = sum(each.amount(view.inventory.sources_of(device.name)) for each in view.holdings)
+    return f"{Quantity.binary(max(0, int(sizes[0].value - held)))} of {sizes[0]} free"

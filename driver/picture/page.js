@@ -25,7 +25,7 @@
 
   const types = data.types.map(([driver, numa, product, flags, capacity, attributes, taints]) => ({
     driver, numa, product, shared: (flags & 1) > 0, published: (flags & 2) === 0, closed: (flags & 4) > 0,
-    capacity: capacity.map(([name, text, total, step = ""]) => ({ name, text, total, step })), attributes, taints,
+    capacity: capacity.map(([name, text, total, unit, step]) => ({ name, text, total, unit, step })), attributes, taints,
   }));
   const devices = [];
   const nodes = data.nodes.map(([name, kind, layout, remarks, own], index) => {
@@ -114,17 +114,25 @@
     if (device.type.closed) words.push("tainted");
     return words.join(", ");
   }
+  // What a capacity is an amount of, and what of a device a claim has.
+  const called = (capacity) => capacity.unit || last(capacity.name);
+  function sharedOut(device, share) {
+    return share.consumed.map(([name, text]) => {
+      const capacity = device.type.capacity.find((each) => last(each.name) === last(name));
+      return `${text} ${capacity ? called(capacity) : last(name)}`;
+    }).join(", ");
+  }
   function amounts(moment, device) {
-    if (!device.type.shared) return device.type.capacity.map((each) => `${last(each.name)} ${each.text}`);
-    if (unclear(moment, device) || unknown(moment, device)) return device.type.capacity.map((each) => `${last(each.name)} ${each.text} in all`);
+    if (!device.type.shared) return device.type.capacity.map((each) => `${called(each)} ${each.text}`);
+    if (unclear(moment, device) || unknown(moment, device)) return device.type.capacity.map((each) => `${called(each)} ${each.text} in all`);
     return device.type.capacity.map((each) => {
       const free = Math.max(0, each.total - consumed(moment, device, each));
-      return `${last(each.name)} ${amount(free, each.text)} of ${each.text} free`;
+      return `${called(each)} ${amount(free, each.text)} of ${each.text} free`;
     });
   }
   function holders(moment, device) {
     return sharesOf(moment, device).map((share) => {
-      const what = share.consumed.map(([name, text]) => `${text} ${last(name)}`).join(", ");
+      const what = sharedOut(device, share);
       const pods = share.claim.pods.filter((pod) => pod !== share.claim.name);
       return `${share.claim.name}${what ? ` (${what})` : ""}${share.admin ? ", admin access" : ""}${pods.length ? `, pod ${pods.join(", ")}` : ""}`;
     });
@@ -158,12 +166,12 @@
     const [low, high] = part.split("-").map(Number);
     return Array.from({ length: (high ?? low) - low + 1 }, (_, index) => low + index);
   });
-  // What devices of one node share out in different steps, such as memory and huge pages, is not added up.
+  // What devices of one node share out in different steps is not added up.
   const inSteps = new Set();
   for (const node of nodes) {
     const steps = new Map();
     for (const { type } of node.devices.filter((each) => each.type.shared)) {
-      for (const { name, step } of type.capacity) {
+      for (const { name, step } of type.capacity.filter((each) => !each.unit)) {
         const unit = `${type.driver} ${name}`;
         if (steps.has(unit) && steps.get(unit) !== step) inSteps.add(unit);
         steps.set(unit, step);
@@ -194,15 +202,15 @@
         for (const each of type.capacity) {
           const free = lost ? 0 : Math.max(0, each.total - consumed(moment, device, each));
           const name = last(each.name);
-          const unit = type.driver.endsWith(`.${name}`) ? type.driver : `${type.driver} ${name}`;
-          const label = inSteps.has(`${type.driver} ${each.name}`) && each.step ? `${unit} in steps of ${each.step}` : unit;
+          const unit = each.unit || (type.driver.endsWith(`.${name}`) ? type.driver : `${type.driver} ${name}`);
+          const label = !each.unit && inSteps.has(`${type.driver} ${each.name}`) && each.step ? `${unit} in steps of ${each.step}` : unit;
           add(label, each.text, each.total, type.closed ? 0 : free, type.closed ? free : 0, lost ? each.total : 0);
         }
       }
     }
     return [...found.values()];
   }
-  const freeText = (moment, node) => units(moment, [node]).map((unit) => `${unit.name} ${amount(unit.free, unit.like)}/${amount(unit.total, unit.like)}`).join(" · ");
+  const freeText = (moment, node) => units(moment, [node]).map((unit) => `${unit.name} ${amount(unit.free, unit.like)} of ${amount(unit.total, unit.like)} free`).join(" · ");
 
   // --- parts ---
 
@@ -323,7 +331,7 @@
   }
   function deviceText(claim) {
     return claim.shares.map((share) => {
-      const what = share.consumed.map(([name, text]) => `${text} ${last(name)}`).join(", ");
+      const what = sharedOut(share.device, share);
       return `${share.device.name}${what ? ` (${what})` : ""}`;
     }).join(", ");
   }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceTaint
+from dranode.driver.core.api.units import is_published_name, unit_of
 from dranode.driver.picture.fleet import DeviceKey, FleetDevice
 from dranode.driver.picture.node import numa_of
 
@@ -23,6 +24,7 @@ def fleet_device(driver: str, pool: str, device: Device, ruled: tuple[str, ...] 
         attributes=attributes,
         capacity={name: capacity.value for name, capacity in device.capacity.items()},
         steps={name: capacity.step for name, capacity in device.capacity.items() if capacity.step is not None},
+        units={name: unit for name in device.capacity if not is_published_name(unit := unit_of(device, name, driver))},
         shared=bool(device.allow_multiple_allocations),
         taints=(*map(taint_text, device.taints), *ruled),
     )

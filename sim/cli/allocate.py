@@ -10,6 +10,7 @@ import click
 
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns, hanging
+from dranode.driver.core.api.units import part_text
 from dranode.driver.process.collector import values_that_stay
 from dranode.sim.cli.release import asked_features, release_options
 
@@ -76,7 +77,7 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
 
     results = tuple(readable_results(outcome.allocation))
     for result in results:
-        consumed = ", ".join(f"{amount} {name}" for name, amount in result.consumed_capacity.items())
+        consumed = ", ".join(part_text(amount, name) for name, amount in result.consumed_capacity.items())
         yield result.request, f"{result.driver}/{result.pool}/{result.device}", consumed
     if not results:
         yield "-", "nothing" if outcome.allocation is not None else "-", ""

@@ -1,9 +1,10 @@
 """A fleet after its pods were placed: what is full, what is stranded, which alternatives were taken.
 
 Amounts are counted in units: CPUs, bytes and the like by the qualified name of a shared capacity (`dra.cpu/cpu`),
-devices that are taken whole by their driver. Where the devices of one pool are shared out in different steps, such as
-memory and huge pages, each step is a unit of its own: one is of no use to who asks for the other. What is free on a
-node is stranded if no claim of the run that could use the driver's devices would still fit there.
+devices that are taken whole by their driver. Memory and huge pages have Kubernetes' names of resources. Where the
+devices of one pool are shared out in different steps, each step is a unit of its own: one is of no use to who asks for
+the other. What is free on a node is stranded if no claim of the run that could use the driver's devices would still fit
+there.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dranode.driver.core.api.documents import encode, encode_json
-from dranode.driver.core.api.names import qualified
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.driver.core.api.units import is_published_name, unit_of
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.counters import Counters, available_counters
@@ -225,14 +226,15 @@ def _most_frequent(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
 
 
 def _in_steps(slices: Iterable[ResourceSlice]) -> frozenset[str]:
-    """Return the capacities, by qualified name, of which some pool has devices with different steps."""
+    """Return the units of which some pool has devices with different steps."""
     steps: dict[tuple[str, str, str], set[Quantity | None]] = {}
     for each in slices:
         driver = each.spec.driver
         for device in each.spec.devices:
             for name, capacity in device.capacity.items() if device.allow_multiple_allocations else ():
-                key = (driver, each.spec.pool.name, qualified(name, driver))
-                steps.setdefault(key, set()).add(capacity.step)
+                unit = unit_of(device, name, driver)
+                if is_published_name(unit):
+                    steps.setdefault((driver, each.spec.pool.name, unit), set()).add(capacity.step)
     return frozenset(name for (_, _, name), different in steps.items() if len(different) > 1)
 
 
@@ -264,7 +266,7 @@ def _amounts(pool: Pool, state: PoolState, in_steps: Collection[str]) -> Iterato
         consumed = state.consumed_of(device, driver)
         whole = device.name in state.devices
         for name, capacity in device.capacity.items():
-            unit, step = qualified(name, driver), capacity.step
+            unit, step = unit_of(device, name, driver), capacity.step
             if unit in in_steps and step is not None:
                 unit = f"{unit} in steps of {step}"
             yield unit, capacity.value.value, 0 if whole else max(0, capacity.value.value - consumed.get(name, 0))

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dranode.driver.cli.terminal import columns, hanging
+from dranode.driver.core.api.units import part_text
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.cluster.place import SCORING
 from dranode.sim.cluster.pods import PodPlacement
@@ -54,7 +55,7 @@ def _devices(placement: PodPlacement) -> Iterator[str]:
     """Each device, with how much of it where it is shared."""
     for outcome in (*placement.outcomes, *placement.shared):
         for result in readable_results(outcome.allocation):
-            amounts = ", ".join(f"{amount} {name}" for name, amount in result.consumed_capacity.items())
+            amounts = ", ".join(part_text(amount, name) for name, amount in result.consumed_capacity.items())
             yield f"{result.device} ({amounts})" if amounts else result.device
 
 

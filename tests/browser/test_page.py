@@ -357,17 +357,21 @@ def test_a_node_with_its_cpus_is_drawn_core_by_core(browser: Browser, tmp_path: 
 
 
 def test_memory_and_huge_pages_are_not_added_up(browser: Browser, tmp_path: Path) -> None:
-    def device(name: str, size: str, step: str) -> FleetDevice:
+    def device(name: str, size: str, unit: str) -> FleetDevice:
         key, amount = DeviceKey("dra.memory", "worker", name), {"size": Quantity(size)}
-        return FleetDevice(key, capacity=amount, steps={"size": Quantity(step)}, shared=True)
+        return FleetDevice(key, capacity=amount, units={"size": unit}, shared=True)
 
-    devices = (device("memory-0", "14Gi", "1Mi"), device("memory-1", "14Gi", "1Mi"), device("pages-0", "1Gi", "2Mi"))
+    devices = (
+        device("memory-0", "14Gi", "memory"),
+        device("memory-1", "14Gi", "memory"),
+        device("pages-0", "1Gi", "hugepages-2Mi"),
+    )
     cpu = FleetDevice(DeviceKey("dra.cpu", "worker", "cpus"), capacity={"dra.cpu/cpu": Quantity("8")}, shared=True)
     node = FleetNode("worker", (*devices, cpu))
     browser.open(written(tmp_path, replace(training_fleet(1), nodes=(node,), moments=(FleetMoment("now"),))))
     assert texts(browser, "#totals .total") == [
-        "dra.memory size in steps of 1Mi28Gi of 28Gi free",
-        "dra.memory size in steps of 2Mi1Gi of 1Gi free",
+        "memory28Gi of 28Gi free",
+        "hugepages-2Mi1Gi of 1Gi free",
         "dra.cpu8 of 8 free",
     ]
 

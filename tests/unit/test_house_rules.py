@@ -168,13 +168,14 @@ print(*(name for name in heavy if name in sys.modules))
     assert loaded.split() == []
 
 
-# Files of the kernel are called so, and other projects' drivers.
+# Files of the kernel are called so, resources of Kubernetes, and other projects' drivers.
 _KERNELS = {
     **{
         f"driver/machine/{name}.py": {"cpu", "memory"}
         for name in ("synthetic", "summary", "cgroups", "container_usage")
     },
     "driver/cli/machine.py": {"memory"},
+    "driver/core/api/units.py": {"memory"},
 }
 _OTHERS = ("dra-driver-cpu", "dra_driver_cpu")
 

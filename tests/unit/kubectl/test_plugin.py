@@ -165,6 +165,35 @@ def test_nodes_have_what_is_free_by_numa_node_and_driver(cluster: PodCluster, ku
         kubectl("nodes", "worker-9")
 
 
+def memory_device(name: str, size: str, pages: str = "") -> dict[str, Any]:
+    attributes = {"hugeTLB": {"bool": bool(pages)}, **({"pageSize": {"string": pages}} if pages else {})}
+    return {
+        "name": name,
+        "attributes": attributes,
+        "allowMultipleAllocations": True,
+        "capacity": {"size": {"value": size}},
+    }
+
+
+def test_memory_and_huge_pages_have_their_own_columns_and_names(cluster: PodCluster, kubectl: Any) -> None:
+    devices = [memory_device("m", "54Gi"), memory_device("h2", "1Gi", "2m"), memory_device("h1", "2Gi", "1g")]
+    cluster.slice("worker-1", "dra.memory", devices)
+    part = {**result("m", "dra.memory", "worker-1"), "consumedCapacity": {"size": "4Gi"}, "shareID": "s"}
+    cluster.claim("mine", request(device_class=CPU), results=[part], node="worker-1", pods=["p"])
+    header, *rows = table(kubectl("nodes", "worker-1"))
+    amounts = [dict(zip(header, row, strict=True)) for row in rows]
+    for column, amount in (("MEMORY", "50Gi/54Gi"), ("HUGEPAGES-2MI", "1Gi/1Gi"), ("HUGEPAGES-1GI", "2Gi/2Gi")):
+        assert {row[column] for row in amounts} - {"-"} == {amount}
+    items = json.loads(kubectl("nodes", "worker-1", "-o", "json"))["items"]
+    totals = {name: amount for item in items for name, amount in item["total"].items()}
+    assert totals.items() >= {"memory": "54Gi", "hugepages-2Mi": "1Gi", "hugepages-1Gi": "2Gi"}.items()
+    of_devices = kubectl("devices", "--driver", "dra.memory")
+    assert "50Gi/54Gi memory" in of_devices
+    assert "1Gi/1Gi hugepages-2Mi" in of_devices
+    assert "default/mine(4Gi)" in of_devices
+    assert "m(4Gi)" in kubectl("claims")
+
+
 @pytest.mark.parametrize("what", ["claims", "devices", "nodes"])
 def test_json_and_yaml_are_the_same_list(cluster: PodCluster, kubectl: Any, what: str) -> None:
     busy(cluster)

@@ -265,6 +265,6 @@ def test_metrics_and_pictures_count_claims_of_another_grouping(node: Node) -> No
     assert samples["claim_held_capacity", "memory-machine"] == 4 * GIB
     view = DriverView.of(plugin.driver, numa.inventory, None, numa.records(), plugin)
     drawn = {device.name: (device.part, device.holders) for device in node_picture([view]).devices}
-    assert drawn["memory-numa1"][0].startswith("4Gi of ")
+    assert drawn["memory-numa1"][0].startswith("10Gi of 14Gi free")
     assert drawn["memory-numa1"][1] == ("ns/a",)
     assert drawn["hugepages-2m-numa1"][1] == ()

@@ -54,7 +54,7 @@ def test_of_a_device_that_is_shared_by_amounts_the_part_is_said_that_claims_hold
     other = ClaimRef("ns", "other", "uid-2")
     held = tuple(Holding(claim, (HeldDevice("m-0", amount=512 << 20),)) for claim in (CLAIM, other))
     view = DriverView("memory.example.com", memory, None, held, by_amounts=True)
-    assert [device.part for device in node_picture([view]).devices] == ["1Gi of 4Gi", "0 of 4Gi", ""]
+    assert [device.part for device in node_picture([view]).devices] == ["3Gi of 4Gi free", "4Gi of 4Gi free", ""]
     unread = DriverView("d", memory, holders_known=False, by_amounts=True)
     for unknown in (DriverView("d", memory, None, held), DriverView.of("d", memory, None, None), unread):
         assert {device.part for device in node_picture([unknown]).devices} == {""}

@@ -317,6 +317,19 @@ def test_what_one_pool_shares_out_in_different_steps_is_not_added_up() -> None:
     ]
 
 
+def test_memory_and_huge_pages_have_the_names_of_kubernetes_resources_and_are_not_added_up() -> None:
+    def memory(name: str, size: str, step: str, pages: str | None) -> dict[str, Any]:
+        attributes = {"hugeTLB": {"bool": pages is not None}, **({"pageSize": {"string": pages}} if pages else {})}
+        return {**in_steps(name, size, step), "attributes": attributes}
+
+    devices = [memory("m0", "2Gi", "1Mi", None), memory("m1", "1Gi", "2Mi", None), memory("h", "1Gi", "2Mi", "2m")]
+    kinds = [(node, "m") for node in nodes("n0")]
+    report = run_fleet(slices("n0", memory=devices), [], kinds, (), features=Features(), new_share_id=str)
+    (node,) = report.nodes
+    totals = {name: unit_amount(unit.total) for name, unit in node.units.items()}
+    assert totals == {"hugepages-2Mi": "1Gi", "memory": "3Gi"}
+
+
 def test_alternatives_are_counted_and_shown_in_the_picture() -> None:
     report = run([claim_document(f"c{number}", gpu("big", "small")) for number in range(7)])
     assert report.alternatives == {"gpu": {"big": 3, "small": 3, None: 1}}
