@@ -65,7 +65,8 @@ def command(
 
     Takes the options of `serve`, to judge by them. What cannot be looked at is named and not judged. Nothing is
     changed. Exit status: 0 nothing that was seen stops the driver (warnings may be there), 1 something stops it, 2
-    wrong usage.
+    wrong usage. A look that does not see all says so first, with the command that does: in the driver's pod kubelet's
+    configuration and other folders of the node are not to be seen.
 
     \b
     Example:
@@ -104,7 +105,7 @@ def command(
     facts = with_class_problems(facts, plugins)
     findings = diagnose(facts)
     if not emit(_document(facts, findings), output):
-        _draw(facts, findings)
+        _draw(facts, findings, folder)
     if any(finding.severity is Severity.STOPS for finding in findings):
         ctx.exit(1)
 
@@ -171,16 +172,35 @@ def _document(facts: Facts, findings: tuple[Finding, ...]) -> dict[str, Any]:
             for finding in findings
         ],
         "unseen": list(facts.unseen),
+        "partial": bool(facts.unseen),
     }
 
 
-def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
+def _whole_look(node: str, folder: str) -> str:
+    """Return the command that sees more of a node than this one, with the node's root at `folder`; empty for none."""
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and folder == "/":
+        return f"kubectl debug node/{node} -it --image=IMAGE --profile=sysadmin -- dranode doctor --root /host"
+    return "" if os.geteuid() == 0 else f"dranode doctor as root, on node {node}"
+
+
+def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from dranode.driver.core.api.sentence import number_of
     from dranode.driver.core.diagnosis.facts import Severity
 
     screen = console()
+    if facts.unseen:
+        # First, for what follows is no whole answer.
+        whole, count = _whole_look(facts.options.node, folder), number_of(len(facts.unseen), "thing")
+        image = ", with the driver's image" if "IMAGE" in whole else ""
+        screen.print(
+            f"This is a partial look at node {facts.options.node}: {count} could not be seen and is not judged"
+            + (f". A whole one{image}: {whole}" if whole else ""),
+            style="bold",
+        )
+        screen.print()
     # A column for the words, so that what follows hangs under its text.
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
@@ -196,6 +216,8 @@ def _draw(facts: Facts, findings: tuple[Finding, ...]) -> None:
         screen.print(grid)
     drivers = ", ".join(facts.options.drivers) or "no driver"
     verdict = verdict_line(findings) if findings else "nothing wrong in what was seen"
+    if findings and facts.unseen:
+        verdict += " in what was seen"
     if findings:
         screen.print()
     screen.print(f"node {facts.options.node}, {drivers}: {verdict}")

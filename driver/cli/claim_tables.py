@@ -26,12 +26,18 @@ def draw_claims(rows: list[dict[str, Any]]) -> None:
             _name(row),
             row["driver"],
             ", ".join(_device(name, row["amounts"]) for name in dict.fromkeys(row["devices"])),
-            row["cpus"] or "-",
+            _cpus(row),
             row["held"] or "-",
             row["state"],
             ", ".join(row["pods"]),
         )
     console().print(table)
+
+
+def _cpus(row: Mapping[str, Any]) -> str:
+    """Return the CPUs of a claim, by request where it has several."""
+    requests: Mapping[str, str] = row.get("requestCpus", {})
+    return "\n".join(f"{name}: {cpus}" for name, cpus in requests.items()) or row["cpus"] or "-"
 
 
 def _device(name: str, amounts: Mapping[str, int]) -> str:

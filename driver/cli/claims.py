@@ -16,6 +16,7 @@ from dranode.driver.cli.output import emit, fail, output_option, picture_options
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.doubt import doubts
+from dranode.driver.core.claims.expected_cpus import cpus_of_requests
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import UsedClaim, used_claims, with_users
 from dranode.driver.machine.presence import is_there
@@ -242,6 +243,7 @@ def _why_unseen(row: Mapping[str, Any]) -> str:
 
 def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim]) -> dict[str, Any]:
     use = used.get((driver, record.uid))
+    requests = cpus_of_requests(record)
     ref = record.ref if record.name or use is None else use.ref
     return {
         "namespace": ref.namespace,
@@ -250,6 +252,8 @@ def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim])
         "driver": driver,
         "devices": [grant.device for grant in record.grants],
         "cpus": str(record.cpus) or None,
+        # Of a claim with one request that is all of it.
+        **({"requestCpus": {name: str(cpus) for name, cpus in requests.items()}} if len(requests) > 1 else {}),
         "held": str(record.held) or None,
         "amounts": record.amounts,
         "state": record.state.value,

@@ -125,7 +125,10 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             return  # no file can be of it
         try:
             for request in requests:
-                remove_spec(self.folder, metadata_file(ref.uid, request))
+                file = metadata_file(ref.uid, request)
+                remove_spec(self.folder, file)
+                # An older instance may have written its own spec for it, in a rolling update that was taken back.
+                remove_spec(self.cdi, f"{older_spec_prefix(self.driver)}{file}.json")
             if not requests:
                 self._remove_all(ref.uid)
         except OSError as error:

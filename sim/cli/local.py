@@ -162,5 +162,7 @@ def _claim(result: ClaimResult) -> dict[str, Any]:
         ],
         "cdi_files": list(result.cdi_files),
         "cpus": result.cpus,
+        # Of a claim with one request that is all of it.
+        **({"requestCpus": dict(result.request_cpus)} if len(result.request_cpus) > 1 else {}),
         "error": result.error,
     }

@@ -17,6 +17,7 @@ from dranode.driver.core.api.resource import (
 )
 from dranode.driver.core.claims.allocation import drivers_of
 from dranode.driver.core.claims.answers import Prepared, Refused
+from dranode.driver.core.claims.expected_cpus import cpus_of_requests
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice, Record
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
@@ -44,6 +45,7 @@ class ClaimResult:
         devices: what was answered to kubelet: `devices` of its NodePrepareResourceResponse.
         cdi_files: the CDI specs that were written for it.
         cpus: its CPUs as a cpu-list; None if it was granted no CPU device.
+        request_cpus: the CPUs of each request as a cpu-list, where that is known.
         amounts: how much it has of devices that claims share by amounts, by device.
         error: why it was not allocated or prepared, in one sentence.
         notes: what is odd about it, in one sentence each.
@@ -57,6 +59,7 @@ class ClaimResult:
     devices: tuple[PreparedDevice, ...] = ()
     cdi_files: tuple[str, ...] = ()
     cpus: str | None = None
+    request_cpus: Mapping[str, str] = field(default_factory=dict)
     amounts: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     notes: tuple[str, ...] = ()
@@ -172,7 +175,10 @@ class LocalRun:
         self._pods.append(pod)
         cpus = {record.uid: str(record.cpus) for record in self.records() if record.cpus}
         amounts: dict[str, dict[str, int]] = {}
+        requests: dict[str, dict[str, str]] = {}
         for record in self.records():
+            own = {name: str(cpus) for name, cpus in cpus_of_requests(record).items()}
+            requests.setdefault(record.uid, {}).update(own)
             amounts.setdefault(record.uid, {}).update(record.amounts)
         for claim in claims:
             answer = answers[ClaimRef.of(claim)]
@@ -186,6 +192,7 @@ class LocalRun:
                 devices=answer.devices if isinstance(answer, Prepared) else (),
                 cdi_files=self._cdi_files(claim.metadata.uid) if prepared else (),
                 cpus=cpus.get(claim.metadata.uid) if prepared else None,
+                request_cpus=requests.get(claim.metadata.uid, {}) if prepared else {},
                 amounts=amounts.get(claim.metadata.uid, {}) if prepared else {},
                 error=answer.reason if isinstance(answer, Refused) else None,
                 notes=(*notes[claim.metadata.uid], *self._strangers(claim)),

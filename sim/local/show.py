@@ -93,6 +93,7 @@ def _claim_rows(table: Table, result: ClaimResult) -> None:
     verdict = Text("prepared", style="green")
     if not result.devices:
         table.add_row(name, verdict, ", ".join(taken), "", "")
+    shown: set[str] = set()
     for index, device in enumerate(result.devices):
         request = next((one for one in taken if one.partition("/")[0] == device.request), device.request)
         taken = [one for one in taken if one != request] + [request]
@@ -102,9 +103,18 @@ def _claim_rows(table: Table, result: ClaimResult) -> None:
             verdict if first else "",
             request,
             device.device,
-            (result.cpus or "") if first else "",
+            _cpus(result, request, shown),
             *((_amount(result, device.device),) if result.amounts else ()),
         )
+
+
+def _cpus(result: ClaimResult, request: str, shown: set[str]) -> str:
+    """Return the CPUs of a request beside its first device; those of the whole claim where they are not known apart."""
+    name = request if result.request_cpus else ""
+    if name in shown:
+        return ""
+    shown.add(name)
+    return result.request_cpus.get(name, "") if result.request_cpus else result.cpus or ""
 
 
 def _amount(result: ClaimResult, device: str) -> str:

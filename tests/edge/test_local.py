@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
 from dranode.sim.allocator.features import Features
 from dranode.sim.local.start import local_run
@@ -134,6 +135,18 @@ def test_the_first_alternative_that_fits_is_taken_and_named(tmp_path: Path) -> N
     assert prepared["allocation"]["devices"]["results"][0]["request"] == "r/small"
     assert prepared["devices"][0]["requests"] == ["r"]
     assert prepared["cpus"] == "0"
+
+
+def test_each_request_is_shown_with_its_own_cpus(tmp_path: Path) -> None:
+    one = claim("a")
+    (request,) = one["spec"]["devices"]["requests"]
+    one["spec"]["devices"]["requests"] = [{**request, "name": name} for name in ("workers", "io")]
+    _, shown, _ = local(tmp_path, "--machine", SERVER, claims=[one])
+    (prepared,) = shown["claims"]
+    requests = prepared["requestCpus"]
+    assert list(requests) == ["workers", "io"]
+    assert CPUSet.parse(requests["workers"]).isdisjoint(CPUSet.parse(requests["io"]))
+    assert CPUSet.union(map(CPUSet.parse, requests.values())) == CPUSet.parse(prepared["cpus"])
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])

@@ -49,10 +49,28 @@ def group_claim(name: str, uid: str, device: str, count: int | None = None) -> R
     return msgspec.structs.replace(claim, status=msgspec.structs.replace(claim.status, reserved_for=(group,)))
 
 
+def claim_of_requests(name: str, uid: str, device: str, *counts: int) -> ResourceClaim:
+    """A claim with requests `r0`, `r1` ... that were allocated so many CPUs of one device."""
+    return _claim(
+        name,
+        uid,
+        [
+            {"request": f"r{index}", "driver": "dra.cpu", "pool": "node", "device": device, "shareID": f"s{index}"}
+            | {"consumedCapacity": {"dra.cpu/cpu": str(count)}}
+            for index, count in enumerate(counts)
+        ],
+    )
+
+
 def cpu_claim(name: str, uid: str, device: str, count: int | None = None, **result: Any) -> ResourceClaim:
     """A claim in namespace `default` that was allocated a device of the CPU driver, for the pod `pod-<name>`."""
     amount = {} if count is None else {"consumedCapacity": {"dra.cpu/cpu": str(count)}}
-    results = [{"request": "r", "driver": "dra.cpu", "pool": "node", "device": device, **amount, **result}]
+    return _claim(
+        name, uid, [{"request": "r", "driver": "dra.cpu", "pool": "node", "device": device, **amount, **result}]
+    )
+
+
+def _claim(name: str, uid: str, results: list[dict[str, Any]]) -> ResourceClaim:
     return decode(
         ResourceClaim,
         {

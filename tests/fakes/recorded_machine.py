@@ -17,7 +17,7 @@ from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import reference
-from tests.fakes.lifecycle import cpu_claim, group_claim
+from tests.fakes.lifecycle import claim_of_requests, cpu_claim, group_claim
 
 GROUP = "cpudevnuma000"
 PODS = "kubepods.slice/kubepods-burstable.slice"
@@ -41,11 +41,14 @@ class RecordedMachine:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
 
-    def prepare(self, name: str, count: int, *, grouped: bool = False) -> None:
+    def prepare(self, name: str, *counts: int, grouped: bool = False) -> None:
         """A claim `uid-<name>` of the pod `pod-<name>`, whose UID is `pod-uid-<name>`, or of the PodGroup `crew`."""
         node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.data, self.folder / "cdi")
         node.open()
-        claim = (group_claim if grouped else cpu_claim)(name, f"uid-{name}", GROUP, count)
+        if len(counts) > 1:
+            claim = claim_of_requests(name, f"uid-{name}", GROUP, *counts)
+        else:
+            claim = (group_claim if grouped else cpu_claim)(name, f"uid-{name}", GROUP, *counts)
         assert isinstance(node.prepare({reference(claim): claim})[f"uid-{name}"], Prepared)
         node.close()
 

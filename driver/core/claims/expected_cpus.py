@@ -30,6 +30,15 @@ class GivenCPUs(msgspec.Struct, frozen=True):
         return self.whole if len(mine) == len(self.parts) else CPUSet.union(self.parts[index] for index in mine)
 
 
+def cpus_of_requests(record: Record) -> dict[str, CPUSet]:
+    """Return the CPUs of each request of a claim on record; empty if that does not tell its requests apart."""
+    requests: dict[str, CPUSet] = {}
+    for index, cpus in given_cpus(record).parts.items():
+        request = record.grants[index].request
+        requests[request] = requests.get(request, CPUSet()) | cpus
+    return requests
+
+
 def given_cpus(record: Record) -> GivenCPUs:
     """Return the CPUs of a claim on record; its results count as parts only if each has CPUs of its own."""
     parts = {index: grant.cpus for index, grant in enumerate(record.grants) if grant.cpus is not None}

@@ -16,6 +16,7 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.core.claims.allocation import results_of
+from dranode.driver.core.claims.expected_cpus import cpus_of_requests
 from dranode.driver.core.claims.record import ClaimState, Record
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.facts import Fault
@@ -187,7 +188,9 @@ def _record(facts: ClaimFacts) -> Station:
         )
     given = [f"{Quantity.binary(amount)} of {device}" for device, amount in record.amounts.items()]
     if record.cpus:
-        given.insert(0, f"CPUs {record.cpus}")
+        requests = cpus_of_requests(record)
+        each = ", ".join(f"{request}: {cpus}" for request, cpus in requests.items())
+        given.insert(0, f"CPUs {record.cpus}{f' ({each})' if len(requests) > 1 else ''}")
     return went("record", f"prepared with {', '.join(given)}" if given else "prepared")
 
 

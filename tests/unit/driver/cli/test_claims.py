@@ -68,6 +68,15 @@ def test_a_row_has_the_documented_keys(machine: RecordedMachine) -> None:
     )
 
 
+def test_the_cpus_of_each_request_are_shown(machine: RecordedMachine) -> None:
+    machine.prepare("a", 2, 3)
+    ((row,), _) = machine.run()
+    assert (row["cpus"], row["requestCpus"]) == ("0-4", {"r0": "0-1", "r1": "2-4"})
+    out = CliRunner().invoke(command, machine.options()).stdout
+    assert "r0: 0-1" in out
+    assert "r1: 2-4" in out
+
+
 def test_a_socket_of_kubelet_that_may_not_be_looked_for_is_not_taken_for_none(
     machine: RecordedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -388,7 +388,6 @@ def test_a_spec_of_an_earlier_version_stays_until_its_claim_is_unprepared(
     assert mounts(metadata, claim) == {f"{Lamps.driver}/claim=claim-{claim.metadata.uid}": str(file)}
     assert (spec.read_bytes(), file.exists()) == (said, True)
     assert driver.unprepare((reference(claim),)) == {claim.metadata.uid: None}
-    driver.sweep()
     assert files(metadata) == []
 
 

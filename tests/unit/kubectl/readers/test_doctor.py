@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import json
 import os
 import time
@@ -19,7 +21,7 @@ from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.machine.forms import open_machine
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.scan import scan
-from dranode.kubectl.doctor import command
+from dranode.kubectl.doctor import _draw, command
 from dranode.kubectl.readers.cluster import read_cluster
 from dranode.kubectl.readers.examine import judged_options
 from dranode.sanity.objects import Objects
@@ -221,6 +223,33 @@ def test_the_command_fits_on_a_screen_and_says_when_nothing_is_wrong(node: FakeN
     assert "nothing wrong in what was seen" in ran.stdout
     assert SOCKET not in ran.stdout
     assert len(ran.stdout.splitlines()) < 10
+
+
+@pytest.mark.parametrize(
+    ("root", "command_line"),
+    [("/", "kubectl debug node/worker -it"), ("FOLDER", "")],
+)
+def test_a_partial_look_says_first_that_it_is_one_with_the_command_that_sees_more(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, root: str, command_line: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    facts = replace(node.facts(), unseen=("kubelet's configuration: config.yaml cannot be read",))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        _draw(facts, diagnose(facts), root)
+    first = out.getvalue().splitlines()[0]
+    assert first.startswith("This is a partial look at node worker: 1 thing could not be seen")
+    assert command_line in " ".join(out.getvalue().split())
+    assert ("kubectl debug" in out.getvalue()) is bool(command_line)
+
+
+def test_a_whole_look_does_not_say_that_it_is_partial(node: FakeNode) -> None:
+    facts = replace(node.facts(), unseen=())
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        _draw(facts, diagnose(facts), "/")
+    assert "partial" not in out.getvalue()
 
 
 def test_a_real_server_is_asked_and_left_as_it_was(node: FakeNode) -> None:
