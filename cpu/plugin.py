@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dranode.driver.core.claims.hardware_report import HardwareProblem
     from dranode.driver.core.claims.health import DeviceHealth, Impairment
     from dranode.driver.core.claims.held import Held
-    from dranode.driver.core.claims.hooks import Notes
+    from dranode.driver.core.claims.hooks import HeldTuning, Notes
     from dranode.driver.core.claims.inventory import Inventory
     from dranode.driver.core.claims.layout import Layout
     from dranode.driver.core.claims.record import Record
@@ -151,16 +151,22 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         """Keep interrupts, unbound kernel work and host services off the CPUs of these claims (`dranode.cpu.tuner`)."""
         if self._tuner is None:
             from dranode.cpu.irqbalance import IRQBalance
+            from dranode.cpu.peers import Peers
             from dranode.cpu.setting_files import BUS
             from dranode.cpu.systemd import Systemd
             from dranode.cpu.tuner import Tuner
 
-            self._tuner = Tuner(self._host, self.options.reserved)
+            peers = Peers()
             if isinstance(self._host, HostRoot):
                 place = self.options.host_root.rstrip("/")
-                self._tuner.balancer = IRQBalance(f"{place}/run/irqbalance")
-                self._tuner.systemd = Systemd(f"{place}/{BUS}")
+                peers = Peers(self._host, IRQBalance(f"{place}/run/irqbalance"), Systemd(f"{place}/{BUS}"))
+            self._tuner = Tuner(self._host, self.options.reserved, peers)
         self._tuner.tune(claims, notes)
+        self.untold = self._tuner.untold
+
+    def tell(self, held: HeldTuning) -> bool:
+        """Have irqbalance and systemd keep off the CPUs of these claims (`dranode.cpu.peers`)."""
+        return self._tuner is not None and self._tuner.tell(held)
 
     @property
     def unmoved(self) -> tuple[str, ...] | None:

@@ -1,6 +1,7 @@
 """Keeps host work off the CPUs of claims that want them quiet: reads settings, notes them, writes them.
 
 What is decided is in `dranode.cpu.settings`; this module carries it out, and says what the kernel does not do.
+`tune` sees to the kernel's files, under the lock on decisions, and `tell` to other processes (`dranode.cpu.peers`).
 """
 
 from __future__ import annotations
@@ -15,23 +16,19 @@ from msgspec.structs import replace
 
 from dranode.cpu.cpu_counters import CPUCounters
 from dranode.cpu.disturbances import read_cpu_counters
-from dranode.cpu.irqbalance import FOLDER as BALANCERS
-from dranode.cpu.irqbalance import Heard, IRQBalance
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
+from dranode.cpu.peers import Peers, is_peers
 from dranode.cpu.policies import Isolation
 from dranode.cpu.setting_files import (
     cpus_of_nodes,
     every_cpu,
-    has_unified_cgroups,
     is_gone,
     read_settings,
     reread,
     unmovable,
-    why_kept,
 )
 from dranode.cpu.settings import UNITS, Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
 from dranode.cpu.sysfs import read_online
-from dranode.cpu.systemd import Systemd
 from dranode.cpu.treatment import isolated_cpus
 from dranode.cpu.unmoved import (
     NO_CONTAINERS,
@@ -44,7 +41,7 @@ from dranode.cpu.unmoved import (
 )
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError, DocumentError, MachineError
-from dranode.driver.core.claims.hooks import Notes
+from dranode.driver.core.claims.hooks import HeldTuning, Notes
 from dranode.driver.core.claims.record import ClaimState, Record
 from dranode.driver.machine.root import BOOT_ID, Root, boot_id
 
@@ -62,20 +59,22 @@ class Tuner(msgspec.Struct):
     Attributes:
         root: the machine's files: those of the node, not of a pod.
         reserved: the CPUs that no claim gets.
-        balancer: the node's irqbalance; None where it cannot be told anything.
-        systemd: the node's systemd; None where it cannot be told anything.
+        peers: irqbalance and systemd of the node.
         unmoved: what still runs on quiet CPUs and why, a sentence each, by the last look.
+        untold: whether other processes have been told of other CPUs than are to be quiet.
     """
 
     root: Root
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
-    balancer: IRQBalance | None = None
-    systemd: Systemd | None = None
+    peers: Peers = msgspec.field(default_factory=Peers)
     unmoved: tuple[str, ...] = ()
+    untold: bool = False
+    _told: CPUSet = msgspec.field(default_factory=CPUSet)
+    _peers_have: bool = False
     _partitioned: frozenset[str] = frozenset()
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
-        """Bring every setting into the state that these claims need; see `Tunes.tune`.
+        """Bring every setting that the kernel has into the state that these claims need; see `Tunes.tune`.
 
         Raises:
             ClaimError: no setting can be written, or no CPU is left for interrupts.
@@ -84,6 +83,7 @@ class Tuner(msgspec.Struct):
         machine = self._machine(claims)
         if not machine.quiet and not noted.settings:
             notes.write(replace(noted, begun={}).document())
+            self.untold = False
             self._report(unrestorable(noted), machine)
             return
         if machine.quiet and not machine.housekeeping:
@@ -95,12 +95,13 @@ class Tuner(msgspec.Struct):
         granted = tuple(each for each in partitions if not each.others)
         # Where containers are not known, what their partitions were granted stays.
         needed = exclusive_settings(self.root, granted, () if unseen else noted.settings)
-        heard = Heard() if self.balancer is None else self.balancer.hear(machine.quiet, noted.settings)
-        # irqbalance first: it would move back what it may.
-        settings = (*heard.settings, *self._settings(noted.settings), *needed)
-        paths = frozenset(each.path for each in settings)
+        settings = (*self._settings(noted.settings), *needed)
+        told = frozenset(filter(is_peers, noted.settings))
+        paths = told | {each.path for each in settings}
         unseen_paths = (noted.settings.keys() | (noted.interrupts or {}).keys()) - paths
-        unread = heard.silent | self._unread(path for path in unseen_paths if not path.startswith(BALANCERS))
+        unread = told | self._unread(unseen_paths)
+        self._peers_have = bool(told)
+        self.untold = self.peers.there and machine.quiet != self._told
         tuned = tuning(settings, noted, machine, unread)
         notes.write(tuned.notes.document())
         if back := returned(tuned, noted, machine):
@@ -108,12 +109,34 @@ class Tuner(msgspec.Struct):
         failures = self._write(tuned)
         final = self._with_begun(self._noted_after(tuned, failures), claims)
         notes.write(final.document())
-        by_systemd = any(each.kind is Kind.UNIT for each in settings)
+        by_systemd = bool(self.peers.by_systemd) or any(path.startswith(UNITS) for path in told)
         kept = unmovable(self.root, paths, by_systemd=by_systemd) if machine.quiet else ()
-        others = (*heard.said, *kept)
+        others = (*self.peers.said, *kept)
         others = (*others, *unread_settings(final.settings, paths, (*unseen, *others)))
         unmoved = (*refused_settings(tuned, final, failures), *unseen, *self._partition(partitions), *others)
         self._report((*unrestorable(noted), *unmoved), machine)
+
+    def tell(self, held: HeldTuning) -> bool:
+        """Have irqbalance and systemd heed the claims, with the lock held only to decide; see `Tunes.tell`."""
+        if not (self.untold or self._told or self._peers_have):
+            return False
+        with held() as (claims, notes):
+            noted, machine = self._noted(notes), self._machine(claims)
+        by_systemd = self.peers.by_systemd
+        asked = self.peers.ask(machine, noted)
+        with held() as (claims, notes):
+            noted, machine = self._noted(notes), self._machine(claims)
+            if machine.quiet and not machine.housekeeping:
+                return False
+            tuned = self.peers.decide(asked, machine, noted)
+            notes.write(tuned.notes.document())
+            self._told, self.untold = machine.quiet, False
+        outcome = self.peers.carry_out(tuned)
+        with held() as (claims, notes):
+            noted = self.peers.noted_after(tuned, outcome, self._noted(notes))
+            notes.write(noted.document())
+        self.peers.report(asked, tuned, outcome, noted)
+        return by_systemd != self.peers.by_systemd or bool(set(self.peers.said) - set(self.unmoved))
 
     def _noted(self, notes: Notes) -> TuningNotes:
         """Return what is on record of this boot; where it is not known which boot this is, nothing may be forgotten."""
@@ -139,14 +162,13 @@ class Tuner(msgspec.Struct):
 
     def _noted_after(self, tuned: Tuning, failures: Mapping[str, OSError]) -> TuningNotes:
         settings = {write.setting.path: write.setting for write in tuned.writes}
-        after = {path: setting for path in settings if (setting := self._reread(settings[path])) is not None}
+        after = {path: now for path in settings if (now := reread(self.root, settings[path])) is not None}
         own = {path: kernels_words(error) for path, error in failures.items() if _is_kernels_own(settings[path], error)}
         return noted_after(tuned, after, own, self._unread(settings.keys() - after.keys()), failures)
 
     def _unread(self, paths: Iterable[str]) -> frozenset[str]:
         """Return the paths of settings that are there, of those that were not read."""
-        # A unit that systemd says nothing of is there, or will be.
-        return frozenset(path for path in paths if path.startswith(UNITS) or not is_gone(self.root, path))
+        return frozenset(path for path in paths if not is_gone(self.root, path))
 
     def _partitions(self, claims: Iterable[Record]) -> tuple[tuple[Partition, ...], tuple[str, ...]]:
         """Return the containers that are to be partitions, and why they are not known."""
@@ -188,31 +210,11 @@ class Tuner(msgspec.Struct):
             settings = read_settings(self.root)
         except MachineError as error:
             raise ClaimError(f"{error}; isolation: quiet needs the node's own /proc (docs/isolation.md)") from error
-        units = self._units()
-        if units or any(path.startswith(UNITS) for path in noted):
-            # What was written to their cgroups goes back first: systemd writes there what their units say.
+        if self.peers.by_systemd is not False or any(path.startswith(UNITS) for path in noted):
+            # Where systemd answers, or has not been asked yet, it writes to their cgroups what their units say. What
+            # was written there before goes back.
             settings = tuple(replace(each, kept=True) if each.kind is Kind.SLICE else each for each in settings)
-        return (*settings, *units)
-
-    def _units(self) -> tuple[Setting, ...]:
-        """Return what systemd allows the units of the host, if it says so and the kernel heeds it."""
-        if self.systemd is None or not has_unified_cgroups(self.root):
-            return ()
-        return tuple(map(self._unit, self.systemd.settings()))
-
-    def _unit(self, setting: Setting) -> Setting:
-        kept = bool(why_kept(self.root, setting.path.removeprefix(UNITS)))
-        return replace(setting, cpus=self._some(setting.cpus), kept=kept)
-
-    def _some(self, cpus: CPUSet) -> CPUSet:
-        """Return the CPUs of a unit that has not all of them; none for one that has, which means the same."""
-        return CPUSet() if cpus == every_cpu(self.root) else cpus
-
-    def _reread(self, setting: Setting) -> Setting | None:
-        if setting.kind is not Kind.UNIT or self.systemd is None:
-            return reread(self.root, setting)
-        cpus = self.systemd.reread(setting)
-        return None if cpus is None else replace(setting, cpus=self._some(cpus))
+        return settings
 
     def _write(self, tuned: Tuning) -> dict[str, OSError]:
         """Write what was decided, and return what the kernel refused, by path; what is gone needs no change.
@@ -236,15 +238,6 @@ class Tuner(msgspec.Struct):
         return failures
 
     def _write_one(self, write: Write) -> None:
-        if write.setting.kind is Kind.BANNED and self.balancer is not None:
-            self.balancer.ban(write.setting, write.cpus)
-            return
-        if write.setting.kind is Kind.UNIT and self.systemd is not None:
-            if not write.cpus and (every := every_cpu(self.root)):
-                # While another unit has CPUs of its own, the cgroup of one that has none any more keeps what it had.
-                self.systemd.allow(write.setting, every)
-            self.systemd.allow(write.setting, write.cpus)
-            return
         try:
             self.root.write(write.setting.path, write.setting.text(write.cpus))
         except OSError as error:

@@ -74,8 +74,8 @@ def unread_settings(noted: Mapping[str, Noted], seen: Collection[str], said: Ite
 
 
 def kernels_words(error: OSError) -> str:
-    """Return what the kernel says."""
-    return error.strerror or str(error)
+    """Return what the kernel says; an error that says nothing is called by its name."""
+    return (error.strerror or str(error)).strip() or type(error).__name__
 
 
 def _unmoved(path: str, owner: str, reason: str) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
@@ -27,6 +27,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Circumstances, prepared, unprepared
 from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.tuning import tuning_claims
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.node.attempts import answer_all
 from dranode.driver.node.claim_files import ClaimFiles
@@ -70,6 +71,7 @@ class NodeClaims:
         interpreter: what carries effects out.
         unfinished: the claims of which not all is known.
         granted: called with the record of every claim that is given something for the first time.
+        untold: called when a call has changed settings of which other processes are still to be told, by `tune`.
         not_enforced: returns why containers are not held to claims; None if they are, or need not be. Never waits.
         departing: whether kubelet is about to unprepare one of some claims, by the cluster.
     """
@@ -101,6 +103,7 @@ class NodeClaims:
         self.plugin = plugin
         self.pool = pool
         self.granted: OnGranted = lambda _record: None
+        self.untold: Callable[[], None] = lambda: None
         self.not_enforced: Callable[[], NotEnforced | None] = lambda: None
         self.departing: Departing = departure_unknown
         self.discovery = Discovery(plugin)
@@ -231,12 +234,30 @@ class NodeClaims:
             DranodeError: they are not; says what to do.
         """
         plugin = self.plugin
-        if not isinstance(plugin, Tunes):
-            return
-        if not self.store.recovery.notes and not any(was_tuned(plugin, each) for each in self.store.book.known()):
+        if not isinstance(plugin, Tunes) or not self.tunes():
             return
         with self._lock.held():
             self.interpreter.tune(plugin, preparing=False)
+        # What other processes take their time for keeps no call waiting.
+        if plugin.tell(lambda: self._tuning(plugin)):
+            with self._lock.held():
+                self.interpreter.tune(plugin, preparing=False)
+
+    def _see_untold(self) -> None:
+        if isinstance(self.plugin, Tunes) and self.plugin.untold:
+            self.untold()
+
+    def tunes(self) -> bool:
+        """Return whether claims have, or have had, a say in the machine's settings; never waits."""
+        plugin = self.plugin
+        if not isinstance(plugin, Tunes):
+            return False
+        return bool(self.store.recovery.notes) or any(was_tuned(plugin, each) for each in self.store.book.known())
+
+    @contextlib.contextmanager
+    def _tuning(self, plugin: Tunes) -> Iterator[tuple[Collection[Record], LedgerNotes]]:
+        with self._lock.held():
+            yield tuning_claims(plugin, self.store.book.known(), preparing=False), LedgerNotes(self.store)
 
     def disturbances(self) -> tuple[Disturbance, ...]:
         """Return what has disturbed the claims on record since they began; never waits."""
@@ -316,6 +337,7 @@ class NodeClaims:
                 if decision.commit:
                     store.commit(decision.commit)
             failures = self.interpreter.carry_out(decision.effects)
+            self._see_untold()
             for uid, record in decided.records.items():
                 if uid not in before and uid not in failures:
                     self.granted(record)
@@ -364,6 +386,7 @@ class NodeClaims:
         book, uids = self.store.book, [ref.uid for ref in refs]
         decision = unprepared(refs, book.known_of(uids), book.unreadable(uids), self.plugin)
         failures = self.interpreter.execute(decision)
+        self._see_untold()
         self._lock.freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +27,7 @@ from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.process.answering import once_answered
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer
 from dranode.driver.serve.cluster import Cluster
@@ -110,7 +110,7 @@ class DriverService:
         # Why settings could not be changed at the last look, which was reported.
         self._untuned = ""
         self._stopping = threading.Event()
-        # A container starts whose claim has a say in the machine's settings.
+        # The machine's settings are to be looked at, since a container starts whose claim has a say in them, say.
         self._starts = threading.Event()
         self._stops = contextlib.ExitStack()
 
@@ -145,6 +145,9 @@ class DriverService:
         except BaseException:
             self.stop()
             raise
+        if isinstance(self.plugin, Tunes):
+            self.node.untold = lambda: once_answered(self._starts.set)
+            OwnedThread(f"{self.plugin.driver}-settings", self._keep_tuned, self._fatal).start()
         OwnedThread(f"{self.plugin.driver}-health", self._watch_health, self._fatal).start()
 
     def _become_active(self) -> None:
@@ -207,7 +210,7 @@ class DriverService:
         self.node.look()
 
     def _watch_health(self) -> None:
-        while not self._ends_within(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
+        while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
             try:
                 self.node.look()
             except UsageError as error:
@@ -215,7 +218,8 @@ class DriverService:
                 return
             if not self._finish_taking_over():
                 return
-            self._tune()
+            if self.node.tunes():
+                self._starts.set()
             if self._unenforced is not None:
                 self._unenforced.look()
             try:
@@ -223,14 +227,13 @@ class DriverService:
             except DranodeError as error:
                 log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
 
-    def _ends_within(self, seconds: float) -> bool:
-        """Wait so long; True if the driver ends meanwhile. Settings follow at once where a container starts."""
-        ends = time.monotonic() + seconds
-        while not self._stopping.is_set() and (left := ends - time.monotonic()) > 0:
-            if self._starts.wait(left):
-                self._starts.clear()
+    def _keep_tuned(self) -> None:
+        """See to settings whenever it is time, in a thread of their own: other processes may take long to answer."""
+        while not self._stopping.is_set():
+            self._starts.wait()
+            self._starts.clear()
+            if not self._stopping.is_set():
                 self._tune()
-        return self._stopping.is_set()
 
     def _container_starts(self, uids: Collection[str]) -> None:
         records = filter(None, map(self.node.record, uids))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from dranode.cpu.peers import Peers
+from dranode.cpu.tuner import Tuner
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.hooks import Notes
 from dranode.driver.core.claims.record import Record
 from tests.fakes.drivers import allocated_claim
 
@@ -171,3 +175,15 @@ def values(kernel: Kernel, paths: Iterable[str]) -> list[str]:
     """What these files hold."""
     # All CPUs are as good as none of its own for a slice.
     return ["" if path == SYSTEM and kernel.files[path] == "0-7" else kernel.files[path] for path in paths]
+
+
+def peered(kernel: Kernel, **peers: Any) -> Tuner:
+    """What tunes a machine with these peers, as `Peers` calls them."""
+    return Tuner(kernel, peers=Peers(kernel, **peers))
+
+
+def settle(tuner: Tuner, claims: Collection[Record], notes: Notes) -> None:
+    """One look at all settings, those of other processes too."""
+    tuner.tune(claims, notes)
+    if tuner.tell(lambda: contextlib.nullcontext((claims, notes))):
+        tuner.tune(claims, notes)

@@ -18,28 +18,37 @@ class FakeSystemd(UnixServer):
     Attributes:
         allowed: the mask of each unit that was set, as AllowedCPUs has it.
         cgroups: what their cgroups have, while other units keep the cpuset controller on.
-        refuses: the sentence with which it refuses to set properties; empty if it does not.
+        refuses: the sentence with which it refuses to set properties; None if it does not.
+        hangs: the method that it never answers; `AUTH` for the greeting, empty for none.
+        calls: how many connections were made.
     """
 
     def __init__(self, bus: Path) -> None:
         self.allowed: dict[str, bytes] = {}
         self.cgroups: dict[str, bytes] = {}
-        self.refuses = ""
+        self.refuses: str | None = None
+        self.hangs = ""
+        self.calls = 0
         self._serials = 0
         super().__init__(bus, "systemd")
 
     def converse(self, connection: socket.socket) -> None:
         """Authenticate a caller, and answer its calls."""
+        self.calls += 1
         greeting = b""
         while b"BEGIN\r\n" not in greeting:
-            greeting += connection.recv(4096)
-            if greeting.endswith(b"\r\n") and b"AUTH" in greeting and b"BEGIN" not in greeting:
+            data = connection.recv(4096)
+            if not data:
+                return
+            greeting += data
+            if self.hangs != "AUTH" and greeting.endswith(b"\r\n") and b"AUTH" in greeting and b"BEGIN" not in greeting:
                 connection.sendall(b"OK 1234567890abcdef1234567890abcdef\r\n")
         parser = Parser()
         parser.add_data(greeting.partition(b"BEGIN\r\n")[2])
         while True:
             while (message := parser.get_next_message()) is not None:
-                connection.sendall(self._answer(message))
+                if message.header.fields[HeaderFields.member] != self.hangs:
+                    connection.sendall(self._answer(message))
             data = connection.recv(4096)
             if not data:
                 return
@@ -50,7 +59,7 @@ class FakeSystemd(UnixServer):
         member = asked.header.fields[HeaderFields.member]
         fields: dict[Any, Any] = {HeaderFields.reply_serial: asked.header.serial}
         kind, (signature, body) = MessageType.method_return, self._body(member, asked)
-        if member == "SetUnitProperties" and self.refuses:
+        if member == "SetUnitProperties" and self.refuses is not None:
             kind, signature, body = MessageType.error, "s", (self.refuses,)
             fields[HeaderFields.error_name] = "org.freedesktop.DBus.Error.AccessDenied"
         if signature:
@@ -67,7 +76,7 @@ class FakeSystemd(UnixServer):
             case "Get":
                 unit = asked.header.fields[HeaderFields.path].rpartition("/")[2].replace("_2e", ".")
                 return "v", (("ay", self.allowed.get(unit, b"")),)
-            case "SetUnitProperties" if not self.refuses:
+            case "SetUnitProperties" if self.refuses is None:
                 unit, runtime, (((_, (_, mask))),) = asked.body
                 assert runtime, "it would outlive the boot"
                 self.allowed[unit] = mask

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+    from contextlib import AbstractContextManager
 
     from dranode.cdi.spec import Spec
     from dranode.driver.core.claims.disturbance import Disturbance
@@ -61,6 +63,10 @@ class Notes(Protocol):
         """
 
 
+# Holds the lock on decisions, and gives the claims for which settings are to be made, and the driver's notes.
+HeldTuning = Callable[[], "AbstractContextManager[tuple[Collection[Record], Notes]]"]
+
+
 class Tunes(ABC):
     """A driver that changes settings of the machine in which all its claims have a say.
 
@@ -86,6 +92,20 @@ class Tunes(ABC):
         Raises:
             ClaimError: the settings cannot be changed; says what to do.
         """
+
+    untold: bool = False
+    """Whether `tell` has something to do, by the last `tune`."""
+
+    def tell(self, held: HeldTuning) -> bool:  # noqa: ARG002 - subclasses use it
+        """Have other processes of the node heed the claims, and return whether `tune` is to be called again.
+
+        It is called without the lock on decisions, after `tune`, by one thread at a time, since a process may take its
+        time. What it needs to know and to note it asks of `held`, in which the lock is held: as short as can be.
+
+        Raises:
+            ClaimError, LedgerError: something cannot be decided or noted; says what to do.
+        """
+        return False
 
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:  # noqa: ARG002 - subclasses use it
         """Return what has disturbed the CPUs of these claims since they began, as far as it is known.

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from dranode.cpu.irqbalance import Heard, IRQBalance
-from dranode.cpu.tuner import Tuner
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.record import Record
 from tests.fakes.irqbalance import FakeIRQBalance
-from tests.fakes.settings import Kernel, MemoryNotes, PowerCutError, interrupt, quiet_record
+from tests.fakes.settings import Kernel, MemoryNotes, PowerCutError, interrupt, peered, quiet_record, settle
 from tests.fakes.unix_server import UnixServer
 from tests.fakes.waiting import eventually
 
@@ -38,16 +37,16 @@ def banned(irqbalance: FakeIRQBalance) -> str:
 
 def test_quiet_cpus_are_banned_beside_its_own_until_their_claims_end(irqbalance: FakeIRQBalance) -> None:
     kernel = Kernel()
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
-    tuner.tune([A], notes)
+    notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
+    settle(tuner, [A], notes)
     assert str(irqbalance.banned) == "7", "it heeds its socket with its next round"
-    tuner.tune([A, B], notes)
+    settle(tuner, [A, B], notes)
     assert banned(irqbalance) == "2-3,5,7"
-    tuner.tune([B], notes)
+    settle(tuner, [B], notes)
     assert banned(irqbalance) == "5,7"
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert banned(irqbalance) == "7"
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert notes.document is None
 
 
@@ -58,7 +57,7 @@ def test_a_crash_keeps_what_it_had_banned_by_itself(irqbalance: FakeIRQBalance, 
         notes, balancer = MemoryNotes(kernel), IRQBalance(str(irqbalance.path.parent))
         kernel.lasts = lasts
         try:
-            Tuner(kernel, balancer=balancer).tune([A], notes)
+            settle(peered(kernel, balancer=balancer), [A], notes)
         except PowerCutError:
             pass
         else:
@@ -66,20 +65,20 @@ def test_a_crash_keeps_what_it_had_banned_by_itself(irqbalance: FakeIRQBalance, 
         if heeded:
             irqbalance.round()
         kernel.lasts = None
-        Tuner(kernel, balancer=balancer).tune([], notes)
+        settle(peered(kernel, balancer=balancer), [], notes)
         assert banned(irqbalance) == "7"
     assert lasts > 5
 
 
 def test_an_irqbalance_that_was_started_again_gets_the_ban_again(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
     kernel = Kernel()
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(tmp_path)))
-    tuner.tune([A], notes)
+    notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(tmp_path)))
+    settle(tuner, [A], notes)
     irqbalance.end()
     again = FakeIRQBalance(tmp_path, banned="6", number=8)
-    tuner.tune([A], notes)
+    settle(tuner, [A], notes)
     assert banned(again) == "2-3,6"
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert banned(again) == "6"
     again.end()
 
@@ -88,13 +87,13 @@ def test_one_that_is_killed_leaves_its_socket_and_nothing_on_record(irqbalance: 
     kernel = Kernel()
     # As the kernel says of a socket that is opened.
     kernel.unread["run/irqbalance/irqbalance7.sock"] = errno.ENXIO
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(tmp_path)))
-    tuner.tune([A], notes)
+    notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(tmp_path)))
+    settle(tuner, [A], notes)
     UnixServer.end(irqbalance)
     assert irqbalance.path.exists()
-    tuner.tune([A], notes)
+    settle(tuner, [A], notes)
     assert not [each for each in tuner.unmoved if "irqbalance" in each]
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert (notes.document, tuner.unmoved) == (None, ())
     irqbalance.path.unlink()
 
@@ -105,12 +104,12 @@ def test_where_its_folder_cannot_be_listed_its_ban_stays_on_record(
 ) -> None:
     kernel = Kernel()
     notes = MemoryNotes(kernel)
-    Tuner(kernel, balancer=IRQBalance(str(tmp_path))).tune([A], notes)
+    settle(peered(kernel, balancer=IRQBalance(str(tmp_path))), [A], notes)
     (tmp_path / "file").touch()
-    tuner = Tuner(kernel, balancer=IRQBalance(str(tmp_path / "file")))
-    tuner.tune(claims, notes)
+    tuner = peered(kernel, balancer=IRQBalance(str(tmp_path / "file")))
+    settle(tuner, claims, notes)
     assert [each for each in tuner.unmoved if "/run/irqbalance cannot be listed" in each]
-    Tuner(kernel, balancer=IRQBalance(str(tmp_path))).tune([], notes)
+    settle(peered(kernel, balancer=IRQBalance(str(tmp_path))), [], notes)
     assert banned(irqbalance) == "7"
 
 
@@ -119,7 +118,7 @@ def test_a_node_without_irqbalance_and_one_that_has_ended_need_nothing(tmp_path:
     for folder in (tmp_path, tmp_path / "none"):
         kernel = Kernel()
         assert IRQBalance(str(folder)).hear(CPUSet((1,)), {}) == Heard()
-        Tuner(kernel, balancer=IRQBalance(str(folder))).tune([A], MemoryNotes(kernel))
+        settle(peered(kernel, balancer=IRQBalance(str(folder))), [A], MemoryNotes(kernel))
         assert kernel.files[interrupt(24)] == "0-1,4-7"
 
 
@@ -142,8 +141,8 @@ def test_one_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> No
         (tmp_path / "file", "/run/irqbalance cannot be listed (Not a directory), so an irqbalance may put interrupts"),
     ]:
         kernel = Kernel()
-        tuner = Tuner(kernel, balancer=IRQBalance(str(folder)))
-        tuner.tune([A], MemoryNotes(kernel))
+        tuner = peered(kernel, balancer=IRQBalance(str(folder)))
+        settle(tuner, [A], MemoryNotes(kernel))
         assert [each for each in tuner.unmoved if each.startswith(sentence) and "restart it" in each]
         assert kernel.files[interrupt(24)] == "0-1,4-7"
     mute.end()
@@ -156,52 +155,52 @@ def test_an_irqbalance_that_ends_meanwhile_is_no_failure_of_the_claim(irqbalance
             super().ban(*arguments)  # type: ignore[arg-type] # whatever it gets
 
     kernel = Kernel()
-    tuner = Tuner(kernel, balancer=Ending(str(irqbalance.path.parent)))
-    tuner.tune([A], MemoryNotes(kernel))
+    tuner = peered(kernel, balancer=Ending(str(irqbalance.path.parent)))
+    settle(tuner, [A], MemoryNotes(kernel))
     assert kernel.files[interrupt(24)] == "0-1,4-7"
 
 
 def test_another_mount_of_the_nodes_files_finds_what_was_banned(irqbalance: FakeIRQBalance, tmp_path: Path) -> None:
     kernel = Kernel()
     notes = MemoryNotes(kernel)
-    Tuner(kernel, balancer=IRQBalance(str(tmp_path))).tune([A], notes)
+    settle(peered(kernel, balancer=IRQBalance(str(tmp_path))), [A], notes)
     assert banned(irqbalance) == "2-3,7"
     (tmp_path / "host").symlink_to(tmp_path)
-    Tuner(kernel, balancer=IRQBalance(str(tmp_path / "host"))).tune([], notes)
+    settle(peered(kernel, balancer=IRQBalance(str(tmp_path / "host"))), [], notes)
     assert banned(irqbalance) == "7"
 
 
 def test_one_that_sleeps_through_a_round_is_informed_and_lives(irqbalance: FakeIRQBalance) -> None:
     kernel = Kernel()
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
-    tuner.tune([A], notes)
+    notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
+    settle(tuner, [A], notes)
     irqbalance.awake.clear()
-    tuner.tune([A, B], notes)
+    settle(tuner, [A, B], notes)
     (sentence,) = [each for each in tuner.unmoved if "irqbalance" in each]
     assert "gives no answer (timed out): it heeds what it was told within two of its rounds" in sentence
-    tuner.tune([A, B], notes)
+    settle(tuner, [A, B], notes)
     irqbalance.awake.set()
     eventually(lambda: banned(irqbalance) == "2-3,5,7")
     irqbalance.awake.clear()
-    tuner.tune([], notes)
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
+    settle(tuner, [], notes)
     assert notes.document is not None, "what it has banned by itself is known once it says so"
     irqbalance.awake.set()
     eventually(lambda: banned(irqbalance) == "7")
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert (notes.document, irqbalance.killed) == (None, False)
 
 
 def test_one_that_sleeps_when_the_first_claim_comes_is_informed_later(irqbalance: FakeIRQBalance) -> None:
     kernel = Kernel()
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
+    notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
     irqbalance.awake.clear()
-    tuner.tune([A], notes)
+    settle(tuner, [A], notes)
     assert [each for each in tuner.unmoved if "gives no answer (timed out): an irqbalance may" in each]
     irqbalance.awake.set()
-    tuner.tune([A], notes)
+    settle(tuner, [A], notes)
     assert banned(irqbalance) == "2-3,7"
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert (banned(irqbalance), irqbalance.killed) == ("7", False)
 
 
@@ -212,13 +211,13 @@ def test_a_ban_that_could_not_be_sent_is_sent_later(irqbalance: FakeIRQBalance) 
 
     kernel = Kernel()
     folder, notes = str(irqbalance.path.parent), MemoryNotes(kernel)
-    Tuner(kernel, balancer=IRQBalance(folder)).tune([A], notes)
-    Tuner(kernel, balancer=Full(folder)).tune([], notes)
+    settle(peered(kernel, balancer=IRQBalance(folder)), [A], notes)
+    settle(peered(kernel, balancer=Full(folder)), [], notes)
     # It has not heeded yet what it was told first, so what it says is what it had banned by itself.
     assert str(irqbalance.banned) == "7"
-    Tuner(kernel, balancer=IRQBalance(folder)).tune([], notes)
+    settle(peered(kernel, balancer=IRQBalance(folder)), [], notes)
     assert banned(irqbalance) == "7"
-    Tuner(kernel, balancer=IRQBalance(folder)).tune([], notes)
+    settle(peered(kernel, balancer=IRQBalance(folder)), [], notes)
     assert (banned(irqbalance), notes.document) == ("7", None)
 
 
@@ -229,8 +228,8 @@ def test_a_driver_that_is_killed_before_it_takes_a_ban_back_does_so_later(irqbal
 
     kernel = Kernel()
     folder, notes = str(irqbalance.path.parent), MemoryNotes(kernel)
-    Tuner(kernel, balancer=IRQBalance(folder)).tune([A], notes)
+    settle(peered(kernel, balancer=IRQBalance(folder)), [A], notes)
     with pytest.raises(PowerCutError):
-        Tuner(kernel, balancer=Killed(folder)).tune([], notes)
-    Tuner(kernel, balancer=IRQBalance(folder)).tune([], notes)
+        settle(peered(kernel, balancer=Killed(folder)), [], notes)
+    settle(peered(kernel, balancer=IRQBalance(folder)), [], notes)
     assert banned(irqbalance) == "7"

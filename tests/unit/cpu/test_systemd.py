@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dranode.cpu.options import read_options
+from dranode.cpu.plugin import CPUPlugin
+from dranode.cpu.settings import Setting
 from dranode.cpu.systemd import Systemd
-from dranode.cpu.tuner import Tuner
-from tests.fakes.settings import SYSTEM, Kernel, MemoryNotes, quiet_record
+from dranode.cpu.unmoved import kernels_words
+from dranode.driver.core.claims.answers import Refused
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.node.node import NodeClaims
+from tests.fakes.node import prepare, unprepare
+from tests.fakes.settings import SYSTEM, Kernel, MemoryNotes, peered, quiet_claim, quiet_record, settle
 from tests.fakes.systemd import FakeSystemd
+from tests.fakes.waiting import PATIENCE
 
 A, B = quiet_record("a", "2-3"), quiet_record("b", "5")
 
@@ -30,15 +39,15 @@ def systemd(bus: Path) -> Iterator[FakeSystemd]:
 def test_systemd_keeps_services_off_and_nothing_is_written_to_its_cgroups(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     systemd.allowed["user.slice"] = b"\x0f"
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, systemd=Systemd(str(bus)))
-    tuner.tune([A], notes)
+    notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
+    settle(tuner, [A], notes)
     assert systemd.allowed == {"system.slice": b"\xf3", "user.slice": b"\x03", "init.scope": b"\xf3"}
     assert kernel.files[SYSTEM] == ""
     assert tuner.unmoved == ()
-    tuner.tune([A, B], notes)
+    settle(tuner, [A, B], notes)
     assert systemd.allowed["system.slice"] == b"\xd3"
-    tuner.tune([B], notes)
-    tuner.tune([], notes)
+    settle(tuner, [B], notes)
+    settle(tuner, [], notes)
     assert systemd.allowed == {"system.slice": b"", "user.slice": b"\x0f", "init.scope": b""}
     assert systemd.cgroups == {"system.slice": b"\xff", "user.slice": b"\x0f", "init.scope": b"\xff"}
     assert notes.document is None
@@ -46,41 +55,41 @@ def test_systemd_keeps_services_off_and_nothing_is_written_to_its_cgroups(bus: P
 
 def test_a_process_may_die_between_all_cpus_and_none(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, systemd=Systemd(str(bus)))
-    tuner.tune([A], notes)
+    notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
+    settle(tuner, [A], notes)
     systemd.allowed["system.slice"] = b"\xff"
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert notes.document is None
-    tuner.tune([A], notes)
-    tuner.tune([], notes)
+    settle(tuner, [A], notes)
+    settle(tuner, [], notes)
     assert systemd.allowed["system.slice"] == b""
 
 
 def test_what_somebody_else_says_is_the_original_from_then_on(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, systemd=Systemd(str(bus)))
-    tuner.tune([A], notes)
+    notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
+    settle(tuner, [A], notes)
     systemd.allowed["system.slice"] = b"\x07"
-    tuner.tune([A], notes)
+    settle(tuner, [A], notes)
     assert systemd.allowed["system.slice"] == b"\x03"
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert systemd.allowed["system.slice"] == b"\x07"
 
 
 def test_a_bus_that_is_away_for_a_while_loses_nothing(bus: Path) -> None:
     kernel = Kernel()
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, systemd=Systemd(str(bus)))
+    notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
     first = FakeSystemd(bus)
-    tuner.tune([A], notes)
+    settle(tuner, [A], notes)
     first.end()
-    tuner.tune([A], notes)
-    tuner.tune([], notes)
+    settle(tuner, [A], notes)
+    settle(tuner, [], notes)
     assert kernel.files[SYSTEM] == "", "what systemd said is not undone behind its back"
     assert notes.document is not None
     bus.unlink()
     again = FakeSystemd(bus)
     again.allowed = first.allowed
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert again.allowed == {"system.slice": b"", "user.slice": b"", "init.scope": b""}
     assert notes.document is None
     again.end()
@@ -88,13 +97,13 @@ def test_a_bus_that_is_away_for_a_while_loses_nothing(bus: Path) -> None:
 
 def test_cgroups_that_were_written_before_systemd_could_be_asked_go_back(bus: Path) -> None:
     kernel = Kernel()
-    notes, tuner = MemoryNotes(kernel), Tuner(kernel, systemd=Systemd(str(bus)))
-    tuner.tune([A], notes)
+    notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus)))
+    settle(tuner, [A], notes)
     assert kernel.files[SYSTEM] == "0-1,4-7"
     fake = FakeSystemd(bus)
-    tuner.tune([A], notes)
+    settle(tuner, [A], notes)
     assert (fake.allowed["system.slice"], kernel.files[SYSTEM]) == (b"\xf3", "0-7")
-    tuner.tune([], notes)
+    settle(tuner, [], notes)
     assert notes.document is None
     fake.end()
 
@@ -102,8 +111,8 @@ def test_cgroups_that_were_written_before_systemd_could_be_asked_go_back(bus: Pa
 def test_what_systemd_refuses_is_said(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     systemd.refuses = "Access denied"
-    tuner = Tuner(kernel, systemd=Systemd(str(bus)))
-    tuner.tune([A], MemoryNotes(kernel))
+    tuner = peered(kernel, systemd=Systemd(str(bus)))
+    settle(tuner, [A], MemoryNotes(kernel))
     assert tuner.unmoved == tuple(
         f"{unit} stays where it is: systemd says Access denied" for unit in ("init.scope", "system.slice", "user.slice")
     )
@@ -112,8 +121,8 @@ def test_what_systemd_refuses_is_said(bus: Path, systemd: FakeSystemd) -> None:
 def test_a_slice_with_pods_is_left_alone(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     kernel.files["sys/fs/cgroup/system.slice/k3s.service/kubepods/cgroup.procs"] = ""
-    tuner = Tuner(kernel, systemd=Systemd(str(bus)))
-    tuner.tune([A], MemoryNotes(kernel))
+    tuner = peered(kernel, systemd=Systemd(str(bus)))
+    settle(tuner, [A], MemoryNotes(kernel))
     assert "system.slice" not in systemd.allowed
     assert tuner.unmoved == ("system.slice stays, because pods are in it",)
 
@@ -121,12 +130,99 @@ def test_a_slice_with_pods_is_left_alone(bus: Path, systemd: FakeSystemd) -> Non
 def test_without_cgroup_v2_systemd_is_not_asked(bus: Path, systemd: FakeSystemd) -> None:
     kernel = Kernel()
     del kernel.files["sys/fs/cgroup/cgroup.controllers"]
-    Tuner(kernel, systemd=Systemd(str(bus))).tune([A], MemoryNotes(kernel))
+    settle(peered(kernel, systemd=Systemd(str(bus))), [A], MemoryNotes(kernel))
     assert systemd.allowed == {}
 
 
 def test_a_socket_that_is_no_bus_is_as_none(tmp_path: Path) -> None:
     (tmp_path / "bus").write_text("")
     kernel = Kernel()
-    Tuner(kernel, systemd=Systemd(str(tmp_path / "bus"))).tune([A], MemoryNotes(kernel))
+    settle(peered(kernel, systemd=Systemd(str(tmp_path / "bus"))), [A], MemoryNotes(kernel))
     assert kernel.files[SYSTEM] == "0-1,4-7"
+
+
+@pytest.mark.parametrize("said", ["", " "])
+def test_a_refusal_without_a_reason_is_not_printed_as_nothing(bus: Path, systemd: FakeSystemd, said: str) -> None:
+    systemd.refuses = said
+    tuner = peered(Kernel(), systemd=Systemd(str(bus)))
+    settle(tuner, [A], MemoryNotes(Kernel()))
+    assert tuner.unmoved[0] == (
+        "init.scope stays where it is: systemd says SetUnitProperties is refused, without a reason"
+    )
+    assert kernels_words(TimeoutError()) == "TimeoutError"
+
+
+@pytest.mark.parametrize("where", ["AUTH", "Hello", "LoadUnit", "Get", "SetUnitProperties"])
+def test_a_systemd_that_hangs_costs_one_deadline_a_round_and_then_rounds_are_left_out(
+    bus: Path, systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr("dranode.cpu.systemd._SECONDS", 0.2)
+    now = [0.0]
+    systemd.hangs = where
+    kernel = Kernel()
+    notes, tuner = MemoryNotes(kernel), peered(kernel, systemd=Systemd(str(bus), clock=lambda: now[0]))
+    settle(tuner, [A], notes)
+    # A round ends with its first silence: the other units are not waited for.
+    waited = systemd.calls
+    assert waited == (2 if where == "SetUnitProperties" else 1)
+    assert (kernel.files[SYSTEM] == "0-1,4-7") == (where != "SetUnitProperties"), "it is done without systemd"
+    for seconds in (9.0, 11.0, 29.0):
+        now[0] = seconds
+        settle(tuner, [A], notes)
+        left_out = seconds in (9.0, 29.0)
+        assert (systemd.calls == waited) == left_out
+        waited = systemd.calls
+    systemd.hangs = ""
+    now[0] = 1000.0
+    settle(tuner, [A], notes)
+    assert systemd.allowed["system.slice"] == b"\xf3"
+    settle(tuner, [], notes)
+    assert notes.document is None
+
+
+def test_what_a_silent_systemd_was_not_told_is_said(
+    bus: Path, systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dranode.cpu.systemd._SECONDS", 0.2)
+    systemd.hangs = "SetUnitProperties"
+    tuner = peered(Kernel(), systemd=Systemd(str(bus)))
+    settle(tuner, [A], MemoryNotes(Kernel()))
+    assert "init.scope stays where it is: systemd says nothing: no answer within" in tuner.unmoved[0]
+
+
+class Hanging(Systemd):
+    """A systemd that answers once a test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__("/nowhere")
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def settings(self) -> tuple[Setting, ...]:
+        self.asked.set()
+        assert self.answers.wait(PATIENCE)
+        return ()
+
+
+def test_no_call_waits_for_a_systemd_that_hangs(tmp_path: Path) -> None:
+    kernel, systemd = Kernel(), Hanging()
+    options = read_options({"group_by": "machine", "max_isolation": "quiet"})
+    plugin = CPUPlugin(open_machine("sockets=1,cores=4,threads=2"), options, host=kernel)
+    plugin._tuner = peered(kernel, systemd=systemd)
+    (tmp_path / "data").mkdir()
+    node = NodeClaims(plugin, tmp_path / "data", tmp_path / "cdi")
+    node.open("first")
+    woken: list[bool] = []
+    node.untold = lambda: woken.append(True)
+    quiet, plain = quiet_claim("a", "2-3"), quiet_claim("plain", "6", isolation="cpuset")
+    assert not isinstance(prepare(node, quiet)["a"], Refused)
+    assert woken, "systemd is told soon after"
+    look = threading.Thread(target=node.tune)
+    look.start()
+    assert systemd.asked.wait(PATIENCE)
+    assert not isinstance(prepare(node, plain)["plain"], Refused)
+    assert unprepare(node, quiet) == {quiet.metadata.uid: None}
+    systemd.answers.set()
+    look.join(PATIENCE)
+    assert not look.is_alive()
+    node.tune()
+    assert kernel.files[SYSTEM] in ("", "0-7")

@@ -28,6 +28,7 @@ from tests.fakes.settings import (
     PowerCutError,
     interrupt,
     quiet_record,
+    settle,
     values,
 )
 
@@ -240,7 +241,7 @@ def test_what_a_later_version_changed_stays_on_record_and_is_said(path: str, ori
     kernel.files["sys/kernel/later/cpumask"] = "f3"
     notes.document["settings"][path] = {"original": original, "given": ["0-7", "0-1,4-7"], "more": "of it"}
     for claims in ([A], []):
-        tuner.tune(claims, notes)
+        settle(tuner, claims, notes)
         (sentence,) = (sentence for sentence in tuner.unmoved if what in sentence)
         assert sentence == (
             f"{what} cannot be read now, or is known to another version alone: it stays as it is, and on record with "

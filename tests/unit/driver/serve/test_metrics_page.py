@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from dranode.cpu.health import OFFLINE
+from dranode.cpu.health import NOT_FOR_PODS, OFFLINE
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device, DeviceCapacity
@@ -94,7 +94,9 @@ def test_every_event_is_on_the_page() -> None:
         events.RecordQuarantined("u", "no"),
         events.ClaimImpaired(claim, (), OFFLINE, "no"),
         events.MetadataMissing(claim, "no"),
+        events.ClaimImpaired(claim, (), NOT_FOR_PODS, "no"),
         events.OrphanUnprepared(claim, "no"),
+        events.EnforcementLost("no"),
     ]
     silent = {events.ClaimRestored}
     assert {type(each) for each in happened} | silent == set(events.Occurrence.__args__)
