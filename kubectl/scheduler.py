@@ -177,21 +177,15 @@ def _cause(miss: _Kept, *, taken: bool) -> StopCause | None:
     match miss.stage:
         case Stage.SELECTOR if "is not complete" in miss.sentence:
             cause = StopCause.POOL_INCOMPLETE
-        case Stage.SELECTOR if not _chosen(miss.sentence):
+        case Stage.NO_DEVICE:
             cause = StopCause.NOTHING_PUBLISHED
         case Stage.TAINT:
             cause = StopCause.DEVICES_TAINTED
-        case Stage.FREE if not miss.sentence.startswith("request "):
+        case Stage.CONSTRAINT:
             cause = StopCause.CONSTRAINT_UNMET
         case _:
             cause = StopCause.DEVICES_DO_NOT_FIT
     return cause
-
-
-def _chosen(sentence: str) -> bool:
-    """Return whether a class chooses some device of the node, by the sentence on the one that came nearest."""
-    none_fits = "and 0 of " in sentence or "but there are none" in sentence
-    return not none_fits or " of request " in sentence
 
 
 def _holders(node: str, fleet: Fleet, claims: Sequence[ResourceClaim], everything: Iterable[ResourceClaim]) -> str:

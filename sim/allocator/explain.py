@@ -1,27 +1,34 @@
 """Explains why claims do not fit on a node, by what came nearest to fitting.
 
 Each request is looked at by itself: how far each device gets through the checks, and what stops it. Where every request
-could be satisfied alone, it is a constraint, or that they want the same devices.
+could be satisfied alone, each is looked at beside those before it; where that goes well too, it is a constraint.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+from msgspec.structs import replace
 
 from dranode.driver.core.api.capacity_policy import allowed_amounts
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import DeviceConstraint, ResourceClaim
+from dranode.driver.core.api.resource import DeviceClass, DeviceConstraint, ResourceClaim
 from dranode.driver.core.claims.configs import applies
 from dranode.sim.allocator.capacity import Shortage, canonical, shortage
 from dranode.sim.allocator.constraints import attribute_values, lookup
 from dranode.sim.allocator.counters import Counters, available_counters
+from dranode.sim.allocator.outcome import AllocationError
+from dranode.sim.allocator.picks import DevicePick
 from dranode.sim.allocator.pools import Candidate, Pool
 from dranode.sim.allocator.requests import AllocationRequest, Alternative, claim_name
+from dranode.sim.allocator.result import allocation
+from dranode.sim.allocator.search import search
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated, Amount
 from dranode.sim.allocator.taints import untolerated
@@ -30,6 +37,7 @@ from dranode.sim.allocator.taints import untolerated
 class Stage(IntEnum):
     """The stage that a device reaches, in the order in which the reasons come nearer to fitting."""
 
+    NO_DEVICE = -1
     SELECTOR = 0
     OTHER_NODE = 1
     IN_USE = 2
@@ -37,6 +45,8 @@ class Stage(IntEnum):
     CAPACITY = 4
     TAINT = 5
     FREE = 6
+    TOGETHER = 7
+    CONSTRAINT = 8
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +66,7 @@ class Miss:
     sentence: str
 
 
+_DRIVER: Final = re.compile(r"""\bdevice\.driver\s*==\s*(["'])([^"'\\]+)\1""")
 _Verdict: TypeAlias = tuple[Stage, Fraction, str]
 
 
@@ -84,13 +95,62 @@ def nearest_miss(
             if constraint.match_attribute is not None:
                 sentence = explainer.match(constraint, claim_requests, claim_name(claim))
                 if sentence:
-                    return Miss(satisfied, Stage.FREE, Fraction(1), sentence)
-    return Miss(
-        satisfied,
-        Stage.FREE,
-        Fraction(1),
-        "each request could be satisfied alone, but not all of them together with the claim's constraints",
-    )
+                    return Miss(satisfied, Stage.CONSTRAINT, Fraction(1), sentence)
+    return _beside(claims, requests, pools, allocated, selectors) or _constrained(claims, satisfied)
+
+
+def _beside(
+    claims: Sequence[ResourceClaim],
+    requests: Sequence[tuple[AllocationRequest, ...]],
+    pools: Sequence[Pool],
+    allocated: Allocated,
+    selectors: Selectors,
+) -> Miss | None:
+    """Return what the first request lacks that does not fit beside those before it, constraints left aside."""
+    free = [
+        replace(claim, spec=replace(claim.spec, devices=replace(claim.spec.devices, constraints=())))
+        for claim in claims
+    ]
+    wanted = [(number, request) for number, of_claim in enumerate(requests) for request in of_claim]
+    before: tuple[tuple[DevicePick, ...], ...] = tuple(() for _ in claims)
+    for count, (number, request) in enumerate(wanted, start=1):
+        parts = tuple(tuple(one for claim, one in wanted[:count] if claim == which) for which in range(len(claims)))
+        try:
+            picks = search(free, parts, pools, allocated, selectors).picks
+        except AllocationError:
+            return None
+        if picks is None:
+            taken = allocated.with_allocations(
+                allocation(claim, of_claim, mine, node="", features=selectors.features, share_id=lambda: "")
+                for claim, of_claim, mine in zip(free, parts, before, strict=True)
+            )
+            explainer = _Explainer(pools, taken, selectors)
+            misses = [
+                explainer.alternative(one, claim_name(claims[number]), len(wanted)) for one in request.alternatives
+            ]
+            known = [miss for miss in misses if miss is not None]
+            if not known:
+                return None
+            nearest = max(known)
+            where = f" of claim {claim_name(claims[number])}" if len(claims) > 1 else ""
+            sentence = nearest.sentence.replace(f"request {request.name}", f"request {request.name}{where}", 1)
+            return Miss(len(wanted), Stage.TOGETHER, nearest.fraction, f"beside the requests before it, {sentence}")
+        before = picks
+    return None
+
+
+def _constrained(claims: Sequence[ResourceClaim], satisfied: int) -> Miss:
+    kinds = {
+        f"matchAttribute {spec.match_attribute}"
+        if spec.match_attribute
+        else f"distinctAttribute {spec.distinct_attribute}"
+        for claim in claims
+        for spec in claim.spec.devices.constraints
+    }
+    if kinds:
+        sentence = f"each request could be satisfied alone, but not all of them with {' and '.join(sorted(kinds))}"
+        return Miss(satisfied, Stage.CONSTRAINT, Fraction(1), sentence)
+    return Miss(satisfied, Stage.TOGETHER, Fraction(1), "each request could be satisfied alone, but not all of them")
 
 
 def usable_devices(
@@ -137,16 +197,28 @@ class _Explainer:
 
     def alternative(self, alternative: Alternative, claim: str, satisfied: int) -> Miss | None:
         """Return what a request lacks by itself; None if nothing."""
-        verdicts = [self._verdict(alternative, candidate, claim) for candidate in self.candidates]
+        driver = driver_of(alternative.device_class)
+        own = [candidate for candidate in self.candidates if driver is None or candidate.pool.driver == driver]
+        verdicts = [self._verdict(alternative, candidate, claim) for candidate in own]
         free = sum(stage is Stage.FREE for stage, _, _ in verdicts)
         chosen = [verdict for verdict in verdicts if verdict[0] > Stage.OTHER_NODE]
         needed = len(chosen) if alternative.count is None else alternative.count
         if free >= max(needed, 1):
             return None
         head = f"request {alternative.name} wants {self._devices(alternative, needed)}"
-        if not self.candidates:
-            why = f"the pool {self.broken[0].id} is not complete" if self.broken else "there are none"
-            return Miss(satisfied, Stage.SELECTOR, Fraction(0), f"{head}, but {why}")
+        if not own:
+            broken = [pool for pool in self.broken if driver is None or pool.id.driver == driver]
+            if broken:
+                return Miss(
+                    satisfied, Stage.SELECTOR, Fraction(0), f"{head}, but the pool {broken[0].id} is not complete"
+                )
+            name = alternative.device_class.metadata.name
+            why = (
+                "there are none"
+                if driver is None
+                else f"there is no device of class {name}: driver {driver} publishes none here"
+            )
+            return Miss(satisfied, Stage.NO_DEVICE, Fraction(0), f"{head}, but {why}")
         others = [verdict for verdict in verdicts if verdict[0] is not Stage.FREE]
         count = f"{free} of {len(verdicts)} device{'s' if len(verdicts) > 1 else ''} fit{'s' if free == 1 else ''}"
         if not others:
@@ -167,9 +239,9 @@ class _Explainer:
         name = candidate.device.name
         exclusion = self.selectors.exclusion(alternative, candidate, claim)
         if exclusion is not None:
-            nearness = Fraction(exclusion.where.startswith("request"), 2) + Fraction(exclusion.index, 100)
+            stage = Stage.SELECTOR if exclusion.where.startswith("request") else Stage.NO_DEVICE
             where = f"selector #{exclusion.index} of {exclusion.where}"
-            return Stage.SELECTOR, nearness, f"{name}, which {where} excludes: {exclusion.expression}"
+            return stage, Fraction(exclusion.index, 100), f"{name}, which {where} excludes: {exclusion.expression}"
         if not candidate.reachable:
             return Stage.OTHER_NODE, Fraction(0), f"{name}, which is for other nodes"
         if not candidate.servable:
@@ -249,6 +321,13 @@ class _Explainer:
             if values is not None and self._verdict(alternative, candidate, claim)[0] is Stage.FREE:
                 for value in values[1]:
                     yield f"{values[0]} {value}"
+
+
+def driver_of(device_class: DeviceClass) -> str | None:
+    """Return the one driver whose devices a class names in its selectors, as in `device.driver == "dra.gpu"`."""
+    expressions = [selector.cel.expression for selector in device_class.spec.selectors if selector.cel is not None]
+    drivers = {match[2] for expression in expressions for match in _DRIVER.finditer(expression)}
+    return drivers.pop() if len(drivers) == 1 else None
 
 
 def _amount(amount: Amount) -> str:

@@ -90,7 +90,10 @@ def test_many_combinations_beside_an_impossible_request_are_not_all_tried(monkey
     devices = [{"name": f"d{number:03d}", "attributes": {"id": {"int": number}}} for number in range(128)]
     (outcome,) = allocate([slice_of("gpu", *devices)], claim(request("many", "gpu", count=16), request("nic", "nic")))
     assert outcome.reason is Reason.DOES_NOT_FIT
-    assert "request nic wants 1 device of class nic, and 0 of 128 devices fit" in str(outcome.error)
+    assert (
+        "request nic wants 1 device of class nic, but there is no device of class nic: driver nic publishes none here"
+        in str(outcome.error)
+    )
 
 
 def test_devices_that_differ_by_name_alone_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +430,7 @@ def test_a_pool_of_which_a_newer_generation_is_elsewhere_is_passed_over() -> Non
             request("r", "gpu"),
             "nearest is g, whose taint k:NoExecute is not tolerated",
         ),
-        ({"name": "g"}, request("r", "nic"), "nearest is g, which selector #0 of class nic excludes"),
+        ({"name": "g"}, request("r", "nic"), "there is no device of class nic: driver nic publishes none here"),
     ],
 )
 def test_the_nearest_fit_is_reported_for_a_claim_that_does_not_fit(
@@ -517,3 +520,40 @@ def test_constraints_compare_lists_from_1_37_on(kubernetes: str, *, fits: bool) 
     features = Features.of(release(kubernetes), {"DRAListTypeAttributes": True})
     (outcome,) = allocate([slice_of("gpu", *devices)], wanted, features=features)
     assert bool(outcome.allocation) is fits
+
+
+def test_a_miss_counts_the_devices_of_the_classs_driver_alone() -> None:
+    slices = [slice_of("gpu", numa("g", 0)), slice_of("nic", numa("n1", 0), numa("n2", 1))]
+    selectors = [{"cel": {"expression": "false"}}]
+    (outcome,) = allocate(slices, claim(request("r", "gpu", selectors=selectors)))
+    assert "0 of 1 device fit; nearest is g, which selector #0 of request r excludes" in str(outcome.error)
+
+
+def _shared(name: str, amount: str) -> dict[str, Any]:
+    return {"name": name, "allowMultipleAllocations": True, "capacity": {"cpu": {"value": amount}}}
+
+
+def test_two_requests_that_need_more_than_there_is_are_explained_with_the_numbers() -> None:
+    slices = [slice_of("dra.cpu", _shared("numa0", "16"))]
+    wants = [claim(request("r", "dra.cpu", capacity={"requests": {"cpu": "10"}}), name=name) for name in ("a", "b")]
+    error = allocate(slices, *wants)[0].error
+    assert error is not None
+    assert "beside the requests before it, request r of claim b wants 1 device of class dra.cpu with 10 cpu" in error
+    assert "numa0, which has 6 of cpu left, 4 short of 10" in error
+    assert "constraint" not in error
+
+
+def test_two_requests_of_a_claim_that_want_the_same_device_are_explained_by_it() -> None:
+    wanted = claim(request("a", "gpu"), request("b", "gpu"))
+    (outcome,) = allocate([slice_of("gpu", numa("g", 0))], wanted)
+    assert "beside the requests before it, request b wants 1 device of class gpu" in str(outcome.error)
+    assert "nearest is g, which is in use" in str(outcome.error)
+
+
+def test_requests_that_fit_together_but_for_a_constraint_name_it() -> None:
+    slices = [slice_of("gpu", numa("g0", 0), numa("g1", 0))]
+    wanted = claim(
+        request("a", "gpu"), request("b", "gpu"), constraints=[{"distinctAttribute": "resource.kubernetes.io/numaNode"}]
+    )
+    (outcome,) = allocate(slices, wanted)
+    assert "not all of them with distinctAttribute resource.kubernetes.io/numaNode" in str(outcome.error)
