@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
@@ -32,6 +32,7 @@ from dranode.driver.core.api.unknown_fields import unknown_fields
 from dranode.driver.core.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.driver.core.claims.allocation import configs_of, results_of
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.machine.yaml_files import read_yaml
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors
 from dranode.sim.cel.costs import LIMIT
@@ -43,6 +44,7 @@ from dranode.sim.cluster.config_errors import parameter_errors
 from dranode.sim.cluster.controllers import POD_TEMPLATES
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import SPECS, check_cluster_object
+from dranode.sim.cluster.sharing import ExclusiveUse, claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import request_names
 from dranode.sim.scheduler.amounts import pod_amount_errors
@@ -101,6 +103,8 @@ def check(
     around = surroundings(documents, published)
     claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
     seen: set[tuple[str, ...]] = set()
+    pinning = frozenset(driver for driver, plugin in plugins.items() if isinstance(plugin, Pins))
+    sharing = _Sharing(claims, templates, around, pinning)
     for source in documents:
         group = str(source.document.get("apiVersion", "")).partition("/")[0]
         if group in plugins:
@@ -117,7 +121,7 @@ def check(
         if source.kind in SPECS:
             yield _checked(source, plugins, around, problem)
         else:
-            yield from _pod(source, claims, templates)
+            yield from _pod(source, claims, templates, sharing)
 
 
 def _check_head(source: SourceDocument, seen: set[tuple[str, ...]]) -> None:
@@ -157,6 +161,7 @@ def _pod(
     source: SourceDocument,
     claims: Mapping[ClaimKey, ResourceClaim],
     templates: Mapping[ClaimKey, ResourceClaimTemplate],
+    sharing: _Sharing,
 ) -> Iterator[CheckResult]:
     """The verdict on a pod, or on a pod template that uses claims; nothing for other documents."""
     path = _POD_TEMPLATES.get(source.kind)
@@ -171,7 +176,7 @@ def _pod(
         pod = decode(SchedulingPod, {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {})
         namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
         found = [*pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))]
-        found += pod_amount_errors(pod)
+        found += [*pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
         errors = tuple(FieldError(f"{head}{error.path}", error.message) for error in found)
         lacking = pod_warnings(pod.spec.resource_claims, namespace, claims, templates)
         warnings = tuple(FieldError(f"{head}{warning.path}", warning.message) for warning in lacking)
@@ -179,6 +184,48 @@ def _pod(
         pod, errors = SchedulingPod(), (FieldError(f"{head}{error.path}", _field_error(error).message),)
     if errors or pod.spec.resource_claims or source.kind == "Pod":
         yield CheckResult(source.file, source.kind, source.name, errors, warnings=warnings)
+
+
+class _Sharing:
+    """Finds containers and pods that share a claim which its driver gives to one of them, document by document."""
+
+    def __init__(
+        self,
+        claims: Mapping[ClaimKey, ResourceClaim],
+        templates: Mapping[ClaimKey, ResourceClaimTemplate],
+        around: Surroundings,
+        pinning: Collection[str],
+    ) -> None:
+        specs = {key: claim.spec.devices for key, claim in claims.items()}
+        self._claims = {key: exclusive_use(devices, around.classes, pinning) for key, devices in specs.items()}
+        made = {key: template.spec.spec.devices for key, template in templates.items()}
+        self._templates = {key: exclusive_use(devices, around.classes, pinning) for key, devices in made.items()}
+        self._users: dict[ClaimKey, str] = {}
+
+    def errors(self, source: SourceDocument, pod: SchedulingPod, namespace: str) -> Iterator[FieldError]:
+        """Yield what a driver that pins containers refuses of a pod, which the API server and the scheduler take."""
+        in_use = claims_in_use(pod)
+        uses: dict[str, ExclusiveUse] = {}
+        for index, entry in enumerate(pod.spec.resource_claims):
+            key = ClaimKey(namespace, entry.resource_claim_name or entry.resource_claim_template_name or "")
+            use = self._claims.get(key) if entry.resource_claim_name else self._templates.get(key)
+            if use is None or entry.name not in in_use:
+                continue
+            uses[entry.name] = use
+            if entry.resource_claim_name:
+                user = f"{source.kind} {namespace}/{source.name}"
+                first = self._users.setdefault(key, user)
+                if first != user or _pods_of(source) > 1:
+                    where = f"spec.resourceClaims[{index}].resourceClaimName"
+                    yield FieldError(where, pods_conflict(first, user if first != user else "another pod of it"))
+        yield from (FieldError(each.path, each.sentence) for each in container_conflicts(pod, uses))
+
+
+def _pods_of(source: SourceDocument) -> int:
+    """Return how many pods a document makes at one time, as far as a field of it says so."""
+    spec = source.document.get("spec")
+    counts = [spec.get(field) for field in ("replicas", "parallelism")] if isinstance(spec, Mapping) else []
+    return max((count for count in counts if isinstance(count, int)), default=1)
 
 
 def _field_error(error: DocumentError) -> FieldError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -71,6 +72,7 @@ class PodWithClaims:
         missing: what the pod refers to and no file has.
         problem: why kube-scheduler looks at no node as long as pod and claims are as they are; empty if it does.
         pod: the pod as the API server would store it; None if it was made up.
+        entries: the claims' names, by those under which the pod's containers use them.
     """
 
     name: str
@@ -78,6 +80,7 @@ class PodWithClaims:
     missing: tuple[MissingObject, ...] = ()
     problem: str = ""
     pod: SchedulingPod | None = None
+    entries: Mapping[str, ClaimKey] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def node(self) -> str:
@@ -282,7 +285,7 @@ def _pod(pod: SchedulingPod, own: PodClaims) -> PodWithClaims:
     if pod.finished:
         held = tuple(claim for claim in claims if claim.status.allocation is not None)
         return PodWithClaims(pod.key, held, pod=pod)
-    return PodWithClaims(pod.key, claims, own.missing, own.problem, pod)
+    return PodWithClaims(pod.key, claims, own.missing, own.problem, pod, own.entries)
 
 
 def _pod_reference(pod: ClaimKey, uid: str = "") -> ResourceClaimConsumerReference:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -20,13 +20,18 @@ from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.expected_cpus import cpus_of_requests
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice, Record
+from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.driver.serve.service import DriverService
 from dranode.sim.allocator.allocate import Allocator
+from dranode.sim.allocator.explain import driver_of
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.state import Allocated
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.pods import passed_by
+from dranode.sim.cluster.sharing import claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, with_special
 
 Progress = Callable[[str], None]
@@ -85,6 +90,7 @@ class LocalRun:
     _pods: list[Mapping[ClaimRef, frozenset[str]]] = field(default_factory=list)
     _published: tuple[ResourceSlice, ...] = ()
     _claims: dict[ClaimRef, ResourceClaim] = field(default_factory=dict)
+    _users: dict[ClaimKey, str] = field(default_factory=dict)  # the first pod whose containers have the claim
 
     def slices(self) -> tuple[ResourceSlice, ...]:
         """Return what the drivers have published."""
@@ -115,16 +121,12 @@ class LocalRun:
             for claim in pod.claims:
                 yield _failed(claim, f"pod {pod.name} lacks {lacking}, so none of its claims is allocated")
             return
-        if pod.problem:
-            yield from (_failed(claim, pod.problem) for claim in pod.claims)
-            return
-        if pod.node not in ("", self.node_name):
-            bound = f"pod {pod.name} is bound to node {pod.node} (spec.nodeName), and this is {self.node_name}"
-            for claim in pod.claims:
-                yield _failed(claim, f"{bound}; leave nodeName out, or run with --node-name {pod.node}")
-            return
         claims = tuple(map(self._known, pod.claims))
         wanted = tuple(claim for claim in claims if claim.status.allocation is None)
+        impossible = pod.problem or self._elsewhere(pod) or self._without_driver(wanted, workload)
+        if impossible:
+            yield from (_failed(claim, impossible) for claim in pod.claims)
+            return
         outcomes = {id(outcome.claim): outcome for outcome in self._allocate(wanted, workload)}
         settled: list[ResourceClaim] = []
         notes: dict[str, tuple[str, ...]] = {}
@@ -137,7 +139,58 @@ class LocalRun:
             notes[claim.metadata.uid] = outcome.notes if outcome is not None else ()
             status = msgspec.structs.replace(claim.status, allocation=allocation)
             settled.append(msgspec.structs.replace(claim, status=status))
-        yield from self._prepare(settled, notes)
+        refusals = self._refusals(pod, wanted, workload)
+        for result in self._prepare(settled, notes):
+            refusal = refusals.get(ClaimKey(result.namespace, result.name))
+            yield replace(result, error=refusal) if refusal and result.error is None else result
+
+    def _elsewhere(self, pod: PodWithClaims) -> str:
+        if pod.node in ("", self.node_name):
+            return ""
+        bound = f"pod {pod.name} is bound to node {pod.node} (spec.nodeName), and this is {self.node_name}"
+        return f"{bound}; leave nodeName out, or run with --node-name {pod.node}"
+
+    def _without_driver(self, claims: Iterable[ResourceClaim], workload: WorkloadDocuments) -> str:
+        """Return which class of the claims has no device because its driver does not run; empty if there is none."""
+        classes = {device_class.metadata.name: device_class for device_class in workload.classes}
+        publish = {slice_.spec.driver for slice_ in self._published} | self.services.keys()
+        for claim in claims:
+            for request in claim.spec.devices.requests:
+                options = (request.exactly,) if request.exactly is not None else request.first_available
+                known = [classes[option.device_class_name] for option in options if option.device_class_name in classes]
+                drivers = [driver_of(device_class) for device_class in known]
+                if len(known) == len(options) and all(driver and driver not in publish for driver in drivers):
+                    return (
+                        f"request {request.name} of claim {ClaimKey.of(claim)}: no device of class "
+                        f"{known[0].metadata.name}: driver {drivers[0]} does not run here; {', '.join(self.services)} "
+                        f"{'do' if len(self.services) > 1 else 'does'} (--drivers)"
+                    )
+        return ""
+
+    def _refusals(
+        self, pod: PodWithClaims, wanted: Iterable[ResourceClaim], workload: WorkloadDocuments
+    ) -> dict[ClaimKey, str]:
+        """Return why a cluster does not start the pod although its claims can be prepared, by claim."""
+        if pod.pod is None:
+            return {}
+        classes = {device_class.metadata.name: device_class for device_class in workload.classes}
+        pinning = [driver for driver, service in self.services.items() if isinstance(service.plugin, Pins)]
+        specs = {ClaimKey.of(claim): claim.spec.devices for claim in pod.claims}
+        named = {name: key for name, key in pod.entries.items() if key in specs and name in claims_in_use(pod.pod)}
+        uses = {name: exclusive_use(specs[key], classes, pinning) for name, key in named.items()}
+        exclusive = {name: use for name, use in uses.items() if use is not None}
+        refusals = {
+            named[each.claim]: f"pod {pod.name}: {each.path}: {each.sentence}"
+            for each in container_conflicts(pod.pod, exclusive)
+        }
+        for name in exclusive:
+            first = self._users.setdefault(named[name], pod.name)
+            if first != pod.name:
+                refusals[named[name]] = pods_conflict(f"pod {first}", f"pod {pod.name}")
+        if pod.node:
+            unallocated = [ClaimKey.of(claim) for claim in wanted]
+            refusals |= dict.fromkeys(unallocated, passed_by(pod.name, pod.node, map(str, unallocated)))
+        return refusals
 
     def _known(self, claim: ResourceClaim) -> ResourceClaim:
         """The claim as the store has it from an earlier run or pod, if it is the same; reserved for all its pods."""

@@ -404,3 +404,51 @@ def test_a_run_with_memory_says_how_much_of_each_device_a_claim_has(tmp_path: Pa
     page = (tmp_path / "run.html").read_text()
     assert '"8Gi"' in page
     assert "memory-numa0" in (tmp_path / "run.svg").read_text()
+
+
+def _container(name: str, *claims: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": "i", "resources": {"claims": [{"name": claim} for claim in claims]}, **more}
+
+
+def _pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    claims = [{"name": "c", "resourceClaimName": "both"}]
+    made = {"resourceClaims": claims, "containers": list(containers), **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": made}
+
+
+SHARED_IN_POD = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "sharing": "pod"}
+
+
+@pytest.mark.parametrize(
+    ("config", "pods", "refused"),
+    [
+        (None, [_pod("p", _container("a", "c"), _container("b", "c"))], ["one container may use it at a time"]),
+        (SHARED_IN_POD, [_pod("p", _container("a", "c"), _container("b", "c"))], [None]),
+        (SHARED_IN_POD, [_pod(name, _container("a", "c")) for name in "pq"], [None, "only containers of one pod"]),
+        (None, [_pod("p", _container("b", "c"), initContainers=[_container("a", "c")])], [None]),
+    ],
+)
+def test_what_nri_refuses_a_second_user_of_a_claim_is_the_claims_error(
+    tmp_path: Path, config: Any, pods: list[dict[str, Any]], refused: list[str | None]
+) -> None:
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=[claim("both", "2", config), *pods])
+    assert rc == any(refused)
+    for row, sentence in zip(shown["claims"], refused, strict=True):
+        assert row["cpus"] == "0,16"
+        assert row["error"] is None if sentence is None else sentence in row["error"]
+
+
+def test_a_claim_of_a_pod_that_names_this_node_is_shown_and_has_an_error(tmp_path: Path) -> None:
+    documents = [claim("both", "2"), _pod("p", _container("a", "c"), nodeName="worker")]
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=documents)
+    assert rc == 1
+    assert shown["claims"][0]["cpus"] == "0,16"
+    assert "names its node worker itself" in shown["claims"][0]["error"]
+
+
+def test_a_class_whose_driver_does_not_run_is_named(tmp_path: Path) -> None:
+    gpu = claim("both", None)
+    gpu["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "dra.gpu"
+    rc, shown, _ = local(tmp_path, "--machine", SERVER, "--drivers", "cpu", claims=[gpu])
+    assert rc == 1
+    assert "no device of class dra.gpu: driver dra.gpu does not run here" in shown["claims"][0]["error"]

@@ -1,0 +1,132 @@
+"""Finds containers and pods that would have one claim at the same time, though its driver gives it to one alone.
+
+Drivers that pin containers (`Pins`) refuse the second container, which no scheduler and no API server does. By their
+rule the containers of one pod may share a claim whose configuration says `sharing: pod`; else one container has it at a
+time. Containers that name different requests of a claim share nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from dranode.driver.core.api.resource import DeviceClaim, DeviceClass
+from dranode.driver.core.claims.configs import applies
+from dranode.sim.allocator.explain import driver_of
+from dranode.sim.scheduler.documents import SchedulingContainer, SchedulingPod
+
+_POD: Final = "pod"
+_ALWAYS: Final = "Always"
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusiveUse:
+    """What of a claim only one pod has, or only one container.
+
+    Attributes:
+        requests: the names of these requests.
+        shared_in_pod: whether all containers of one pod may have it at the same time.
+    """
+
+    requests: frozenset[str]
+    shared_in_pod: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerConflict:
+    """Two containers of a pod that run at the same time and name one claim.
+
+    Attributes:
+        path: where the second one names it.
+        claim: the pod's name for the claim.
+        sentence: the same for people.
+    """
+
+    path: str
+    claim: str
+    sentence: str
+
+
+def exclusive_use(
+    devices: DeviceClaim, classes: Mapping[str, DeviceClass], drivers: Collection[str]
+) -> ExclusiveUse | None:
+    """Return what of a claim is not for everybody; None if nothing is. `drivers` are those that pin containers."""
+    policies: dict[str, set[str]] = {}
+    for request in devices.requests:
+        options = (request.exactly,) if request.exactly is not None else request.first_available
+        for option in options:
+            device_class = classes.get(option.device_class_name)
+            driver = driver_of(device_class) if device_class is not None else None
+            if device_class is None or driver not in drivers or getattr(option, "admin_access", None):
+                continue
+            configs = [config.opaque for config in device_class.spec.config]
+            configs += [config.opaque for config in devices.config if applies(config.requests, request.name)]
+            said = [
+                config.parameters["sharing"]
+                for config in configs
+                if config is not None
+                and config.driver == driver
+                and isinstance(config.parameters, Mapping)
+                and config.parameters.get("sharing")
+            ]
+            policies.setdefault(request.name, set()).add(str(said[-1]) if said else "")
+    if not policies:
+        return None
+    return ExclusiveUse(frozenset(policies), all(policy == {_POD} for policy in policies.values()))
+
+
+def container_conflicts(pod: SchedulingPod, uses: Mapping[str, ExclusiveUse]) -> Iterator[ContainerConflict]:
+    """Yield, for each claim, two containers that may not have it together; `uses` are by the pod's names for claims."""
+    for name, use in uses.items():
+        if use.shared_in_pod:
+            continue
+        for (_, first), (path, second) in _together(pod):
+            mine, theirs = (_requests(each, name, use) for each in (first, second))
+            if mine & theirs:
+                index = next(number for number, entry in enumerate(second.resources.claims) if entry.name == name)
+                yield ContainerConflict(
+                    f"{path}.resources.claims[{index}]",
+                    name,
+                    f"container {first.name} has the claim too, and one container may use it at a time unless its "
+                    'configuration says "sharing: pod"',
+                )
+                break
+
+
+def _requests(container: SchedulingContainer, claim: str, use: ExclusiveUse) -> frozenset[str]:
+    """Return which of the requests a container has; without a request it has all."""
+    named = [entry.request for entry in container.resources.claims if entry.name == claim]
+    return use.requests if "" in named else use.requests & set(named)
+
+
+_Place = tuple[str, SchedulingContainer]
+
+
+def _together(pod: SchedulingPod) -> Iterator[tuple[_Place, _Place]]:
+    """Yield pairs of containers that run at the same time; an init container only runs beside sidecars before it."""
+    sidecars: list[_Place] = []
+    for index, container in enumerate(pod.spec.init_containers):
+        place = (f"spec.initContainers[{index}]", container)
+        yield from ((sidecar, place) for sidecar in sidecars)
+        if container.restart_policy == _ALWAYS:
+            sidecars.append(place)
+    containers = [(f"spec.containers[{index}]", one) for index, one in enumerate(pod.spec.containers)]
+    for sidecar in sidecars:
+        yield from ((sidecar, place) for place in containers)
+    yield from combinations(containers, 2)
+
+
+def claims_in_use(pod: SchedulingPod) -> frozenset[str]:
+    """Return the pod's names for the claims that its containers have."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return frozenset(entry.name for container in containers for entry in container.resources.claims)
+
+
+def pods_conflict(first: str, second: str) -> str:
+    """Return why the second pod's containers do not start while the first pod has a claim that both name."""
+    return (
+        f"{first} and {second} both have the claim, and only containers of one pod may share it; "
+        "give each pod a claim of its own (a ResourceClaimTemplate)"
+    )
