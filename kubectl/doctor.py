@@ -196,8 +196,8 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
         whole, count = _whole_look(facts.options.node, folder), number_of(len(facts.unseen), "thing")
         image = ", with the driver's image" if "IMAGE" in whole else ""
         screen.print(
-            f"This is a partial look at node {facts.options.node}: {count} could not be seen and is not judged"
-            + (f". A whole one{image}: {whole}" if whole else ""),
+            f"This is a partial look at node {facts.options.node}: {count} could not be seen, and nothing of that is "
+            "judged" + (f". A whole one{image}: {whole}" if whole else ""),
             style="bold",
         )
         screen.print()

@@ -89,6 +89,7 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
     from rich.progress_bar import ProgressBar
     from rich.spinner import Spinner
     from rich.table import Table
+    from rich.text import Text
 
     spinner = Spinner("dots", "starting", style="status.spinner")
     # The first frame is drawn here. Drawn by the thread that turns the spinner, as `Console.status` does, it may come
@@ -99,7 +100,8 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
         counted.add_row(spinner, bar)
 
         def show(text: str, done: int = 0, total: int = 0) -> None:
-            spinner.update(text=text)
+            # As a Text, for a name in square brackets is no markup.
+            spinner.update(text=Text(text))
             bar.update(done, total)
             live.update(counted if total else spinner)
 
