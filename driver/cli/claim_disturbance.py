@@ -18,7 +18,7 @@ from dranode.driver.machine.attributes import names
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger_rows import Contents, decoded_notes
+from dranode.driver.node.ledger import Contents, decoded_notes
 from dranode.driver.plugins import load_installed
 
 # A table names so many interrupts of a claim.

@@ -15,14 +15,13 @@ from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import emit, fail, output_option, picture_options, write_pictures
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.expected_cpus import cpus_of_requests
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.record import Record, doubts
 from dranode.driver.core.claims.uses import UsedClaim, used_claims, with_users
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger import Contents, Damaged
 from dranode.driver.node.ledger_reading import had_ledger, read_ledger
-from dranode.driver.node.ledger_rows import Contents, Damaged
 
 if TYPE_CHECKING:
     from dranode.driver.core.diagnosis.placement import ClaimPlacement

@@ -17,7 +17,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.machine.presence import is_folder
 from dranode.driver.machine.root import Root, boot_id
-from dranode.driver.node.ledger_rows import Contents, decoded_notes
+from dranode.driver.node.ledger import Contents, decoded_notes
 from dranode.driver.node.specs import Specs
 from dranode.driver.process.locks import FileLock
 

@@ -11,11 +11,10 @@ from typing import Final
 import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, LedgerError
-from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.hardware_report import HardwareReadings
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.record import Record, doubts
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import had_ledger, read_ledger

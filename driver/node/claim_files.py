@@ -19,7 +19,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.metadata_files import Described, DeviceMetadata, MetadataError
-from dranode.driver.node.record_book import RecordBook
+from dranode.driver.node.record_store import RecordBook
 from dranode.driver.node.specs import Specs, Stamp
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.on_record import Unread
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
 from dranode.driver.node.discovery import Discovery

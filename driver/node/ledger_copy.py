@@ -22,10 +22,8 @@ import msgspec
 from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.documents import decode_json, encode_json
 from dranode.driver.core.api.errors import DocumentError, LedgerError
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.salvage import Copied
-from dranode.driver.node.ledger_file import CorruptLedgerError
-from dranode.driver.node.ledger_rows import Contents, matches
+from dranode.driver.core.claims.record import Copied, Record
+from dranode.driver.node.ledger import Contents, CorruptLedgerError, matches
 
 _T = TypeVar("_T")
 

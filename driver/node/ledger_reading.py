@@ -10,20 +10,25 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.claims.salvage import Copied
+from dranode.driver.core.claims.record import Copied
 from dranode.driver.machine.presence import is_there
-from dranode.driver.node.ledger import DOUBTFUL
-from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind
-from dranode.driver.node.ledger_file import BUSY_SECONDS, copy_path, damage_of, errors_in, journal_of, refuse_damage
-from dranode.driver.node.ledger_rows import (
+from dranode.driver.node.ledger import (
+    BUSY_SECONDS,
+    DOUBTFUL,
     Contents,
     contents_of,
+    copy_path,
+    damage_of,
+    errors_in,
     index_damage,
+    journal_of,
     read_meta,
     read_rows,
+    refuse_damage,
     schema_damage,
     text,
 )
+from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind
 
 
 def had_ledger(path: Path) -> bool:

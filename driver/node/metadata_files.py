@@ -11,13 +11,15 @@ is not is made in its place, which costs half as much.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from dranode.cdi.directory import make_file, remove_spec, write_file
+from dranode.cdi.directory import TEMPORARY, make_file, read_spec, remove_spec, spec_files, write_file
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import Mount, Spec
 from dranode.driver.core.api.errors import DranodeError
@@ -32,7 +34,39 @@ from dranode.driver.core.claims.metadata import (
 )
 from dranode.driver.core.claims.record import Record, uid_problem
 from dranode.driver.machine.presence import is_file, is_there
-from dranode.driver.node.older_metadata import remove_unmounted
+
+# Device metadata as earlier versions laid it out, and as dra-driver-cpu does, in folders of claims.  The file of a
+# request is `<namespace>_<claim>/<request>/metadata.json`. It goes when no CDI spec mounts it any more: the specs
+# that do are those that kubelet was told of, and go when their claims are unprepared.
+
+_FILE: Final = "metadata.json"
+
+
+def remove_unmounted(folder: Path, cdi: Path, prefix: str) -> None:
+    """Remove the files below a folder that no spec mounts, and the folders that are empty then, the folder itself too.
+
+    Args:
+        folder: the folder.
+        cdi: the CDI directory.
+        prefix: how the names of the specs begin that may mount a file.
+
+    Raises:
+        CDIError: a spec is not one, so that it is not known what it mounts; nothing has been removed.
+        OSError: a spec cannot be read, or a file not be removed.
+    """
+    mounted = {
+        mount.host_path
+        for path in spec_files(cdi, prefix)
+        for device in read_spec(path).devices
+        for mount in device.container_edits.mounts
+    }
+    for file in (*folder.glob(f"*/*/{_FILE}"), *folder.glob(f"*/*/{TEMPORARY[0]}*{TEMPORARY[1]}")):
+        if str(file) not in mounted:
+            file.unlink(missing_ok=True)
+    for empty in (*folder.glob("*/*/"), *folder.glob("*/"), folder):
+        # Not empty: a file is mounted, or another program has put something there.
+        with contextlib.suppress(OSError):
+            empty.rmdir()
 
 
 class MetadataError(DranodeError):

@@ -13,10 +13,22 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final, assert_never
 
-from dranode.driver.core.api.errors import DranodeError, UnreadError
+import msgspec
+
+from dranode.driver.core.api.errors import ClaimConflictError, DranodeError, UnreadError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Answer, ClaimOutcome, Prepared, Refused
+from dranode.driver.core.claims.admission import twins
+from dranode.driver.core.claims.answers import (
+    Answer,
+    Changed,
+    ClaimOutcome,
+    Conflict,
+    Prepared,
+    Refused,
+    refused_by_error,
+)
 from dranode.driver.core.claims.calls import Awaited, Departing, always
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.effects import WriteFiles
@@ -25,25 +37,199 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes, was_tuned
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import Circumstances, prepared, unprepared
+from dranode.driver.core.claims.prepare import Circumstances, decide_claim, prepared, unprepared
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.tuning import tuning_claims
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
-from dranode.driver.node.attempts import answer_all
 from dranode.driver.node.claim_files import ClaimFiles
-from dranode.driver.node.decided_call import decide_call
 from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.held_view import HeldView, Watcher
-from dranode.driver.node.interpreter import Interpreter
-from dranode.driver.node.ledger_notes import LedgerNotes
+from dranode.driver.node.interpreter import Interpreter, UnfinishedClaims
 from dranode.driver.node.metadata_files import DeviceMetadata
-from dranode.driver.node.patience import MAX_WAITING, Patience
-from dranode.driver.node.record_store import RecordStore
+from dranode.driver.node.record_store import LedgerNotes, RecordStore
 from dranode.driver.node.specs import Specs
-from dranode.driver.node.unfinished import UnfinishedClaims
 
 log = logging.getLogger(__name__)
+
+
+# A Prepare is attempted again for claims that wait for others, or that had to be undone first.
+
+PendingClaims = Mapping[ClaimRef, ResourceClaim]
+
+
+def answer_all(
+    claims: Mapping[ClaimRef, ResourceClaim | DranodeError],
+    attempt: Callable[[PendingClaims], Mapping[str, ClaimOutcome]],
+    undo: Callable[[ClaimRef], Refused | None],
+    wait: Callable[[frozenset[str]], bool],
+) -> dict[str, Answer]:
+    """Return the answers to a Prepare, by UID.
+
+    Args:
+        claims: those of the call; an error for each that the API server does not have.
+        attempt: makes one attempt at some of them; outcomes by UID.
+        undo: undoes a claim that is prepared for another allocation; why not, or None if it is undone.
+        wait: waits until a claim was undone, for claims that those with these UIDs are in the way of; False if the time
+            for that is over.
+    """
+    answers: dict[str, Answer] = {
+        ref.uid: Refused(str(claim)) for ref, claim in claims.items() if isinstance(claim, DranodeError)
+    }
+    answers |= twins(claims)
+    pending = {
+        ref: claim for ref, claim in claims.items() if isinstance(claim, ResourceClaim) and ref.uid not in answers
+    }
+    while pending:
+        try:
+            outcomes = attempt(pending)
+        except DranodeError as error:
+            return answers | dict.fromkeys((ref.uid for ref in pending), Refused(str(error)))
+        settled = {ref: _settled(outcomes[ref.uid], undo) for ref in pending}
+        answers |= {ref.uid: answer for ref, answer in settled.items() if answer is not None}
+        conflicts = {ref: answer for ref, answer in settled.items() if isinstance(answer, Conflict)}
+        again = {ref for ref, answer in settled.items() if answer is None}
+        if conflicts and wait(frozenset().union(*(conflict.holders for conflict in conflicts.values()))):
+            again |= conflicts.keys()
+        pending = {ref: claim for ref, claim in pending.items() if ref in again}
+    return answers
+
+
+def _settled(outcome: ClaimOutcome, undo: Callable[[ClaimRef], Refused | None]) -> Answer | None:
+    """The answer that an attempt came to; None if nothing is in the way of another attempt any more."""
+    match outcome:
+        case Changed(claim):
+            return undo(claim)
+        case Prepared() | Refused() | Conflict():
+            return outcome
+        case _:
+            assert_never(outcome)
+
+
+# The claims of one call, decided one after the other: each sees what those before it were given.
+
+
+class DecidedCall(msgspec.Struct):
+    """The decision on the claims of one call.
+
+    Attributes:
+        outcomes: of the claims for which nothing is to be done, by UID.
+        records: of the others, by UID.
+    """
+
+    outcomes: dict[str, ClaimOutcome] = msgspec.field(default_factory=dict)
+    records: dict[str, Record] = msgspec.field(default_factory=dict)
+
+
+def decide_call(
+    asked: Mapping[ClaimRef, ResourceClaim], before: Mapping[str, Record], store: RecordStore, given: Circumstances
+) -> DecidedCall:
+    """Decide the claims of a call inside a transaction, and reserve what they are given; nothing is committed.
+
+    Args:
+        asked: the claims.
+        before: what is known of them, by UID.
+        store: the records.
+        given: what the decisions depend on besides.
+    """
+    call = DecidedCall()
+    for ref, claim in asked.items():
+        decided = _decided(ref, claim, before.get(ref.uid), store, given)
+        if not isinstance(decided, Record):
+            call.outcomes[ref.uid] = decided
+        elif decided.grants:
+            call.records[ref.uid] = decided
+            store.reserve(decided)
+        else:
+            # A claim of which nothing is this driver's holds nothing and leaves no record.
+            call.outcomes[ref.uid] = Prepared()
+    return call
+
+
+def _decided(
+    ref: ClaimRef, claim: ResourceClaim, record: Record | None, store: RecordStore, given: Circumstances
+) -> Record | Refused | Conflict | Changed:
+    """The decision on a claim as a value, whatever it meets."""
+    driver = given.plugin.driver
+    try:
+        store.refuse_damaged(ref)
+        return decide_claim(ref, claim, record, given)
+    except ClaimConflictError as error:
+        return Conflict(str(error), error.holders)
+    except DranodeError as error:
+        return Refused(str(error))
+    except Exception as error:
+        log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, driver)
+        return refused_by_error(ref, driver, error)
+
+
+# Limits how long a Prepare waits for the Unprepare of a claim that is in its way.
+#
+# A refusal that a few seconds of waiting spare is dear: kubelet asks again only at its next resync, after 60 to 90 s.
+# That is its syncFrequency of a minute and up to half of it more (`completeWork` in pkg/kubelet/pod_workers.go, 1.37),
+# since SyncPod in kuberuntime_manager.go ends without an error when a claim cannot be prepared.
+
+# In seconds: how long where nobody can say whether an Unprepare is on its way, how long where one is, and how often it
+# looks meanwhile, for another instance may be the one that unprepares. Kubelet ends a call after 45 s, of which the
+# claims may take 25 to fetch.
+CONFLICT_WAIT: Final = 2.0
+DEPARTURE_WAIT: Final = 15.0
+_CONFLICT_LOOK: Final = 0.1
+# How many calls wait at a time: fewer than the server has threads for calls, for the Unprepare that they wait for needs
+# one too.
+MAX_WAITING: Final = 3
+
+
+class Patience:
+    """One call's. Once it has begun to wait it keeps one of the places for that, until it is closed."""
+
+    def __init__(self, places: threading.Semaphore, clock: Callable[[], float]) -> None:
+        """Begin the call. `clock` gives seconds that never go back."""
+        self._places = places
+        self._clock = clock
+        self._began = clock()
+        self._seconds = 0.0
+        self._holders: frozenset[str] | None = None
+        self._placed: bool | None = None
+
+    def wait(
+        self,
+        freed: threading.Condition,
+        holders: frozenset[str],
+        departing: Callable[[frozenset[str]], bool | None],
+    ) -> bool:
+        """Wait until something was freed, or for a moment; False at once if there is no time or no place for it.
+
+        Args:
+            freed: notified when something was freed.
+            holders: the UIDs of the claims that are in the way.
+            departing: whether kubelet is about to unprepare one of them; None if nobody can say.
+        """
+        if self._placed is None:
+            self._placed = self._places.acquire(blocking=False)
+        if not self._placed:
+            return False
+        asked = holders != self._holders
+        if asked:
+            self._holders = holders
+            leaving = departing(holders)
+            if leaving is False:
+                return False
+            self._seconds = DEPARTURE_WAIT if leaving else CONFLICT_WAIT
+        left = self._began + self._seconds - self._clock()
+        # The answer took its time too, in which something may have been freed.
+        if left <= 0 and not asked:
+            return False
+        with freed:
+            freed.wait(min(max(left, 0.0), _CONFLICT_LOOK))
+        return True
+
+    def close(self) -> None:
+        """Leave the place to another call."""
+        if self._placed:
+            self._places.release()
+            self._placed = False
+
 
 InUse = Callable[[ClaimRef], bool | None]
 OnGranted = Callable[[Record], None]

@@ -20,7 +20,7 @@ import msgspec
 from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Notify, notify_none
-from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.claim_names import claim_key
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.joined import JoinedSnapshots

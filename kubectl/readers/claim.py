@@ -25,8 +25,8 @@ from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.processes import online_for_pods, pods_seen
 from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger import Contents
 from dranode.driver.node.ledger_reading import read_ledger
-from dranode.driver.node.ledger_rows import Contents
 from dranode.driver.node.specs import Specs
 from dranode.kubectl.readers.claim_memory import claim_memory
 from dranode.kubectl.readers.dry_prepare import DryAnswer, dry_prepare

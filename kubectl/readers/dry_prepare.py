@@ -11,14 +11,13 @@ from dranode.driver.core.api.errors import ClaimError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import results_of
 from dranode.driver.core.claims.answers import refused_by_error
-from dranode.driver.core.claims.doubt import LOST_RECORD, missing_claims, unknown_claim
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.prepare import Circumstances, decide_claim
-from dranode.driver.core.claims.record import Record, holdings
-from dranode.driver.node.ledger_rows import Contents
-from dranode.driver.node.spec_records import SpecRecords
+from dranode.driver.core.claims.record import LOST_RECORD, Record, holdings, missing_claims, unknown_claim
+from dranode.driver.node.ledger import Contents
+from dranode.driver.node.ledger_recovery import SpecRecords
 from dranode.driver.node.specs import Specs
 
 

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, LedgerError
-from dranode.driver.core.claims.doubt import doubts
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import doubts
 from dranode.driver.core.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
 from dranode.driver.kubelet.registered import who_serves
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH

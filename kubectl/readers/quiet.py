@@ -15,7 +15,7 @@ from dranode.driver.core.diagnosis.container_cgroups import is_pod_folder
 from dranode.driver.core.diagnosis.placement import InjectedVariables
 from dranode.driver.machine.processes import NO_KERNEL, ThreadSeen, pods_seen, shows_kernel, threads_seen_on
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger_rows import Contents, decoded_notes
+from dranode.driver.node.ledger import Contents, decoded_notes
 
 
 def read_unrestorable(plugin: Plugin, contents: Contents) -> str:

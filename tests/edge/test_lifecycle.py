@@ -112,7 +112,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # Nobody gives CPUs back here, so a refusal need not wait for it.
-    monkeypatch.setattr("dranode.driver.node.patience.CONFLICT_WAIT", 0.0)
+    monkeypatch.setattr("dranode.driver.node.node.CONFLICT_WAIT", 0.0)
     # pytest's own folders can be too long for a socket's path.
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         (Path(name) / "plugins_registry").mkdir()

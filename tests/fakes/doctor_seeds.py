@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dranode.driver.core.claims.salvage import LOST
+from dranode.driver.core.claims.record import LOST
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
 from dranode.driver.kube.errors import ApiError, error_of
 from dranode.driver.node.ledger import Ledger

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.claims import plugin
-from dranode.driver.node import patience
+from dranode.driver.node import node
 
 CLOCK: Final = struct.Struct("d")
 _wall = time.time
@@ -26,7 +26,7 @@ def set_up() -> None:
     """Have the process look at its node's clock, and wait briefly; call it before another module takes the first."""
     time.time = lambda: _wall() + CLOCK.unpack_from(_ahead)[0]
     plugin.RESCAN_SECONDS = 0.5  # type: ignore[misc]
-    patience.CONFLICT_WAIT = 0.1  # type: ignore[misc]
+    node.CONFLICT_WAIT = 0.1  # type: ignore[misc]
 
 
 def follow(clock: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.node.ledger_file import CorruptLedgerError
+from dranode.driver.node.ledger import CorruptLedgerError
 from dranode.driver.node.ledger_reading import read_ledger
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.book import RESERVED, BookedClaim, Stage

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.container_index import Containers
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.corrections import changes, settle

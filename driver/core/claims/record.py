@@ -279,3 +279,152 @@ def _sources(sources: Sources, grant: Grant) -> frozenset[str] | None:
         return sources(grant.device, grant.state)
     except Exception:  # noqa: BLE001 - a state that another version wrote: what it is made of is not known
         return None
+
+
+# Says why a driver prepares no new claims although its ledger can be read: the devices of some claims are not known.
+#
+# Whatever was handed out might be held by one of them, so every new claim waits until they are unprepared, their CDI
+# specs can be read again, or an administrator says that they are gone (`dranode forget-lost`).
+
+LOST_RECORD: Final = "its record is lost and no CDI spec says what it holds"
+
+
+def missing_claims(doubt: str, driver: str) -> str:
+    """The sentence on a ledger that may lack claims; `doubt` says why it may."""
+    return (
+        f"nothing new is handed out on this node: {doubt}; delete the pods whose claims `dranode claims` does not "
+        f"list, or drain the node, then run `{_command(driver)}`"
+    )
+
+
+def unknown_claim(uid: str, reason: str, driver: str) -> str:
+    """The sentence on one claim that may hold anything."""
+    return (
+        f"nothing new is handed out while the claim with UID {uid} may hold anything: {reason}; "
+        "delete the pods that use that claim, so that it is unprepared, or, if there is no such claim, run "
+        f"`{_command(driver)}`"
+    )
+
+
+def doubts(doubt: str, records: Iterable[Record], driver: str) -> tuple[str, ...]:
+    """Return what a ledger itself says, a sentence each: claims may be missing, or nothing is known of some records."""
+    lost = (unknown_claim(record.uid, LOST_RECORD, driver) for record in records if record.lost)
+    return (*((missing_claims(doubt, driver),) if doubt else ()), *lost)
+
+
+def _command(driver: str) -> str:
+    return f"dranode forget-lost --driver {driver}"
+
+
+# Says what is known while ledger or hardware cannot be read.
+#
+# A ledger that was not read is no empty one, and hardware that was not read has not lost its devices: code that decides
+# by them has to face that there may be more, or something else.
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """The ledger cannot be read, so that more may be on record than is known; or the hardware cannot.
+
+    Attributes:
+        reason: why not, and what to do, in one sentence.
+        records: what is known of claims all the same: the records as they are or, without the ledger, of the last time
+            that it could be read, and what the CDI specs on the node say.
+        blind: something is held, or may be, of which none of these says what.
+    """
+
+    reason: str
+    records: tuple[Record, ...] = ()
+    blind: bool = False
+
+
+# Decides which claims are on record again after the ledger was lost, and whether these may be all.
+#
+#     what is left                                             is on record again           new claims
+#     a copy that is whole and up to date                      what it says                 as ever
+#     CDI specs of ours (they lie in memory: since the boot)   they, the copy and the rows  as ever
+#     the same, and rows that cannot be read                   they and the copy            none, until somebody says so
+#     neither                                                  the copy and the rows        none, until somebody says so
+#
+# The copy is not flushed with each commit, so after a power cut it is up to date only if it was closed. A copy or
+# a row may tell of a claim that has ended: Unprepare puts right what is held too long, nothing what is held too little.
+
+NOTES_LOST = "the ledger was lost, and its copy with it or in part"
+LOST = "the ledger was lost, and nothing tells of all claims that were on record"
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """The records of a copy of the ledger.
+
+    Attributes:
+        commits: the number of the last commit that it has.
+        records: the claims on record after that one.
+        doubt: why claims may be missing, as the ledger has it; empty if none is.
+        boot: the boot under which it was begun.
+        whole: whether every line of it is as it was written.
+        closed: whether it was flushed after the last commit.
+        notes: the driver's notes, as JSON; empty if it has none.
+        notes_lost: why the notes may lack what the driver has noted; empty if they do not.
+    """
+
+    commits: int = 0
+    records: Mapping[str, Record] = msgspec.field(default_factory=dict)
+    doubt: str = ""
+    boot: str = ""
+    whole: bool = True
+    closed: bool = False
+    notes: str = ""
+    notes_lost: str = ""
+
+    def complete(self, boot: str) -> bool:
+        """Return whether nothing that was on record is missing in it, under this boot; an unknown one may be any."""
+        return self.whole and (self.closed or (bool(boot) and self.boot == boot))
+
+
+def salvaged(
+    copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[Record], boot: str, unread: str = ""
+) -> Copied:
+    """Return what is to be on record again.
+
+    Args:
+        copied: the copy, if there is one.
+        specs: what the CDI specs on the node say, by UID.
+        rows: what was found in the damaged file.
+        boot: the boot now.
+        unread: why that file may have other rows; empty if it was read.
+    """
+    copy = copied or Copied(whole=False)
+    records = dict(copy.records)
+    doubt, notes_lost = copy.doubt, copy.notes_lost
+    if not copy.complete(boot):
+        notes_lost = notes_lost or NOTES_LOST
+        for row in rows:
+            before = records.get(row.uid)
+            records[row.uid] = row if before is None else _both(before, row)
+        # Specs are written again one after another after a boot: of the others only rows would tell.
+        doubt = doubt or (f"{LOST}: {unread}" if unread else "" if specs else LOST)
+        specs = {uid: found for uid, found in specs.items() if not _covers(records.get(uid), found)}
+        records |= {uid: found for uid, found in specs.items() if not found.lost}
+    records |= {uid: found for uid, found in specs.items() if uid not in records}
+    return Copied(copy.commits + 1, records, doubt, boot, notes=copy.notes, notes_lost=notes_lost)
+
+
+def prepared_under(copied: Copied | None, specs: Mapping[str, Record], boot: str) -> str:
+    """Return the boot id under which the claims were prepared: `boot` unless they have to be prepared again.
+
+    The copy says under which boot it was begun. If that is this one, it may have been begun by a process that opened a
+    ledger of an earlier boot and died before that was noted there. CDI specs lie in memory: they are written later.
+    """
+    if copied is not None and copied.boot and copied.boot != boot:
+        return copied.boot
+    return boot if specs else ""
+
+
+def _both(first: Record, second: Record) -> Record:
+    return msgspec.structs.replace(first, held=first.held | second.held)
+
+
+def _covers(record: Record | None, spec: Record) -> bool:
+    """Return whether a record says of its claim what the spec says, and more."""
+    if record is None or record.held != spec.held:
+        return False
+    return not spec.grants or record.devices == spec.devices

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
-from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.claim_names import claim_key
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.claims.expected_cpus import parts_of_container
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.claim_names import ClaimNames, claim_key
 from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits, limit_sums
 

@@ -19,8 +19,8 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.local.store import Store
 from dranode.driver.machine.archive import read_archive
 from dranode.driver.machine.yaml_files import load_documents, read_yaml
+from dranode.driver.node.ledger import damage_of
 from dranode.driver.node.ledger_copy import LedgerCopy
-from dranode.driver.node.ledger_file import damage_of
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.effects import Commit
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger import decoded_notes
 from dranode.driver.node.ledger_reading import read_ledger
-from dranode.driver.node.ledger_rows import decoded_notes
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import lose_copy, reference
 from tests.fakes.node import prepare, specs, unprepare

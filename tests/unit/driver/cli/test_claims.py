@@ -19,8 +19,7 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.claims import command
 from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.salvage import LOST
+from dranode.driver.core.claims.record import LOST, Record
 from dranode.driver.core.diagnosis.container_cgroups import container_cgroup
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.scratch import ScratchMachine

@@ -17,10 +17,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.record import Record
-from dranode.driver.node.ledger import Ledger
-from dranode.driver.node.ledger_file import CorruptLedgerError, move_aside
+from dranode.driver.node.ledger import TABLES, CorruptLedgerError, Ledger, move_aside
 from dranode.driver.node.ledger_reading import read_ledger
-from dranode.driver.node.ledger_rows import TABLES
 
 A = Record(
     uid="uid-a", namespace="default", name="a", cpus=CPUSet.parse("0-1"), held=CPUSet.parse("0-1,8-9"), fingerprint="f"

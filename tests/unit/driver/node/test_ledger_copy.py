@@ -11,8 +11,7 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.salvage import Copied
+from dranode.driver.core.claims.record import Copied, Record
 from dranode.driver.node.ledger_copy import LedgerCopy
 
 CPUS = CPUSet((0, 1))

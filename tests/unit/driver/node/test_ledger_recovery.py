@@ -20,13 +20,11 @@ from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.effects import Commit
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.salvage import LOST, Copied, salvaged
+from dranode.driver.core.claims.record import LOST, Copied, Record, salvaged
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node import ledger_recovery
-from dranode.driver.node.ledger import DOUBTFUL, Ledger
+from dranode.driver.node.ledger import DOUBTFUL, CorruptLedgerError, Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
-from dranode.driver.node.ledger_file import CorruptLedgerError
 from dranode.driver.node.ledger_reading import had_ledger, read_ledger
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.node import NodeClaims

@@ -11,8 +11,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.grant import Grant
 from dranode.driver.core.claims.held import Held
 from dranode.driver.core.claims.record import Record
-from dranode.driver.node.ledger_rows import Damaged
-from dranode.driver.node.record_book import Entry, RecordBook
+from dranode.driver.node.ledger import Damaged
+from dranode.driver.node.record_store import Entry, RecordBook
 
 CPUS = CPUSet((2, 3))
 WHOLE = Record(

@@ -14,8 +14,7 @@ from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import ClaimGrant
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.record import Record
-from dranode.driver.node.ledger import Ledger
-from dranode.driver.node.ledger_rows import Contents
+from dranode.driver.node.ledger import Contents, Ledger
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Lamps, allocated_claim, damage_rows, reference
 

@@ -12,7 +12,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Occurrence, Unpinned
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.joined import JoinedSnapshots

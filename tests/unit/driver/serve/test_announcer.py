@@ -12,8 +12,7 @@ from dranode.driver.core.api.errors import MachineError, UnreadError
 from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.salvage import LOST
+from dranode.driver.core.claims.record import LOST, Record
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.node import NodeClaims

@@ -20,7 +20,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.node.record_book import Entry
+from dranode.driver.node.record_store import Entry
 from dranode.driver.serve import spec_watch as spec_watch_module
 from dranode.driver.serve.spec_watch import SpecWatch
 from tests.fakes.drivers import Lamps, allocated_claim

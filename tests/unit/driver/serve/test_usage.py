@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.claims.usage import ClaimsUsage, Figure
 from dranode.driver.core.pinning.hugepages import HugepageLimits
 from dranode.driver.core.pinning.joined import JoinedSnapshots

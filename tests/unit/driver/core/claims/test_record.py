@@ -22,7 +22,7 @@ from dranode.driver.core.claims.record import (
     record_of,
     recovered,
 )
-from dranode.driver.node.ledger_rows import encoded, matches
+from dranode.driver.node.ledger import encoded, matches
 
 NODE = DeviceNode(path="/dev/lamp0", type="c", major=1, minor=2)
 GIVEN = Record(

@@ -13,7 +13,7 @@ from dranode.driver.core.api.errors import UnreadError
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Occurrence
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot

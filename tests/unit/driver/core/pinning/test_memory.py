@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.on_record import Unread
+from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.corrections import Drift, changes, drift, drifted, settle
