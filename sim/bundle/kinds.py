@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Final
 
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import Device
+from dranode.driver.core.api.resource import CapacityRequestPolicy, Device
 from dranode.sim.allocator.constraints import attribute_value
 from dranode.sim.allocator.pools import Candidate
 
@@ -49,30 +50,40 @@ class DeviceAmount:
 
     Attributes:
         value: 1 for a whole device, else the capacity.
-        step: what every amount is a multiple of.
-        least: the smallest amount.
+        policy: which amounts of the capacity may be asked for; None for all whole ones.
     """
 
     value: Fraction
-    step: Fraction = Fraction(1)
-    least: Fraction = Fraction(0)
+    policy: CapacityRequestPolicy | None = None
 
     def rounded(self, limit: Fraction) -> Fraction:
         """Return the largest amount up to `limit` that may be asked for; 0 if there is none."""
-        amount = min(limit, self.value) // self.step * self.step
-        return amount if amount >= self.least else Fraction(0)
+        most = Fraction(int(min(limit, self.value)))
+        policy = self.policy
+        if policy is not None and policy.valid_range is not None:
+            bounds = policy.valid_range
+            least = Fraction(bounds.min.value)
+            if bounds.max is not None:
+                most = min(most, Fraction(bounds.max.value))
+            step = Fraction(bounds.step.value) if bounds.step is not None else Fraction(1)
+            return least + (most - least) // step * step if most >= least else Fraction(0)
+        if policy is not None and policy.valid_values:
+            return max(
+                (value for each in policy.valid_values if (value := Fraction(each.value)) <= most), default=Fraction(0)
+            )
+        return most
 
 
 class Kinds:
     """The kinds of a fleet's devices, in order."""
 
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
-        """Find the kinds; a value that all kinds of a driver have is not in their names."""
+    def __init__(self, candidates: Iterable[Candidate], names: Mapping[DeviceKind, str] = MappingProxyType({})) -> None:
+        """Find the kinds; a value that all kinds of a driver have is not in their names. Some have `names` already."""
         # Devices of one content are of one kind.
         contents = {candidate.content.number: candidate for candidate in candidates}
         found = {number: _kind(candidate) for number, candidate in contents.items()}
         distinct = sorted(set(found.values()))
-        names = {kind: _name(kind, distinct) for kind in distinct}
+        names = {kind: names.get(kind) or _name(kind, distinct) for kind in distinct}
         self._by_content = {number: replace(kind, name=names[kind]) for number, kind in found.items()}
 
     def __iter__(self) -> Iterator[DeviceKind]:
@@ -88,13 +99,7 @@ def amount_of(device: Device, kind: DeviceKind) -> DeviceAmount:
     if not kind.capacity:
         return DeviceAmount(Fraction(1))
     (capacity,) = device.capacity.values()
-    policy = capacity.request_policy.valid_range if capacity.request_policy is not None else None
-    step = policy.step if policy is not None else None
-    return DeviceAmount(
-        Fraction(capacity.value.value),
-        Fraction(step.value) if step is not None else Fraction(1),
-        Fraction(policy.min.value) if policy is not None else Fraction(0),
-    )
+    return DeviceAmount(Fraction(capacity.value.value), capacity.request_policy)
 
 
 def quantity(amount: Fraction) -> Quantity:

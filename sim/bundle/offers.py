@@ -18,10 +18,18 @@ from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle, BundledDevic
 from dranode.sim.bundle.kinds import DeviceKind, Kinds
 from dranode.sim.bundle.manifests import class_of
 from dranode.sim.bundle.proof import Grounds, Proof, prove
-from dranode.sim.bundle.shapes import Shape, half_socket_notes, half_socket_shapes, numa_shapes, share_shapes
+from dranode.sim.bundle.shapes import (
+    Shape,
+    half_socket_notes,
+    half_socket_shapes,
+    left_out_notes,
+    numa_shapes,
+    share_shapes,
+)
 from dranode.sim.bundle.unplaced import unplaced_notes
 from dranode.sim.cluster.pods import ClusterDocuments
 from dranode.sim.cluster.views import NodeViews, View
+from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +68,20 @@ def offers_for(cluster: ClusterDocuments, features: Features, single: frozenset[
         single: the nodes of which it was seen that they have one NUMA node only; slices do not say it.
     """
     views = _views(_allocator(cluster, cluster.classes, features), cluster.nodes)
-    kinds = Kinds(candidate for view in views for candidate in view.candidates)
+    candidates = [candidate for view in views for candidate in view.candidates]
+    kinds = Kinds(candidates)
+    there = {each.metadata.name for each in cluster.classes}
+    defaults = {name: default_class(name) for name in DEFAULT_CLASSES if name not in there}
     classes = _existing_classes(kinds, views, cluster.classes, features)
-    missing = tuple(class_of(kind, kinds) for kind in kinds if kind not in classes)
+    by_default = _existing_classes(kinds, views, defaults.values(), features)
+    # A class of deploy/ is called so in tables too, whether the cluster has it or not.
+    kinds = Kinds(candidates, by_default | {kind: name for kind, name in classes.items() if name in DEFAULT_CLASSES})
+    classes = by_default | classes
+    missing = tuple(
+        defaults[classes[kind]] if kind in classes else class_of(kind, kinds)
+        for kind in kinds
+        if classes.get(kind) not in there
+    )
     classes |= {kind: kind.name for kind in kinds if kind not in classes}
     allocator = _allocator(cluster, (*cluster.classes, *missing), features)
     views = _views(allocator, cluster.nodes)
@@ -87,7 +106,13 @@ def offers_for(cluster: ClusterDocuments, features: Features, single: frozenset[
     for closer, shape in share_shapes(on_nodes):
         near, far = offered(closer), offered(shape)
         made.append(near if near.proof.count and near.proof.count == far.proof.count else far)
-    notes = (*waiting, *_unusable(views), *unplaced_notes(devices, single), *half_socket_notes(on_nodes))
+    notes = (
+        *waiting,
+        *_unusable(views),
+        *unplaced_notes(devices, single),
+        *half_socket_notes(on_nodes),
+        *left_out_notes(offer.shape for offer in made),
+    )
     return Offers(found, tuple(made), classes, missing, notes)
 
 

@@ -7,7 +7,7 @@ them has, so that it fits on all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -59,12 +59,14 @@ class Shape:
         title: what it is, for people.
         wants: its requests.
         alignments: its constraints.
+        left_out: kinds of the bundle of which it would ask for less than can be asked for.
     """
 
     name: str
     title: str
     wants: tuple[Want, ...]
     alignments: tuple[Alignment, ...]
+    left_out: tuple[DeviceKind, ...] = ()
 
     @property
     def problem(self) -> str:
@@ -100,6 +102,14 @@ def half_socket_notes(bundles: Iterable[Bundle]) -> Iterator[str]:
         yield "sockets with an odd number of NUMA nodes have no half that ends at a NUMA node"
 
 
+def left_out_notes(shapes: Iterable[Shape]) -> Iterator[str]:
+    """Yield what shapes do not ask for, since their part of it is less than one can ask for, one sentence each."""
+    for shape in shapes:
+        if shape.left_out:
+            names = ", ".join(kind.name for kind in shape.left_out)
+            yield f"{shape.name} asks for no {names}: its part is less than the smallest that can be asked for"
+
+
 def share_shapes(bundles: Iterable[Bundle]) -> Iterator[tuple[Shape, Shape]]:
     """Yield, for every kind of PCI device, a shape for one of them with its share of everything else of its NUMA node.
 
@@ -116,7 +126,7 @@ def share_shapes(bundles: Iterable[Bundle]) -> Iterator[tuple[Shape, Shape]]:
         for shape in _numbered(f"one-{kind.request}", f"one {kind.name} with its share of a NUMA node", groups, share):
             requests = tuple(want.name for want in shape.wants if want.kind == kind or want.kind in near)
             below = (Alignment(PCIE_ROOT, requests),) if len(requests) > 1 else ()
-            closer = Shape(shape.name, shape.title, shape.wants, (*shape.alignments, *below))
+            closer = replace(shape, alignments=(*shape.alignments, *below))
             yield closer, shape
 
 
@@ -147,17 +157,15 @@ def _numbered(
     shapes = [shape for group in groups if (shape := _shape(name, title, group, part)).wants]
     for number, shape in enumerate(shapes):
         suffix = "" if len(shapes) == 1 else f"-{number + 1}"
-        yield Shape(f"{name}{suffix}", title, shape.wants, shape.alignments)
+        yield replace(shape, name=f"{name}{suffix}")
 
 
 def _shape(name: str, title: str, bundles: Sequence[Bundle], part: Callable[[Bundle, Fraction], Fraction]) -> Shape:
-    wants = []
-    for kind in sorted(bundles[0].amounts()):
-        amount = min(_asked(bundle, kind, part) for bundle in bundles)
-        if amount:
-            wants.append(Want(kind.request, kind, amount))
+    asked = {kind: min(_asked(bundle, kind, part) for bundle in bundles) for kind in sorted(bundles[0].amounts())}
+    wants = tuple(Want(kind.request, kind, amount) for kind, amount in asked.items() if amount)
     requests = tuple(want.name for want in wants)
-    return Shape(name, title, tuple(wants), (Alignment(NUMA_NODE, requests),) if requests else ())
+    left_out = tuple(kind for kind, amount in asked.items() if not amount)
+    return Shape(name, title, wants, (Alignment(NUMA_NODE, requests),) if requests else (), left_out)
 
 
 def _asked(bundle: Bundle, kind: DeviceKind, part: Callable[[Bundle, Fraction], Fraction]) -> Fraction:
@@ -185,7 +193,7 @@ def _repeated(shape: Shape, times: int, sockets: Mapping[DeviceKind, str]) -> Sh
         if want.kind in sockets:
             together.setdefault(sockets[want.kind], []).append(want.name)
     of_socket = tuple(Alignment(attribute, tuple(requests)) for attribute, requests in together.items())
-    return Shape(shape.name, f"{shape.title}: {times} NUMA nodes", wants, (*nodes, *of_socket))
+    return replace(shape, title=f"{shape.title}: {times} NUMA nodes", wants=wants, alignments=(*nodes, *of_socket))
 
 
 def _socket_attributes(bundles: Iterable[Bundle]) -> dict[DeviceKind, str]:

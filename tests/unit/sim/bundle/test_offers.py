@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.documents import decode, encode, encode_json
 from dranode.driver.core.api.resource import (
     AllocationResult,
+    CapacityRequestPolicy,
     DeviceClass,
     Node,
     ObjectMeta,
@@ -19,12 +21,13 @@ from dranode.driver.core.api.resource import (
     ResourceSlice,
 )
 from dranode.sim.allocator.features import Features
+from dranode.sim.bundle.kinds import DeviceAmount
 from dranode.sim.bundle.manifests import template_of
 from dranode.sim.bundle.offers import Offer, Offers, offers_for
 from dranode.sim.bundle.show import manifests, offers_document
 from dranode.sim.cli.bundle import command
 from dranode.sim.cluster.pods import ClusterDocuments
-from dranode.sim.cluster.workload import PodWithClaims
+from dranode.sim.cluster.workload import PodWithClaims, default_class
 from tests.fakes.gpu import AMD, DISPLAY, Machine
 
 NUMA, ROOT = "resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"
@@ -298,3 +301,44 @@ def test_claims_that_were_not_seen_are_not_taken_for_none(tmp_path: Path) -> Non
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*documents, claim]}))
     done = CliRunner().invoke(command, [str(file), "-o", "json"])
     assert not [note for note in json.loads(done.stdout)["notes"] if "counts as free" in note]
+
+
+_MACHINE = "sockets=1,numa=1,cores=4,threads=2,memory=16,hugepages1g=1,hugepages2m=64"
+
+
+def test_half_of_a_single_page_is_not_asked_for_and_that_is_said() -> None:
+    done = CliRunner().invoke(command, ["--drivers", "cpu,memory", "--machine", _MACHINE, "-o", "json"])
+    document = json.loads(done.stdout)
+    (half,) = (one for one in document["templates"] if one["name"] == "half-socket")
+    requests = {one["name"]: one["exactly"] for one in half["template"]["spec"]["spec"]["devices"]["requests"]}
+    assert set(requests) == {"cpu", "memory", "hugepages-2m"}
+    assert requests["hugepages-2m"]["capacity"] == {"requests": {"size": "64Mi"}}
+    assert half["fits"] == 2
+    assert any("half-socket asks for no dra.hugepages-1g" in note for note in document["notes"])
+
+
+def test_classes_are_those_of_the_deployment() -> None:
+    done = CliRunner().invoke(command, ["--drivers", "cpu,memory", "--machine", _MACHINE, "-o", "json"])
+    missing = json.loads(done.stdout)["deviceClasses"]
+    names = ["dra.cpu", "dra.memory", "dra.hugepages-1g", "dra.hugepages-2m"]
+    assert missing == [json.loads(encode_json(default_class(name))) for name in names]
+
+
+def _policy(**policy: Any) -> CapacityRequestPolicy:
+    return decode(CapacityRequestPolicy, policy)
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit", "amount"),
+    [
+        (None, "5/2", 2),
+        (_policy(validValues=["3", "5"]), "4", 3),
+        (_policy(validValues=["3", "5"]), "2", 0),
+        (_policy(validRange={"min": "2", "step": "3"}), "7", 5),
+        (_policy(validRange={"min": "2", "max": "6"}), "9", 6),
+        (_policy(validRange={"min": "2"}), "1", 0),
+        (_policy(default="4"), "3", 3),
+    ],
+)
+def test_an_amount_is_one_that_the_policy_allows(policy: CapacityRequestPolicy | None, limit: str, amount: int) -> None:
+    assert DeviceAmount(Fraction(10), policy).rounded(Fraction(limit)) == amount
