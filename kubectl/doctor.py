@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from dranode.driver.cli.cluster_option import show_waiting
 from dranode.driver.cli.options import driver_options, serve_options
 from dranode.driver.cli.output import ProgressReporter, console, emit, output_option, reporting
 from dranode.driver.core.api.errors import UsageError
@@ -140,7 +141,7 @@ def _client(connection: Connection | None, progress: ProgressReporter) -> Client
 
     assert connection is not None  # noqa: S101 - looked at by the caller
     client = Client(connection, agent="dranode-doctor")
-    client.asking = lambda what: progress(f"the API server: {what}")
+    show_waiting(client, "the API server", progress)
     return client
 
 

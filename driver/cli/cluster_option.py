@@ -39,7 +39,7 @@ class NamedCluster:
 
     def show(self, progress: ProgressReporter) -> None:
         """Say from now on what is waited for."""
-        self.client.asking = lambda what: progress(f"{self.place}: {what}")
+        show_waiting(self.client, self.place, progress)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -47,6 +47,24 @@ class NamedCluster:
         with reporting() as progress:
             self.show(progress)
             yield
+
+
+def show_waiting(client: Client, place: str, progress: ProgressReporter) -> None:
+    """Say from now on which of a client's requests is waited for, of several at a time the one that was sent first."""
+    waiting: list[str] = []
+
+    @contextmanager
+    def asking(what: str) -> Iterator[None]:
+        waiting.append(what)
+        progress(f"{place}: {next(iter(waiting), what)}")
+        try:
+            yield
+        finally:
+            waiting.remove(what)
+            for first in tuple(waiting[:1]):
+                progress(f"{place}: {first}")
+
+    client.asking = asking
 
 
 def kubeconfig_options(function: F) -> F:

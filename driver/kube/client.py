@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -99,7 +100,8 @@ class Client:
             retries: send a request again where that is of use, as a driver does.
         """
         self.timing = timing or Timing()
-        self.asking: Callable[[str], None] = lambda what: None  # noqa: ARG005 - for whoever shows what is waited for
+        # For whoever shows what is waited for: entered with `APIRequest.what` while an answer is.
+        self.asking: Callable[[str], AbstractContextManager[object]] = nullcontext
         self._retries = retries
         self._wire = wire
         self._begins = wire if isinstance(wire, Begins) else None
@@ -275,9 +277,9 @@ class Client:
             response.close()
 
     def _once(self, request: APIRequest, seconds: float, *, stream: bool) -> Any:
-        self.asking(request.what)
         try:
-            response = self._wire.send(self._outgoing(request, seconds, stream=stream))
+            with self.asking(request.what):
+                response = self._wire.send(self._outgoing(request, seconds, stream=stream))
         except UnreachableError as error:
             raise ApiError(str(error), unasked=isinstance(error, UnusableCredentialsError)) from error
         if response.status not in _SUCCESS:

@@ -169,7 +169,12 @@ def test_a_command_asks_once_and_says_what_it_waits_for() -> None:
     wire = Scripted([(0.0, 503, b"{}"), (0.0, 200, b"{}")])
     client = Client(wire, timing=Timing(clock=wire.clock))
     asked: list[str] = []
-    client.asking = asked.append
+
+    def asking(what: str) -> contextlib.AbstractContextManager[None]:
+        asked.append(what)
+        return contextlib.nullcontext()
+
+    client.asking = asking
     with pytest.raises(ApiError, match="503"):
         client.send(GET_NODE)
     assert wire.seen == [NODES]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.apiserver import Fault, api_server
 from tests.fakes.screen import Screen, in_terminal
 
 PROGRAM = Path(sys.executable).with_name("dranode")
@@ -78,3 +79,24 @@ def test_attempts_of_queues_are_blocks_whose_lines_hang(tmp_path: Path, width: i
     matches = [re.match(r"    [a-z]+( from)? +| +", line) for line in block]
     assert {match.end() for match in matches if match} == {15}
     assert "default/train-main-0  reserved-0  gpu-0000-17-00-0" in screen.lines
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "what"),
+    [
+        (("kubectl-dranode", "claims"), "/resourceclaims", "list resourceclaims"),
+        (("kubectl-dranode", "explain", "a"), "/pods/a", "get pods in namespace default"),
+        (("dranode", "fit"), "/nodes", "list nodes"),
+        (("dranode", "report"), "/nodes", "list nodes"),
+        (("dranode", "doctor", "--all-nodes"), "/resourceslices", "list resourceslices"),
+    ],
+)
+def test_a_command_that_waits_for_an_api_server_shows_for_what(
+    tmp_path: Path, command: tuple[str, ...], path: str, what: str
+) -> None:
+    with api_server() as api:
+        api.faults.append(Fault(path=path, seconds=0.5))
+        program: list[str | Path] = [PROGRAM.with_name(command[0]), *command[1:]]
+        _, screen = in_terminal([*program, "--kubeconfig", api.kubeconfig(tmp_path / "kubeconfig")], 200, tmp_path)
+    assert re.search(f"[\u2800-\u28ff] .*: {what}", re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", screen.written))
+    assert not any(SPINNER.search(line) for line in screen.lines)

@@ -41,6 +41,7 @@ class Screen:
     """The lines that a terminal without an end would show; what is written beyond its width begins a new line."""
 
     def __init__(self, width: int, written: str) -> None:
+        self.written = written
         self._cells: list[list[str]] = [[]]
         self._row = self._column = 0
         self._width = width
