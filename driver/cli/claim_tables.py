@@ -96,7 +96,8 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
         verified = row["verify"]
         for placed in verified["containers"]:
             word = "yes" if placed["ok"] else Text("NO", style="red")
-            containers.add_row(_name(row), placed["pod"], placed["expected"], placed["found"], word)
+            runs_on = f"{placed['found']}, no process on {placed['unused']}" if "unused" in placed else placed["found"]
+            containers.add_row(_name(row), placed["pod"], placed["expected"], runs_on, word)
         if verified["ok"] is None:
             containers.add_row(_name(row), "", row["cpus"] or "-", "", "no container of it can be looked into")
         for placed in verified["intruders"] or ():

@@ -286,6 +286,8 @@ def _verified(placement: ClaimPlacement, held: CPUSet, root: Root, *, all_seen: 
                 "cgroup": placed.seen.cgroup,
                 "expected": str(placed.expected),
                 "found": str(placed.seen.actual),
+                # Beside what the cgroup allows: those that its processes leave out by their own affinity.
+                **({"unused": str(placed.unused)} if placed.unused else {}),
                 "ok": placed.ok,
             }
             for placed in placement.containers

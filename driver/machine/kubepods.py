@@ -86,6 +86,25 @@ def _hierarchies(root: Root) -> Iterator[str]:
     yield from (f"{_UNIFIED}/{name}" for name in names if "cpuset" in name.split(","))
 
 
+def cgroup_cpus(root: Root, cgroup: str) -> CPUSet | None:
+    """Return the CPUs that a cgroup has, or the nearest above it that has any; None if that is not to be read.
+
+    Args:
+        root: the machine's files.
+        cgroup: as `/proc/<pid>/cgroup` has it; a reader in another cgroup namespace sees it begin with `..`.
+    """
+    place = "/".join(part for part in cgroup.split("/") if part not in ("", ".."))
+    try:
+        for hierarchy in _hierarchies(root):
+            names = _EFFECTIVE_CPUS if hierarchy == _UNIFIED else _CPUS
+            cpus = _effective(root, hierarchy, f"{hierarchy}/{place}".rstrip("/"), names)
+            if cpus is not None:
+                return cpus
+    except MachineError:
+        return None
+    return None
+
+
 def _find(root: Root, hierarchy: str) -> list[str]:
     """Return the cgroups of pods that are nearest to the top."""
     level = [hierarchy]

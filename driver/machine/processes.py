@@ -150,6 +150,15 @@ def _env(root: Root, pid: str) -> frozenset[str] | None:
     return frozenset(entry.partition("=")[0] for entry in entries if entry)
 
 
+def allowed_cpus(root: Root, pid: int) -> CPUSet | None:
+    """Return the CPUs on which a process may run (`Cpus_allowed_list`); None if it has ended or does not say."""
+    try:
+        status = _status(root, f"proc/{pid}")
+    except MachineError:
+        return None
+    return None if status is None else status.cpus
+
+
 def threads_last_on(root: Root, pid: int, cpus: CPUSet) -> int | None:
     """Return how many threads of a process ran last on one of these CPUs (`processor` in `stat`, proc_pid_stat(5)).
 
@@ -252,7 +261,7 @@ def require_visible(root: Root, pods: Iterable[str] | None) -> PodsSeen:
     listed = _listed(root, cgroups, pods)
     # A container that starts or ends during the look proves nothing, so both sides of it count.
     running = {each.path for each in listed if cgroups.has_processes(each.cgroup)}
-    seen = _seen(root, cgroups, listed, pods, by_thread=True)
+    seen = _seen(root, cgroups, listed, pods)
     for container in seen.containers:
         if container.path in running and not container.processes and cgroups.has_processes(container.cgroup):
             raise MachineError(
@@ -273,11 +282,9 @@ def _seen(
     cgroups: Cgroups,
     listed: Iterable[ContainerCgroup],
     pods: Iterable[str] | None,
-    *,
-    by_thread: bool = False,
 ) -> PodsSeen:
     """Read the processes, after the cgroups: those of a container that runs are then among them."""
-    seen = tuple(processes(root, by_thread=by_thread))
+    seen = tuple(processes(root, by_thread=True))
     containers = tuple(
         # A cgroup that is not named by a container's id, as some sandboxed runtimes have it, is known by its processes.
         replace(each, cpus=cgroups.effective_cpus(each.cgroup)) if each.cpus is None else each

@@ -13,10 +13,12 @@ class Program:
     """A program of the node that runs, such as the kubelet or the container runtime.
 
     Attributes:
+        name: its name, as the kernel knows it.
         pid: its process id.
         flags: the flags of its command line, without dashes; a flag without a value is empty.
     """
 
+    name: str
     pid: int
     flags: dict[str, str]
 
@@ -37,7 +39,7 @@ def running(host: NodeHost, name: str) -> Program | None:
         try:
             # A process that has ended, but is not reaped yet, has no command line.
             if host.text(f"/proc/{pid}/comm").strip() == name and (line := host.text(f"/proc/{pid}/cmdline")):
-                return Program(int(pid), _flags(line.split("\0")[1:]))
+                return Program(name, int(pid), _flags(line.split("\0")[1:]))
         except OSError:
             continue
     return None

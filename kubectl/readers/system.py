@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
@@ -15,9 +16,16 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.diagnosis.facts import ServeOptions
 from dranode.driver.core.diagnosis.runtime import plain_path
 from dranode.driver.core.diagnosis.system import CONFINED
-from dranode.driver.core.diagnosis.system_facts import SystemFacts, Volume
+from dranode.driver.core.diagnosis.system_facts import Affinity, SystemFacts, Volume
+from dranode.driver.machine.kubepods import cgroup_cpus
+from dranode.driver.machine.processes import allowed_cpus, cgroup_of
 from dranode.kubectl.readers.host import HostError, NodeHost
+from dranode.kubectl.readers.processes import running
 
+# By the names of their processes: k3s, MicroK8s and k0s run kubelet, and k3s the runtime, in one of their own.
+_STARTERS: Final = ("containerd", "crio", "kubelet", "k3s-server", "k3s-agent", "kubelite", "k0s", "dockerd")
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)", re.ASCII)
+_INHERITS: Final = (6, 2)
 StatVfs = Callable[[str], os.statvfs_result]
 
 _CPUS: Final = "/sys/devices/system/cpu"
@@ -59,18 +67,50 @@ def read_system(
             continue
         invalid += _invalid(specs)
         conflicts += _conflicts(specs)
+    isolated = _cpus(host, "isolated", unseen)
     selinux, apparmor = _confinement(host, unseen)
     return SystemFacts(
         volumes=tuple(_volumes(host, options, statvfs, unseen)),
         cgroup_version=_cgroup_version(host, unseen),
-        isolated=_cpus(host, "isolated", unseen),
+        isolated=isolated,
         nohz_full=_cpus(host, "nohz_full", unseen),
         selinux=selinux,
         apparmor=apparmor,
         variables=variables,
         conflicts=tuple(conflicts),
         invalid_specs=tuple(invalid),
+        affinities=tuple(_affinities(host, isolated, unseen)),
     )
+
+
+def _affinities(host: NodeHost, isolated: CPUSet, unseen: list[str]) -> Iterator[Affinity]:
+    """Yield the programs that start containers, kubelet among them, whose affinity leaves CPUs out.
+
+    Before Linux 6.2 a process that is moved to a cgroup gets all CPUs of that.
+    """
+    try:
+        release = _RELEASE.match(host.text_if_there("/proc/sys/kernel/osrelease") or "")
+        if release is not None and (int(release[1]), int(release[2])) < _INHERITS:
+            return
+        programs = [program for program in (running(host, name) for name in _STARTERS) if program is not None]
+    except HostError as error:
+        unseen.append(f"with which CPU affinity the container runtime and kubelet run: {error}; try as root")
+        return
+    if not programs:
+        unseen.append(
+            "with which CPU affinity the container runtime and kubelet run: they are not among the processes that are "
+            "to be seen; look from the node itself, or from a pod with hostPID: true"
+        )
+        return
+    for program in programs:
+        cgroup = cgroup_of(host.files, str(program.pid))
+        cpus, allowed = allowed_cpus(host.files, program.pid), cgroup_cpus(host.files, cgroup)
+        # isolcpus= is nobody's wish for this process: the kernel gives it all CPUs of a cgroup that it is moved to.
+        missing = (allowed or CPUSet()) - (cpus or CPUSet()) - isolated
+        if cpus is None or allowed is None:
+            unseen.append(f"with which CPU affinity {program.name} runs: its status or its cgroup cannot be read")
+        elif missing:
+            yield Affinity(program.name, cpus, missing)
 
 
 def _volumes(host: NodeHost, options: ServeOptions, statvfs: StatVfs, unseen: list[str]) -> Iterator[Volume]:

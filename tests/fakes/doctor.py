@@ -211,6 +211,10 @@ class FakeNode:
         self.kubelet(reservedSystemCPUs="0")
         self.write(f"{KUBELET}/cpu_manager_state", '{"policyName":"none","defaultCpuSet":"","checksum":1}')
         self.containerd({"default_validator": VALIDATOR}, {})
+        # One of the programs that start containers, which says nothing of kubelet's and the runtime's configuration.
+        self.write("proc/99/comm", "dockerd\n")
+        self.write("proc/99/cmdline", "/usr/bin/dockerd\0")
+        self.allowed(99, "dockerd", "0-7")
         self.listen("run/nri/nri.sock")
         self.listen(f"{KUBELET}/pod-resources/kubelet.sock")
         self.register(SOCKET)
@@ -226,11 +230,19 @@ class FakeNode:
         """A kubelet that runs with these flags."""
         self.write("proc/77/comm", "kubelet\n")
         self.write("proc/77/cmdline", "\0".join(["/usr/bin/kubelet", *arguments]) + "\0")
+        self.allowed(77, "kubelet", "0-7")
 
     def runtime(self, name: str, *arguments: str) -> None:
         """A container runtime that runs with these flags."""
         self.write("proc/88/comm", f"{name}\n")
         self.write("proc/88/cmdline", "\0".join([f"/usr/bin/{name}", *arguments]) + "\0")
+        self.allowed(88, name, "0-7")
+
+    def allowed(self, pid: int, name: str, cpus: str) -> None:
+        """The CPUs on which a process may run, in a cgroup that has eight."""
+        self.write(f"proc/{pid}/status", f"Name:\t{name}\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t{cpus}\n")
+        self.write(f"proc/{pid}/cgroup", f"0::/../../system.slice/{name}.service\n")
+        self.write("sys/fs/cgroup/cpuset.cpus.effective", "0-7\n")
 
     def containerd(self, nri: dict[str, Any], cri: dict[str, Any], version: int = 3, **more: Any) -> None:
         self.write("etc/containerd/config.toml", toml({"version": version, **more, "plugins": {NRI: nri, CRI: cri}}))

@@ -55,6 +55,7 @@ from tests.fakes.doctor_seeds import (
     two_classes,
     unanswered,
     unserved,
+    with_affinity,
     with_memory,
 )
 
@@ -293,6 +294,8 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "reserved-cpus-isolated",
         "take 0 out of isolcpus",
     ),
+    "a runtime with an affinity": (with_affinity("containerd"), "affinity-inherited", "CPUAffinity="),
+    "a kubelet with an affinity": (with_affinity("kubelet"), "affinity-inherited", "CPUAffinity="),
     "CPUs without a tick that are shared": (
         lambda node: node.write("sys/devices/system/cpu/nohz_full", "6-7\n"),
         "nohz-full-shared",

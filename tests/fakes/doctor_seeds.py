@@ -288,3 +288,17 @@ def by_configz(**config: Any) -> Callable[[FakeNode], object]:
         server_of(node).configz = {"reservedSystemCPUs": "0", **config}
 
     return hide
+
+
+def with_affinity(name: str) -> Callable[[FakeNode], None]:
+    """A program that systemd has started with a CPUAffinity."""
+
+    def seed(node: FakeNode) -> None:
+        if name == "kubelet":
+            node.process()
+        else:
+            node.runtime(name)
+        pid = 77 if name == "kubelet" else 88
+        node.allowed(pid, name, "0-3")
+
+    return seed

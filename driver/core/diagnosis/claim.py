@@ -294,6 +294,16 @@ def _cpus(facts: ClaimFacts) -> Station | None:
             f"the kernel has {seen}",
             "dranode doctor says whether NRI, kubelet's CPU manager or another plug-in is the reason",
         )
+    narrow = [container for container in right if container.unused]
+    if narrow:
+        seen = ", ".join(f"{_running_on(each)} by its cgroup, and no process on {each.unused}" for each in narrow)
+        return stopped(
+            "CPUs",
+            StopCause.WRONG_CPUS,
+            f"the kernel has {seen}: its processes have an affinity of their own, set by themselves or inherited",
+            "dranode doctor says whether the container runtime runs with one (CPUAffinity= of systemd), which all "
+            "containers inherit",
+        )
     return went("CPUs", ", ".join(map(_running_on, right)))
 
 

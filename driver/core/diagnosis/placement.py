@@ -11,7 +11,7 @@ from typing import Self
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.claims.consumers import names_every_pod, pods_among
 from dranode.driver.core.claims.expected_cpus import expected_cpus, given_cpus, with_pool
 from dranode.driver.core.claims.held import ClaimRef
@@ -37,8 +37,18 @@ class PlacedContainer(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Return whether it runs on all CPUs of its claims and on no others."""
-        return self.seen.actual == self.expected
+        """Return whether it runs on all CPUs of its claims and on no others, its processes included."""
+        return self.seen.actual == self.expected and not self.unused
+
+    @property
+    def unused(self) -> CPUSet:
+        """Return the CPUs of its claims on which its cgroup may run, and none of its processes may by its affinity.
+
+        Processes inherit the affinity of the runtime that starts them, and a cgroup's CPUs only narrow it (Linux 6.2).
+        """
+        if not self.seen.processes:
+            return NO_CPUS
+        return (self.expected & self.seen.actual) - CPUSet.union(process.cpus for process in self.seen.processes)
 
     @property
     def inside(self) -> bool:

@@ -38,6 +38,7 @@ RULES: Final = (
     Rule("reserved-cpus-differ", _WARNS, node.reserved_differ),
     Rule("no-reserved-cpus", _WARNS, node.no_reserved),
     Rule("reserved-cpus-isolated", _WARNS, system.isolated_reserved),
+    Rule("affinity-inherited", _WARNS, system.affinity_inherited),
     Rule("nohz-full-shared", _WARNS, system.nohz_shared),
     Rule("quiet-cpus-interrupted", _WARNS, quiet.interrupted),
     Rule("quiet-cpus-shared", _WARNS, quiet.shared_with_processes),

@@ -84,6 +84,17 @@ def isolated_reserved(facts: Facts) -> Iterator[Fault]:
         )
 
 
+def affinity_inherited(facts: Facts) -> Iterator[Fault]:
+    """The runtime or kubelet runs with an affinity, which containers inherit: they miss some of their claims' CPUs."""
+    for each in _system(facts).affinities if facts.options.pinning_cpus else ():
+        yield Fault(
+            f"{each.name} may run on CPUs {each.cpus} alone by its affinity, and what it starts inherits that: "
+            f"containers use none of the CPUs {each.missing}, whatever their claims say",
+            f"take CPUAffinity= out of its unit and of /etc/systemd/system.conf (AllowedCPUs= of system.slice keeps "
+            f"services off CPUs and is not inherited by pods), restart {each.name}, and recreate the pods",
+        )
+
+
 def nohz_shared(facts: Facts) -> Iterator[Fault]:
     """CPUs without a tick are not isolated, so that containers without claims share them."""
     system = _system(facts)

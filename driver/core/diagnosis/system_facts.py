@@ -25,6 +25,20 @@ class Volume(msgspec.Struct, frozen=True):
     free_inodes: int | None = None
 
 
+class Affinity(msgspec.Struct, frozen=True):
+    """A program of the node whose children inherit an affinity.
+
+    Attributes:
+        name: the program, as the kernel knows it.
+        cpus: the CPUs on which it may run.
+        missing: those on which its cgroup lets it run besides.
+    """
+
+    name: str
+    cpus: CPUSet
+    missing: CPUSet
+
+
 class SystemFacts(msgspec.Struct, frozen=True):
     """The node's system. None, or an empty set, is what could not be seen or is not there.
 
@@ -37,6 +51,7 @@ class SystemFacts(msgspec.Struct, frozen=True):
         apparmor: the profile under which this runs, where one is enforced.
         variables: one sentence for each `DRANODE_` variable that is no option.
         conflicts: CDI devices that several files of equal priority define, with those files.
+        affinities: programs that start containers, kubelet among them, with an affinity that leaves CPUs out.
         invalid_specs: CDI files that no runtime loads, each with the reason.
     """
 
@@ -49,3 +64,4 @@ class SystemFacts(msgspec.Struct, frozen=True):
     variables: tuple[str, ...] = ()
     conflicts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     invalid_specs: tuple[tuple[str, str], ...] = ()
+    affinities: tuple[Affinity, ...] = ()

@@ -526,3 +526,17 @@ def test_the_runtime_of_the_machine_is_not_that_of_a_local_run(way: Way) -> None
     way.node.containerd({}, {"cdi_spec_dirs": ["/elsewhere"]})
     shutil.rmtree(way.folder / "sys/fs/cgroup/kubepods.slice")
     assert way.explain()[0] == 0
+
+
+def test_a_container_whose_processes_inherited_an_affinity_is_named(way: Way) -> None:
+    cgroup = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podpod_uid_a.slice"
+    cgroup = f"{cgroup}/cri-containerd-{CONTAINER}.scope"
+    way.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t1\n")
+    way.node.write("proc/500/cgroup", f"0::/{cgroup}\n")
+    way.node.write("proc/500/environ", "")
+    _, stations, _ = way.explain()
+    assert stations[-1][:2] == ("CPUs", "stopped")
+    assert "no process on 5" in stations[-1][2]
+    assert way.causes == ["wrong-cpus"]
+    way.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t1,5\n")
+    assert way.explain()[0] == 0

@@ -190,6 +190,24 @@ def test_containers_on_their_cpus_are_right(machine: RecordedMachine) -> None:
     assert "yes" in machine.table("--verify")
 
 
+def test_a_container_whose_processes_inherited_an_affinity_does_not_have_its_claim(machine: RecordedMachine) -> None:
+    machine.prepare("a", 4)
+    env = "DRA_CPUSET_uid-a=0-3"
+    cgroup = machine.container(100, "a", "0-1", env)
+    machine.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", "0-3\n")
+    machine.process(101, "child", "0-1", cgroup, env=env)
+    ((row,), failed) = machine.run("--verify")
+    (found,) = row["verify"]["containers"]
+    assert (found["expected"], found["found"], found["unused"], found["ok"]) == ("0-3", "0-3", "2-3", False)
+    assert row["verify"]["ok"] is False
+    assert failed is not None
+    assert "no process on 2-3" in " ".join(machine.table("--verify").split())
+    # A process that pins itself to some of its CPUs leaves the others to the rest of the container.
+    machine.process(102, "worker", "2-3", cgroup, env=env)
+    ((row,), failed) = machine.run("--verify")
+    assert (row["verify"]["ok"], failed) == (True, None)
+
+
 def test_a_container_on_other_cpus_is_named_and_ends_with_status_1(machine: RecordedMachine) -> None:
     machine.prepare("a", 2)
     machine.container(100, "a", "0-7", "DRA_CPUSET_uid-a=0-1")

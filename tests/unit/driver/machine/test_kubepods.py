@@ -12,7 +12,7 @@ import pytest
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.kubepods import has_changed, pods_cgroup_changes, read_pods_cgroup
+from dranode.driver.machine.kubepods import cgroup_cpus, has_changed, pods_cgroup_changes, read_pods_cgroup
 from tests.fakes.cpu import cpus
 from tests.fakes.machine import machine
 
@@ -171,3 +171,22 @@ def test_a_watch_yields_once_a_minute_and_at_once_where_the_cgroup_has_changed()
     known = read_pods_cgroup(root)
     assert len(list(pods_cgroup_changes(root, lambda: known, Rounds(30)))) == 1
     assert len(list(pods_cgroup_changes(root, lambda: PodsCgroup("/other"), Rounds(3)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "found"),
+    [
+        ("/system.slice/containerd.service", "4-7"),
+        ("/../../system.slice/containerd.service", "4-7"),
+        ("/user.slice/a.scope", "0-7"),
+        ("/", "0-7"),
+    ],
+)
+def test_a_cgroup_without_a_cpuset_has_the_cpus_of_the_nearest_above_it(cgroup: str, found: str) -> None:
+    assert cgroup_cpus(unified({"system.slice/cpuset.cpus.effective": "4-7\n"}), cgroup) == cpus(found)
+
+
+def test_of_a_cgroup_that_cannot_be_read_no_cpus_are_known() -> None:
+    assert cgroup_cpus(machine({}), "/a") is None
+    assert cgroup_cpus(Failing(unified({}), f"{CGROUP}/cpuset.cpus.effective", errno.EIO), "/a") is None
+    assert cgroup_cpus(legacy({"cpuset/a/cpuset.cpus": "\n"}), "/a") == cpus("0-7")

@@ -284,3 +284,31 @@ def test_a_server_that_answers_nothing_leaves_the_rest_to_be_judged(node: FakeNo
     server_of(node).denied.add("list resourceslices")
     codes = [finding.code for finding in diagnosed(node)]
     assert codes == ["node-missing", "rbac-missing"]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        # AllowedCPUs= of its slice is a matter of cgroups, and a pod has another one.
+        {"sys/fs/cgroup/system.slice/cpuset.cpus.effective": "0-3\n"},
+        # The kernel keeps all of user space off isolated CPUs, until a cgroup has them.
+        {"sys/devices/system/cpu/isolated": "4-7\n"},
+        # Until Linux 6.2 a process that is moved to a cgroup gets all of its CPUs.
+        {"proc/sys/kernel/osrelease": "6.1.0-18-amd64\n"},
+    ],
+)
+def test_a_runtime_on_few_cpus_without_an_affinity_of_its_own_is_no_finding(
+    node: FakeNode, files: dict[str, str]
+) -> None:
+    node.allowed(99, "dockerd", "0-3")
+    for path, text in files.items():
+        node.write(path, text)
+    assert "affinity-inherited" not in {finding.code for finding in diagnose(node.facts())}
+
+
+def test_a_runtime_whose_affinity_is_not_to_be_seen_is_not_judged(node: FakeNode) -> None:
+    (node.folder / "proc/99/status").unlink()
+    facts = node.facts()
+    assert "with which CPU affinity dockerd runs: its status or its cgroup cannot be read" in facts.unseen
+    shutil.rmtree(node.folder / "proc/99")
+    assert any("they are not among the processes" in sentence for sentence in node.facts().unseen)
