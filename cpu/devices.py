@@ -38,6 +38,20 @@ from dranode.driver.core.api.resource import (
 
 CAPACITY: Final = "dra.cpu/cpu"
 
+# All that devices may have, with any options, on any machine.
+ATTRIBUTES: Final = frozenset(
+    (
+        "resource.kubernetes.io/numaNode",
+        "resource.kubernetes.io/pcieRoot",
+        "dra.net/numaNode",
+        *(
+            f"dra.cpu/{name}"
+            for name in ("cacheL3ID", "coreID", "coreType", "cpuID", "isolated", "nohzFull", "numCPUs")
+        ),
+        *(f"dra.cpu/{name}" for name in ("numIsolatedCPUs", "numNohzFullCPUs", "numaNodeID", "smtEnabled", "socketID")),
+    )
+)
+
 _INDIVIDUAL: Final = re.compile(r"(cpu|core)([0-9]{3,7})", re.ASCII)
 _NAMES: Final = {
     GroupBy.NUMANODE: "cpudevnuma{:03d}",

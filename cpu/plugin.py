@@ -73,6 +73,12 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
         self._seen: frozenset[str] = frozenset()
         self._pods: PodsCgroup = UNLIMITED
 
+    def attribute_names(self) -> frozenset[str]:
+        """Return the names of all attributes."""
+        from dranode.cpu.devices import ATTRIBUTES
+
+        return ATTRIBUTES
+
     def discover(self) -> Inventory:
         """Read the machine's CPUs.
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from dranode.driver.core.api.names import qualified
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import (
     CapacityRequestPolicy,
@@ -85,6 +86,11 @@ _ATTRIBUTES: Final[Mapping[str, Callable[[GPU], DeviceAttribute | None]]] = {
     "resource.kubernetes.io/pcieRoot": lambda gpu: _string(gpu.pcie_root),
     "resource.kubernetes.io/numaNode": lambda gpu: _int(gpu.numa_node),
 }
+
+
+def attribute_names() -> frozenset[str]:
+    """Return the names of all attributes that a GPU may have, each with its domain."""
+    return frozenset(qualified(name, "dra.gpu") for name in _ATTRIBUTES)
 
 
 def attributes(gpu: GPU) -> dict[str, DeviceAttribute]:

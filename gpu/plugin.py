@@ -77,6 +77,12 @@ class GPUPlugin(Plugin, Configures):
         self._condition = health.GPUCondition()
         self._published: Mapping[str, Any] = {}
 
+    def attribute_names(self) -> frozenset[str]:
+        """Return the names of all attributes."""
+        from dranode.gpu.devices import attribute_names
+
+        return attribute_names()
+
     def discover(self) -> Inventory:
         """Read the machine's GPUs; a machine without any has no devices.
 

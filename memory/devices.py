@@ -39,6 +39,14 @@ SOCKET: Final = "dra.memory/socketID"
 
 # The names by which dra-driver-memory, dra-driver-cpu and DraNet have published the NUMA node.
 _NUMA_NODE_ELSEWHERE: Final = ("dra.memory/numaNode", "dra.cpu/numaNode", "dra.cpu/numaNodeID", "dra.net/numaNode")
+# All that devices may have, with any options.
+ATTRIBUTES: Final = frozenset(
+    (
+        *(NUMA_NODE, PAGE_SIZE, HUGE_TLB, SOCKET),
+        *("resource.kubernetes.io/pageSize", "resource.kubernetes.io/hugeTLB"),
+        *_NUMA_NODE_ELSEWHERE,
+    )
+)
 
 
 class MemoryDevice(msgspec.Struct, frozen=True):

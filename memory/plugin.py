@@ -48,6 +48,12 @@ class MemoryPlugin(Plugin, Pins):
         self._checked = False
         self._pods: PodsCgroup | None = None
 
+    def attribute_names(self) -> frozenset[str]:
+        """Return the names of all attributes."""
+        from dranode.memory.devices import ATTRIBUTES
+
+        return ATTRIBUTES
+
     def discover(self) -> Inventory:
         """Read the machine's memory.
 

@@ -1,4 +1,6 @@
-"""Reads files of Kubernetes documents as kubectl accepts and prints them: YAML, also several documents, JSON, a `List`.
+"""Reads files of Kubernetes documents as kubectl accepts and prints them: YAML or JSON, several of them, a `List`.
+
+The text is UTF-8, or UTF-16 with a byte order mark, which a redirection in Windows PowerShell writes.
 
 YAML is read the way the API machinery reads it (YAML 1.1 booleans, no dates, no base-60 numbers), but strictly: a key
 that stands twice, a key that is not a string and an alias that contains itself are refused.
@@ -6,6 +8,7 @@ that stands twice, a key that is not a string and an alias that contains itself 
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import sys
@@ -28,6 +31,16 @@ _MAX_NODES: Final = 20_000_000
 _MAX_COPIED: Final = 1_000_000
 _MAX_COPIED_TEXT: Final = 64 << 20
 _SHOWN: Final = 40
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_SEPARATOR: Final = re.compile(r"^---(?=\s)", re.MULTILINE)
+# What a text may begin with that says how it is encoded.
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -51,16 +64,60 @@ def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
             document.
     """
     file = str(path)
-    parsed = _parse(_read(file), file)
+    documents, problems = _documents(_parse(_read(file), file), file)
+    if problems:
+        raise problems[0]
+    return documents
+
+
+def read_each_document(path: Path | str) -> tuple[tuple[SourceDocument, ...], tuple[DocumentError, ...]]:
+    """Read those documents of a file that can be read, and return what is wrong with the others.
+
+    Raises:
+        DocumentError: the file cannot be read or holds nothing.
+    """
+    file = str(path)
+    text = _read(file)
+    parsed: list[Any] = []
+    unread: list[DocumentError] = []
+    try:
+        parsed = _parse(text, file)
+    except DocumentError:
+        for part in _parts(text):
+            try:
+                parsed += _parse(part, file)
+            except DocumentError as error:
+                unread.append(error)
+    if not parsed and unread:
+        return (), tuple(unread)
+    documents, problems = _documents(parsed, file)
+    return documents, (*unread, *problems)
+
+
+def _documents(parsed: list[Any], file: str) -> tuple[tuple[SourceDocument, ...], tuple[DocumentError, ...]]:
+    """The documents, numbered, and the errors of what is none."""
     if not parsed:
         raise DocumentError(f"{file} holds no document")
     documents: list[SourceDocument] = []
-    try:
-        for document in parsed:
-            documents.extend(SourceDocument(file, len(documents), item) for item in _items(document))
-    except DocumentError as error:
-        raise DocumentError(f"{file}, document {len(documents) + 1}: {error}") from error
-    return tuple(documents)
+    problems: list[DocumentError] = []
+    for document in parsed:
+        index = len(documents) + len(problems)
+        try:
+            documents += [SourceDocument(file, index + number, item) for number, item in enumerate(_items(document))]
+        except DocumentError as error:
+            placed = DocumentError(f"{file}, document {index + 1}: {error}")
+            placed.__cause__ = error
+            problems.append(placed)
+    return tuple(documents), tuple(problems)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield the documents of YAML in a text, each behind as many lines as there are before it."""
+    start = 0
+    for match in _SEPARATOR.finditer(text):
+        yield "\n" * text.count("\n", 0, start) + text[start : match.start()]
+        start = match.start()
+    yield "\n" * text.count("\n", 0, start) + text[start:]
 
 
 def read_yaml(path: Path | str) -> Any:
@@ -86,30 +143,49 @@ def _v1(source: SourceDocument) -> SourceDocument:
 
 def _read(file: str) -> str:
     try:
-        return sys.stdin.read() if file == STDIN else read_given(file).decode()
+        content = _standard_input() if file == STDIN else read_given(file)
+        encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
+        return content.decode(encoding)
     except OSError as error:
         raise DocumentError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DocumentError(
-            f"{file} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
+            f"{file} is not {error.encoding.upper()} text: byte {error.start} is {error.object[error.start]:#04x}"
         ) from error
+
+
+def _standard_input() -> bytes:
+    buffer = getattr(sys.stdin, "buffer", None)  # a program may have put a stream of text in its place
+    content: bytes = buffer.read() if buffer is not None else sys.stdin.read().encode()
+    return content
 
 
 def _parse(text: str, file: str) -> list[Any]:
     if text.lstrip()[:1] == "{":  # JSON, or YAML in the flow style
         try:
-            document = json.loads(text, object_pairs_hook=_mapping)
+            documents = list(_json_values(text))
         except DocumentError as error:
             raise DocumentError(f"{file}: {error}") from error
         except (ValueError, RecursionError):
-            document = None
+            documents = []
         # A text that is not YAML either is refused there, with its place.
-        if document is not None and not _too_deep(document) and _has_characters(document, text):
-            return [document]
+        if documents and not _too_deep(documents) and _has_characters(documents, text):
+            return documents
     try:
         return _load(text)
     except yaml.YAMLError as error:
         raise DocumentError(f"{file} is not YAML: {_sentence(error)}") from error
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    """Yield the values of a text that is one JSON value after another, as several calls of kubectl print them."""
+    decoder = json.JSONDecoder(object_pairs_hook=_mapping)
+    start = 0
+    while space := _SPACE.match(text, start):
+        if space.end() == len(text):
+            return
+        value, start = decoder.raw_decode(text, space.end())
+        yield value
 
 
 def _load(text: str) -> list[Any]:
@@ -119,7 +195,7 @@ def _load(text: str) -> list[Any]:
 
 def _too_deep(document: Any) -> bool:
     level = [document]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(_MAX_DEPTH + 1):  # the list of documents is one level
         values = (each.values() if isinstance(each, dict) else each for each in level)
         level = [value for each in values for value in each if isinstance(value, (dict, list))]
     return bool(level)

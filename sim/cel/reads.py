@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -39,6 +40,21 @@ def attributes_read(expression: str, declared: KnownToCEL) -> frozenset[Attribut
         elif not path or path[0] not in _HARMLESS:
             return None
     return frozenset(read)
+
+
+def names_read(expression: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what an expression takes by constant names: `attributes` or `capacity`, the domain and the identifier."""
+    try:
+        todo: list[Expr] = [parse(expression, escapes=True)]
+    except CELCompileError:
+        return
+    while todo:
+        node = todo.pop()
+        path = _path(node) or _membership(node)
+        if path is not None and len(path) >= _WHOLE and path[0] in ("attributes", "capacity"):
+            yield path[0], path[1], path[2]
+        else:
+            todo += children(node)
 
 
 def _path(node: Expr) -> tuple[str, ...] | None:

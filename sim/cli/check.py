@@ -49,7 +49,7 @@ def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
     from dranode.driver.core.api.kinds import custom_group
     from dranode.driver.core.api.source_document import SourceDocument
     from dranode.driver.core.api.validation import FieldError
-    from dranode.driver.machine.yaml_files import read_documents
+    from dranode.driver.machine.yaml_files import read_each_document
     from dranode.sim.cli.documents import report_notes
     from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
     from dranode.sim.cluster.not_run import passed_over
@@ -59,9 +59,14 @@ def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
     documents: list[SourceDocument] = []
     for file in files:
         try:
-            documents += read_documents(file)
+            found, problems = read_each_document(file)
         except DocumentError as error:
-            verdicts.append(check_parameters(file, plugins) or CheckResult(file, "", "", (FieldError("", str(error)),)))
+            found, problems = (), (error,)
+        documents += found
+        errors = tuple(FieldError("", str(problem)) for problem in problems)
+        parameters = check_parameters(file, plugins) if problems and not found else None
+        if errors:
+            verdicts.append(parameters or CheckResult(file, "", "", errors))
     custom = ((source, custom_group(source.document.get("apiVersion"))) for source in documents)
     report_notes(passed_over(source for source, group in custom if group and group not in plugins))
     verdicts += check(documents, plugins, _published(plugins), features.new_expressions)

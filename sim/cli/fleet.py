@@ -37,8 +37,8 @@ def run_on_fleet(
     files: tuple[str, ...],
     features: Features,
     *,
-    nodes: str | None,
-    queues: str | None,
+    nodes: tuple[str, ...],
+    queues: tuple[str, ...],
     scores: bool,
     html: str | None,
     svg: str | None,
@@ -50,20 +50,21 @@ def run_on_fleet(
         UsageError: a picture or scores without nodes.
         DranodeError: a file or a machine cannot be read, or the picture not written.
     """
-    if nodes is None and (scores or html is not None or svg is not None):
+    if not nodes and (scores or html is not None or svg is not None):
         raise UsageError("--scores, --html and --svg are about nodes: name them with --nodes FILE")
     with reporting() as progress:
         progress("reading")
-        fleet = ImaginedFleet.read(nodes, _discover(drivers, options)) if nodes is not None else None
-        sources = load_documents([*([queues] if queues else []), *files])
+        discover = _discover(drivers, options)
+        fleet = ImaginedFleet.joined([ImaginedFleet.read(path, discover) for path in nodes]) if nodes else None
+        sources = load_documents([*queues, *files])
         nodes_known = (lambda: [node for node, _ in fleet.nodes]) if fleet is not None else None
-        sources = simulated(sources, nodes_known, queued=queues is not None)
+        sources = simulated(sources, nodes_known, queued=bool(queues))
         check_unused(sources)
-        if files and queues is None:
+        if files and not queues:
             require_pods(read_workload(sources, features).pods, files)
         run: QueueRun | None = None
         report: FleetReport | None = None
-        if queues is not None:
+        if queues:
             progress("admitting")
             report_notes(_without_queue(sources))
             run, report = admit(fleet, sources, features)

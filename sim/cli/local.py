@@ -28,8 +28,18 @@ if TYPE_CHECKING:
 @click.option(
     "--state", metavar="DIR", help="Keep everything in DIR (store/, kubelet/, cdi/); default: a temporary folder."
 )
-@click.option("--nodes", metavar="FILE", help="Place the claims on the nodes of a nodes.yaml; no driver prepares.")
-@click.option("--queues", metavar="FILE", help="Admit the workloads in FILEs through these Kueue queues first.")
+@click.option(
+    "--nodes",
+    multiple=True,
+    metavar="FILE",
+    help="Place the claims on the nodes of a nodes.yaml, repeatable; no driver prepares.",
+)
+@click.option(
+    "--queues",
+    multiple=True,
+    metavar="FILE",
+    help="Admit the workloads in FILEs through these Kueue queues first; repeatable.",
+)
 @click.option("--scores", is_flag=True, help="With --nodes: show how each node scored for each pod.")
 @picture_options
 @click.option("--keep", is_flag=True, help="Leave the claims prepared; needs --state.")
@@ -45,8 +55,8 @@ def command(
     files: tuple[str, ...],
     state: str | None,
     keep: bool,
-    nodes: str | None,
-    queues: str | None,
+    nodes: tuple[str, ...],
+    queues: tuple[str, ...],
     scores: bool,
     html: str | None,
     svg: str | None,
@@ -70,7 +80,7 @@ def command(
       dranode local --nodes nodes.yaml --scores --html fleet.html claims.yaml
     """
     features = asked_features(kubernetes, feature_gates)
-    if nodes is not None or queues is not None:
+    if nodes or queues:
         from dranode.sim.cli.fleet import run_on_fleet
 
         run_on_fleet(

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final
 
 from dranode.driver.core.api.documents import decode, to_v1
 from dranode.driver.core.api.errors import DocumentError
@@ -21,13 +23,18 @@ from dranode.driver.core.api.resource import (
     DeviceSubRequest,
     ExactDeviceRequest,
     PodResourceClaim,
+    ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
 )
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.validation import FieldError
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import compile_selector
+from dranode.sim.cluster.attribute_warnings import KnownNames, constraint_warnings, selector_warnings
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
+
+_RESEMBLES: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +53,27 @@ class Surroundings:
         classes: the classes by name.
         classes_written: whether the documents hold classes, so that one that they lack may be a typo.
         devices: the devices.
+        classes_used: whether a claim of the documents asks for a class that is known.
+        known: the names of attributes and capacities.
     """
 
     classes: Mapping[str, DeviceClass]
     classes_written: bool
     devices: Sequence[PublishedDevice]
+    classes_used: bool
+    known: KnownNames
 
 
-def surroundings(documents: Iterable[SourceDocument], published: Sequence[PublishedDevice]) -> Surroundings:
+def surroundings(
+    documents: Iterable[SourceDocument],
+    published: Sequence[PublishedDevice],
+    declared: Mapping[str, frozenset[str]] = MappingProxyType({}),
+) -> Surroundings:
     """Return what these documents are compared with.
 
-    `published` stands for devices where there are no ResourceSlices.
+    `published` stands for devices where there are no ResourceSlices; `declared` are the attributes of drivers by name.
     """
+    used: set[str] = set()
     classes: list[DeviceClass] = []
     devices: list[PublishedDevice] = []
     for source in documents:
@@ -67,8 +83,21 @@ def surroundings(documents: Iterable[SourceDocument], published: Sequence[Publis
             elif source.kind == "ResourceSlice":
                 spec = decode(ResourceSlice, to_v1(source.document)).spec
                 devices += [PublishedDevice(spec.driver, device) for device in spec.devices]
+            elif source.kind in ("ResourceClaim", "ResourceClaimTemplate"):
+                used |= _classes_of(to_v1(source.document), source.kind)
     names = {one.metadata.name: one for one in (*map(default_class, DEFAULT_CLASSES), *classes)}
-    return Surroundings(names, bool(classes), devices or published)
+    known = KnownNames.of(declared, [(each.driver, each.device) for each in devices])
+    return Surroundings(names, bool(classes), devices or published, not used.isdisjoint(names), known)
+
+
+def _classes_of(document: Mapping[str, Any], kind: str) -> set[str]:
+    """The classes that a claim or a template asks for."""
+    if kind == "ResourceClaim":
+        devices = decode(ResourceClaim, document).spec.devices
+    else:
+        devices = decode(ResourceClaimTemplate, document).spec.spec.devices
+    requests = (one for each in devices.requests for one in (each.exactly, *each.first_available) if one is not None)
+    return {request.device_class_name for request in requests}
 
 
 def claim_warnings(devices: DeviceClaim, path: str, around: Surroundings) -> Iterator[FieldError]:
@@ -82,6 +111,7 @@ def claim_warnings(devices: DeviceClaim, path: str, around: Surroundings) -> Ite
             yield from _request_warnings(request.exactly, f"{where}.exactly", around)
         for number, alternative in enumerate(request.first_available):
             yield from _request_warnings(alternative, f"{where}.firstAvailable[{number}]", around)
+    yield from constraint_warnings(devices, path, around.known)
 
 
 def pod_warnings(
@@ -106,14 +136,22 @@ def pod_warnings(
 def _request_warnings(
     requested: ExactDeviceRequest | DeviceSubRequest, where: str, around: Surroundings
 ) -> Iterator[FieldError]:
+    for index, toleration in enumerate(requested.tolerations):
+        if not toleration.key and toleration.operator != "Exists":
+            what = f'without a key it is for every taint whose value is "{toleration.value}"; Exists is for all values'
+            yield FieldError(f"{where}.tolerations[{index}].operator", what)
     name = requested.device_class_name
     device_class = around.classes.get(name)
     if device_class is None:
-        if around.classes_written:
+        if around.classes_written or around.classes_used or get_close_matches(name, around.classes, 1, _RESEMBLES):
             near = _nearest(name, list(around.classes))
             yield FieldError(f"{where}.deviceClassName", f'no DeviceClass "{name}" is in these files{near}')
+        yield from selector_warnings(requested.selectors, f"{where}.selectors", around.known)
         return
-    chosen = [published.device for published in around.devices if _chooses(device_class, published)]
+    of_class = [published for published in around.devices if _chooses(device_class, published)]
+    known = around.known.among({published.driver for published in of_class})
+    yield from selector_warnings(requested.selectors, f"{where}.selectors", known)
+    chosen = [published.device for published in of_class]
     if not chosen:
         return
     asked: Mapping[str, Quantity] = requested.capacity.requests if requested.capacity is not None else {}

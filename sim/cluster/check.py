@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -29,7 +29,7 @@ from dranode.driver.core.api.resource import (
 from dranode.driver.core.api.slice_validation import slice_errors
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
-from dranode.driver.core.api.validation import FieldError, claim_errors, class_errors, template_errors
+from dranode.driver.core.api.validation import BOTH_FORMS, FieldError, claim_errors, class_errors, template_errors
 from dranode.driver.core.claims.allocation import configs_of, results_of
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.pinning.pins import Pins
@@ -40,10 +40,12 @@ from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.expression import compile_selector
 from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
+from dranode.sim.cluster.attribute_warnings import selector_warnings
 from dranode.sim.cluster.config_errors import parameter_errors
 from dranode.sim.cluster.controllers import POD_TEMPLATES
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import SPECS, check_cluster_object
+from dranode.sim.cluster.pod_fields import unknown_pod_fields
 from dranode.sim.cluster.sharing import ExclusiveUse, claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.undecoded import all_problems
 from dranode.sim.cluster.workload import request_names
@@ -62,6 +64,7 @@ ErrorsAndQuota: TypeAlias = tuple[list[FieldError], dict[str, int]]
 _POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {"Pod": (), **POD_TEMPLATES}
 _V1BETA1: Final = "resource.k8s.io/v1beta1"
 _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
+_BOTH: Final = "a request has either firstAvailable or a class, a count and the like of its own, but both are set"
 _BASIC: Final = re.compile(r"(spec\.devices\[[0-9]+\])\.(?!name\b)")
 
 
@@ -100,7 +103,8 @@ def check(
     """
     documents = tuple(documents)
     problem = partial(_expression_problem, known)
-    around = surroundings(documents, published)
+    declared = {driver: plugin.attribute_names() for driver, plugin in plugins.items()}
+    around = surroundings(documents, published, declared)
     claims, templates = _named(documents, ResourceClaim), _named(documents, ResourceClaimTemplate)
     seen: set[tuple[str, ...]] = set()
     pinning = frozenset(driver for driver, plugin in plugins.items() if isinstance(plugin, Pins))
@@ -112,32 +116,63 @@ def check(
             yield CheckResult(source.file, str(source.document["kind"]), source.name, errors)
             continue
         try:
-            _check_head(source, seen)
-            if source.kind not in SPECS:
-                check_cluster_object(source)
+            _check_head(source)
         except DocumentError as error:
             yield CheckResult(source.file, source.kind, source.name, (_field_error(error),))
             continue
-        if source.kind in SPECS:
-            yield _checked(source, plugins, around, problem)
-        else:
-            yield from _pod(source, claims, templates, sharing)
+        twice = tuple(_name_errors(source, seen))
+        results = [
+            replace(result, errors=(*twice, *(error for error in result.errors if error not in twice)))
+            for result in _verdict(source, plugins, around, problem, (claims, templates, sharing))
+        ]
+        yield from results or ([CheckResult(source.file, source.kind, source.name, twice)] if twice else [])
 
 
-def _check_head(source: SourceDocument, seen: set[tuple[str, ...]]) -> None:
-    """Refuse a document that cannot be created as it is, or is there already among those `seen`."""
+def _check_head(source: SourceDocument) -> None:
+    """Refuse a document of which nothing can be said but that: its kind, its version or its metadata is none."""
     document = source.document
     check_header(document)
     if not document.get("apiVersion"):
         raise DocumentError("an API version is required: without it nothing can be created", "apiVersion")
     to_v1(document)  # refuses versions that the kind does not have
-    key = object_key(document)
+
+
+def _name_errors(source: SourceDocument, seen: set[tuple[str, ...]]) -> Iterator[FieldError]:
+    """Yield the error of an object without a name, or of one that is there already among those `seen`."""
+    key = object_key(source.document)
     if key in seen:
-        raise DocumentError(f"a {source.kind} of this name is there already", "metadata.name")
+        yield FieldError("metadata.name", f"a {source.kind} of this name is there already")
     if key is not None:
         seen.add(key)
-    elif not source.name and (source.kind in SPECS or source.kind in _POD_TEMPLATES):
-        raise DocumentError("a name or a generateName is required", "metadata.name")
+    elif not source.name and source.kind in _POD_TEMPLATES:
+        yield FieldError("metadata.name", "a name or a generateName is required")
+
+
+def _verdict(
+    source: SourceDocument,
+    plugins: Mapping[str, Plugin],
+    around: Surroundings,
+    problem: ExpressionProblem,
+    named: tuple[Mapping[ClaimKey, ResourceClaim], Mapping[ClaimKey, ResourceClaimTemplate], _Sharing],
+) -> Iterator[CheckResult]:
+    if source.kind in SPECS:
+        yield _checked(source, plugins, around, problem)
+    elif source.kind in _POD_TEMPLATES:
+        yield from _pod(source, *named)
+    else:
+        yield from _cluster_object(source)
+
+
+def _cluster_object(source: SourceDocument) -> Iterator[CheckResult]:
+    """The verdict on a Node or PodGroup that is damaged."""
+
+    def look(document: Mapping[str, Any]) -> list[FieldError]:
+        check_cluster_object(SourceDocument(source.file, source.index, dict(document)))
+        return []
+
+    errors = all_problems(look, source.document)
+    if errors:
+        yield CheckResult(source.file, source.kind, source.name, tuple(errors))
 
 
 def nothing_checked(files: Iterable[str]) -> CheckResult:
@@ -171,19 +206,25 @@ def _pod(
     for name in path:
         template = template.get(name) if isinstance(template, Mapping) else None
     head = "".join(f"{name}." for name in path)
-    warnings: tuple[FieldError, ...] = ()
-    try:
-        pod = decode(SchedulingPod, {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {})
-        namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
+    namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
+
+    def look(document: Mapping[str, Any]) -> list[FieldError]:
+        pod = decode(SchedulingPod, document)
         found = [*pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))]
-        found += [*pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
-        errors = tuple(FieldError(f"{head}{error.path}", error.message) for error in found)
-        lacking = pod_warnings(pod.spec.resource_claims, namespace, claims, templates)
-        warnings = tuple(FieldError(f"{head}{warning.path}", warning.message) for warning in lacking)
-    except DocumentError as error:
-        pod, errors = SchedulingPod(), (FieldError(f"{head}{error.path}", _field_error(error).message),)
-    if errors or pod.spec.resource_claims or source.kind == "Pod":
-        yield CheckResult(source.file, source.kind, source.name, errors, warnings=warnings)
+        return [*found, *pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
+
+    written = {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {}
+    errors = all_problems(look, written)
+    warnings = [*unknown_pod_fields(source.document, source.kind, path)]
+    uses_claims = False
+    if not errors:
+        entries = decode(SchedulingPod, written).spec.resource_claims
+        uses_claims = bool(entries)
+        lacking = pod_warnings(entries, namespace, claims, templates)
+        warnings += (FieldError(f"{head}{warning.path}", warning.message) for warning in lacking)
+    if errors or warnings or uses_claims or source.kind == "Pod":
+        placed = tuple(FieldError(f"{head}{error.path}", error.message) for error in errors)
+        yield CheckResult(source.file, source.kind, source.name, placed, warnings=tuple(warnings))
 
 
 class _Sharing:
@@ -266,13 +307,13 @@ def _checked(
         ]
         try:
             problems, quota = _RULES[source.kind](document, plugins, problem)
-        except DocumentError as error:
-            problems = all_problems(lambda rest: _RULES[source.kind](rest, plugins, problem)[0], document, error)
+        except DocumentError:
+            problems = all_problems(lambda rest: _RULES[source.kind](rest, plugins, problem)[0], document)
         errors += problems
     except DocumentError as error:
         errors.append(_field_error(error))
     if source.document.get("apiVersion") == _V1BETA1:
-        errors = [FieldError(_as_v1beta1(error.path), error.message) for error in errors]
+        errors = [FieldError(_as_v1beta1(error.path), error.message.replace(BOTH_FORMS, _BOTH)) for error in errors]
     warnings = () if errors else tuple(_warnings(source, around))
     return CheckResult(source.file, source.kind, source.name, tuple(errors), quota, warnings)
 
@@ -285,6 +326,9 @@ def _warnings(source: SourceDocument, around: Surroundings) -> Iterator[FieldErr
         case "ResourceClaimTemplate":
             devices = decode(ResourceClaimTemplate, document).spec.spec.devices
             warnings = claim_warnings(devices, "spec.spec.devices", around)
+        case "DeviceClass":
+            selectors = decode(DeviceClass, document).spec.selectors
+            warnings = selector_warnings(selectors, "spec.selectors", around.known)
         case _:
             return
     flat = source.document.get("apiVersion") == _V1BETA1

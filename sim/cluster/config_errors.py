@@ -17,7 +17,9 @@ def parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) ->
     removed: list[str] = []
     while (error := _first_error(plugin, origin, parameters, path)) is not None:
         # What is only wrong since another field is gone is none.
-        if not any(re.search(rf"\b{re.escape(name)}\b", error.message) for name in removed):
+        # The list of fields that there are, behind the semicolon, names them all.
+        said = error.message.partition("; there are ")[0]
+        if not any(re.search(rf"\b{re.escape(name)}\b", said) for name in removed):
             yield error
         name = _wrong_field(error, path, parameters)
         if name is None:

@@ -9,8 +9,11 @@ from dranode.driver.core.api.documents import decode, to_v1
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import (
     APIDocument,
+    DeviceClass,
     DeviceClassSpec,
+    ResourceClaim,
     ResourceClaimSpec,
+    ResourceClaimTemplate,
     ResourceClaimTemplateSpec,
     ResourceSlice,
     ResourceSliceSpec,
@@ -18,7 +21,7 @@ from dranode.driver.core.api.resource import (
 from dranode.driver.core.api.slice_validation import slice_errors
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
-from dranode.driver.core.api.validation import FieldError
+from dranode.driver.core.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import check_node_amounts
@@ -40,7 +43,7 @@ _CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
 
 
 def check_manifests(documents: Iterable[SourceDocument]) -> None:
-    """Refuse fields that do not exist, and slices and rules that no API server stores.
+    """Refuse fields that do not exist, and what no API server stores of DRA's own kinds.
 
     Documents that an API server has stored are taken as they are: another release may have other rules.
 
@@ -62,12 +65,22 @@ def check_manifests(documents: Iterable[SourceDocument]) -> None:
             raise DocumentError(f"{source.place}: {problem.path}: {problem.message}")
 
 
+def _unread(expression: str) -> None:  # noqa: ARG001 - what is wrong with it the allocator says
+    return None
+
+
 def _refusals(source: SourceDocument) -> Iterator[FieldError]:
     match source.kind:
         case "ResourceSlice":
             yield from slice_errors(decode(ResourceSlice, source.document), newest=False)
         case "DeviceTaintRule":
             yield from rule_errors(taint_rule(source))
+        case "ResourceClaim":
+            yield from claim_errors(decode(ResourceClaim, source.document), _unread)
+        case "ResourceClaimTemplate":
+            yield from template_errors(decode(ResourceClaimTemplate, source.document), _unread)
+        case "DeviceClass":
+            yield from class_errors(decode(DeviceClass, source.document), _unread)
         case _:
             pass
 

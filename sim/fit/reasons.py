@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from dranode.sim.allocator.explain import Miss, Stage
@@ -13,6 +14,7 @@ from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
 from dranode.sim.scheduler.resources import ResourceShortage
 
 _MILLI: Final = 1000
+_LARGE: Final = 1 << 63
 _BINARY: Final = ("Ti", "Gi", "Mi", "Ki")
 
 
@@ -115,7 +117,9 @@ def _group(cases: list[RefusalCase]) -> tuple[RefusalGroup, list[RefusalCase]]:
 def readable_amount(resource: str, value: int) -> str:
     """An amount of a resource for people: `1.5 CPUs`, `3.5Gi of memory`, `2 of example.com/widget`."""
     if resource == CPU:
-        return f"{value / _MILLI:g} CPU{'' if value == _MILLI else 's'}"
+        # A document may ask for more than a float can be.
+        amount = f"{value / _MILLI:g}" if value < _LARGE else str(value // _MILLI)
+        return f"{amount} CPU{'' if value == _MILLI else 's'}"
     if resource in (MEMORY, STORAGE) or resource.startswith("hugepages-"):
         return f"{_bytes(value)} of {resource}"
     return f"{value} {resource}" if "/" not in resource else f"{value} of {resource}"
@@ -123,14 +127,14 @@ def readable_amount(resource: str, value: int) -> str:
 
 def _bytes(value: int) -> str:
     for power, suffix in zip((4, 3, 2, 1), _BINARY, strict=True):
-        if value >= 1024**power:
+        if 1024**power <= value < _LARGE:
             return f"{value / 1024**power:.4g}{suffix}"
     return str(value)
 
 
-def _lack(short: tuple[ResourceShortage, ...]) -> tuple[float, ...]:
+def _lack(short: tuple[ResourceShortage, ...]) -> tuple[Fraction, ...]:
     """Return how much is missing, as parts of what is asked; less is nearer."""
-    return tuple(shortage.missing / shortage.requested for shortage in short)
+    return tuple(Fraction(shortage.missing, shortage.requested) for shortage in short)
 
 
 def _shortage(short: ResourceShortage) -> str:

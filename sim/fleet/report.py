@@ -154,7 +154,7 @@ def unit_amount(amount: Amount) -> str:
     """Return an amount for people: as Kubernetes writes bytes (`247Gi`) where it can be nothing else."""
     if isinstance(amount, int) and amount and amount % _MIB == 0:
         return str(Quantity.binary(amount))
-    return f"{float(amount):,.10g}"
+    return f"{amount:,}" if isinstance(amount, int) else f"{float(amount):,.10g}"
 
 
 def fleet_document(report: FleetReport, *, scores: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,20 @@ class ImaginedFleet:
             return cls(nodes, slices_of(kinds, discover))
         except DocumentError as error:
             raise DocumentError(f"{path}: {error}") from error
+
+    @classmethod
+    def joined(cls, fleets: Sequence[ImaginedFleet]) -> ImaginedFleet:
+        """Return the nodes of several fleets.
+
+        Raises:
+            DocumentError: two nodes have one name.
+        """
+        counts = Counter(node.metadata.name for fleet in fleets for node, _ in fleet.nodes)
+        twice = next((name for name, count in counts.items() if count > 1), None)
+        if twice is not None:
+            raise DocumentError(f'two files of nodes have a node "{twice}"; rename one')
+        nodes = tuple(node for fleet in fleets for node in fleet.nodes)
+        return cls(nodes, tuple(each for fleet in fleets for each in fleet.slices))
 
 
 def place(

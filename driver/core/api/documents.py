@@ -191,7 +191,7 @@ def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
 def _with_slice_count(document: dict[str, Any]) -> dict[str, Any]:
     spec = document.get("spec")
     pool = spec.get("pool") if isinstance(spec, Mapping) else None
-    if not isinstance(spec, Mapping) or not isinstance(pool, Mapping) or _SLICE_COUNT in pool:
+    if not isinstance(spec, Mapping) or not isinstance(pool, Mapping) or pool.get(_SLICE_COUNT) is not None:
         return document
     return {**document, "spec": {**spec, "pool": {**pool, _SLICE_COUNT: 0}}}
 
@@ -215,6 +215,8 @@ def _request(request: Any, path: str) -> Any:
         )
     flat = {key: request[key] for key in _FLAT_REQUEST if key in request}
     rest = {key: value for key, value in request.items() if key not in _FLAT_REQUEST}
+    if flat and "firstAvailable" in request:
+        flat = {"deviceClassName": "", **flat}  # both is what is wrong, not that one of them is a part
     return {**rest, "exactly": flat} if flat else rest
 
 

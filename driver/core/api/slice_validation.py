@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from dranode.driver.core.api.capacity_policy import policy_problems
@@ -87,6 +88,8 @@ def taint_errors(taint: DeviceTaint, path: str) -> _Errors:
         yield FieldError(f"{path}.key", f'"{taint.key}" is not a label name' if taint.key else "a key is required")
     if not is_label_value(taint.value):
         yield FieldError(f"{path}.value", f'"{taint.value}" is not a label value')
+    if taint.time_added is not None and not _is_time(taint.time_added):
+        yield FieldError(f"{path}.timeAdded", f'"{taint.time_added}" is not a time such as 2026-01-31T12:00:00Z')
     if taint.effect not in EFFECTS:
         yield FieldError(f"{path}.effect", f'"{taint.effect}" is none of {", ".join(EFFECTS)}')
 
@@ -99,6 +102,13 @@ def selection_errors(driver: str | None, pool: str | None, device: str | None, p
         yield from _pool_name(pool, f"{path}.pool")
     if device is not None:
         yield from _label(device, f"{path}.device")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _driver(name: str, path: str) -> _Errors:
@@ -336,7 +346,7 @@ def _node_resource(device: Device, name: str, resource: NodeAllocatableResource,
     if resource.mapping is not None:
         yield from _mapping(device, resource.mapping, f"{path}.mapping")
     if resource.overhead is not None:
-        if not resource.overhead:
+        if not {"perPod", "perContainer"} & resource.overhead.keys():
             yield FieldError(f"{path}.overhead", "perPod or perContainer is required")
         for key, amount in resource.overhead.items():
             if amount.value < 0:

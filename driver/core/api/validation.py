@@ -1,7 +1,7 @@
 """The rules by which the API server takes or refuses a ResourceClaim, ResourceClaimTemplate or DeviceClass.
 
-Source: validation of `resource.k8s.io/v1` in Kubernetes 1.36 (KEP-4381, 4816, 5018, 5055, 5075). Each function yields
-every error, with its path in the v1 form of the document.
+Source: validation of `resource.k8s.io/v1` in Kubernetes 1.34 to 1.37 (KEP-4381, 4816, 5018, 5055, 5075). Each function
+yields every error, with its path in the v1 form of the document.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from dranode.driver.core.api.sentence import one_sentence
 
 MAX_ENTRIES: Final = 32  # requests, constraints, configurations, selectors, names in a list of requests
 MAX_ALTERNATIVES: Final = 8
-MAX_TOLERATIONS: Final = 16
 MAX_PARAMETERS: Final = 10 * 1024
 MAX_RESULTS: Final = 32  # devices that one claim can be given
+# Of a request in the form of v1; v1beta1 has no `exactly`.
+BOTH_FORMS: Final = "exactly one of exactly and firstAvailable is required, but both are set"
 _MODES: Final = ("ExactCount", "All")
 _EFFECTS: Final = ("", "None", "NoSchedule", "NoExecute")
 
@@ -110,7 +111,7 @@ class _Rules:
     def request(self, request: DeviceRequest, path: str) -> Iterator[FieldError]:
         yield from _request_name(request.name, f"{path}.name")
         if request.exactly is not None and request.first_available:
-            yield FieldError(path, "exactly one of exactly and firstAvailable is required, but both are set")
+            yield FieldError(path, BOTH_FORMS)
         elif request.exactly is not None:
             yield from self.class_request(request.exactly, f"{path}.exactly")
         elif request.first_available:
@@ -130,9 +131,9 @@ class _Rules:
             yield FieldError(f"{path}.deviceClassName", f'"{name}" is not a DNS subdomain')
         yield from self.selectors(request.selectors, f"{path}.selectors")
         yield from _amount(request, path)
-        yield from count_errors(request.tolerations, MAX_TOLERATIONS, f"{path}.tolerations")
         for index, toleration in enumerate(request.tolerations):
             yield from _toleration(toleration, f"{path}.tolerations[{index}]")
+        # No API server checks these names; a name that is none can never be met.
         for name in request.capacity.requests if request.capacity is not None else ():
             if not is_qualified_name(name):
                 yield FieldError(f"{path}.capacity.requests[{name}]", f'"{name}" is not a qualified name')
@@ -150,6 +151,8 @@ class _Rules:
 
 def metadata_errors(metadata: ObjectMeta) -> Iterator[FieldError]:
     """Yield every error of `metadata`."""
+    if metadata.namespace and not is_dns_label(metadata.namespace):
+        yield FieldError("metadata.namespace", f'"{metadata.namespace}" is not a DNS label')
     if metadata.name:
         if not is_dns_subdomain(metadata.name):
             yield FieldError("metadata.name", f'"{metadata.name}" is not a DNS subdomain')
@@ -189,8 +192,6 @@ def _toleration(toleration: DeviceToleration, path: str) -> Iterator[FieldError]
         case "" | "Equal":
             if not is_label_value(toleration.value):
                 yield FieldError(f"{path}.value", f'"{toleration.value}" is not a label value')
-            if not toleration.key:
-                yield FieldError(f"{path}.operator", "the operator must be Exists when there is no key")
         case operator:
             yield FieldError(f"{path}.operator", f'"{operator}" is neither Exists nor Equal')
     if toleration.effect not in _EFFECTS:

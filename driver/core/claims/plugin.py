@@ -91,6 +91,14 @@ class Plugin(ABC):
         """
         return frozenset((device,))
 
+    def attribute_names(self) -> frozenset[str]:
+        """Return the names, each with its domain, of all attributes that devices may have, whatever the options are.
+
+        `dranode check` warns about expressions and constraints that name another attribute of the driver. It warns
+        about none if the driver does not say, which is the default.
+        """
+        return frozenset()
+
     def parse_config(self, config: Config) -> Any:
         """Decode opaque parameters; `grant` finds what this returns in `Config.parameters`.
 

@@ -184,3 +184,26 @@ def test_a_v1beta1_claim_has_no_exactly(tmp_path: Path) -> None:
         DocumentError, match=r"\(ResourceClaim c\): spec\.devices\.requests\[0\]: v1beta1 has no exactly"
     ):
         load_documents([path])
+
+
+def test_json_documents_may_stand_one_after_another(tmp_path: Path) -> None:
+    text = '{"kind": "Pod", "metadata": {"name": "a"}}\n{"kind": "List", "items": [{"kind": "Node"}]}{"kind": "Pod"}\n'
+    assert [source.kind for source in read_documents(written(tmp_path, text))] == ["Pod", "Node", "Pod"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+@pytest.mark.parametrize(
+    "text", ['{"kind": "Pod", "metadata": {"name": "é"}}\r\n', "kind: Pod\r\nmetadata: {name: é}\r\n"]
+)
+def test_a_dump_that_windows_encodes_is_read(tmp_path: Path, encoding: str, text: str) -> None:
+    path = tmp_path / "dump"
+    marked = text if encoding in ("utf-16", "utf-32", "utf-8-sig") else f"\ufeff{text}"
+    path.write_bytes(marked.encode(encoding))
+    assert [source.name for source in read_documents(path)] == ["é"]
+
+
+def test_what_is_no_text_of_its_encoding_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dump"
+    path.write_bytes(b"\xff\xfea")
+    with pytest.raises(DocumentError, match="is not UTF-16-LE text: byte 2 is 0x61"):
+        read_documents(path)

@@ -163,3 +163,20 @@ def test_two_jobs_with_a_generated_name_do_not_share_a_device(tmp_path: Path) ->
     assert len({each["name"] for each in claims}) == 2
     devices = [each["allocation"]["devices"]["results"][0]["device"] for each in claims]
     assert devices == ["gpu-0", "gpu-1"]
+
+
+def test_all_files_of_queues_and_of_nodes_are_read(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"nodes: [{{name: {name}, slices: slices.yaml}}]", encoding="utf-8")
+    (tmp_path / "slices.yaml").write_text(yaml.safe_dump_all(CLUSTER[2:3]), encoding="utf-8")
+    options = [option for name in ("a", "b") for option in ("--nodes", str(tmp_path / f"{name}.yaml"))]
+    result = run(tmp_path, [*CLUSTER[1:2], TEMPLATE, deployment(6)], "local", *options, "-o", "json")
+    assert [each["name"] for each in json.loads(result.stdout)["nodes"]] == ["a", "b"]
+    assert result.exit_code == 0, result.output
+    result = run(tmp_path, [*CLUSTER[1:2], TEMPLATE, deployment(6)], "local", *options, *options[:2])
+    assert 'two files of nodes have a node "a"' in str(result.exception)
+    kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump({**kueue, "kind": "ResourceFlavor", "metadata": {"name": "f"}}))
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump({**kueue, "kind": "Nonsense", "metadata": {"name": "f"}}))
+    queues = ("--queues", str(tmp_path / "one.yaml"), "--queues", str(tmp_path / "two.yaml"))
+    assert "two.yaml" in str(run(tmp_path, [deployment(1)], "local", *queues).exception)
