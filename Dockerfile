@@ -30,16 +30,12 @@ COPY memory/ memory/
 COPY sim/ sim/
 COPY kubectl/ kubectl/
 COPY sanity/ sanity/
-COPY release/save_modules.py ./
 ARG SOURCE_DATE_EPOCH=0
 # From an index of one folder, since pip writes down where a file that is named comes from. Bytecode is made here, once: the root
 # file system is read-only later, and a driver has to start fast. One process makes it, in one order, so that it is the same again.
-# What a start needs of it is saved in one file besides.
 RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
     && /opt/build/bin/pip --python /opt/dranode/bin/python install --no-index --find-links wheels --no-deps --no-compile dranode \
     && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash /opt/dranode/lib \
-    && find /opt/dranode -exec touch -h -d "@${SOURCE_DATE_EPOCH}" {} + \
-    && /opt/dranode/bin/python save_modules.py \
     && find /opt/dranode -exec touch -h -d "@${SOURCE_DATE_EPOCH}" {} +
 
 FROM build AS build-debug

@@ -12,14 +12,12 @@ container those of the requests that it names. The claim's `DRANODE_SHARED_` is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.cpu.policies import Isolation
 from dranode.driver.core.api.cpuset import CPUSet
-
-if TYPE_CHECKING:
-    from dranode.cdi.spec import ContainerEdits, Spec
-    from dranode.driver.core.claims.grant import ClaimGrant
+from dranode.driver.core.claims.grant import ClaimGrant
 
 CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"
@@ -54,8 +52,6 @@ def request_edits(uid: str, index: int, cpus: CPUSet, *, shared: bool = False) -
 
 
 def _edits(*env: str) -> ContainerEdits:
-    from dranode.cdi.spec import ContainerEdits  # noqa: PLC0415 - the driver listens before this is needed
-
     return ContainerEdits(env=env)
 
 
@@ -79,7 +75,5 @@ def spec_cpus(uid: str, spec: Spec) -> ClaimGrant | None:
     held |= cpus
     if not cpus:
         return None
-    from dranode.driver.core.claims.grant import ClaimGrant  # noqa: PLC0415 - see above
-
     given = claim_edits(uid, cpus, held, isolation, shared=entries.get(f"{SHARED_PREFIX}{uid}") == "true")
     return ClaimGrant(grants=(), edits=given, cpus=cpus, held=held)

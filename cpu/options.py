@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from dranode.cpu.policies import Isolation, Order, Threads
+from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import UsageError
-
-if TYPE_CHECKING:
-    from dranode.cpu.topology import Topology
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -1,43 +1,52 @@
-"""The CPU driver, `dra.cpu`: the entry point group `dranode.plugins` has it as `cpu`.
-
-A starting node waits for its driver, and the driver listens as soon as this module is loaded. The methods therefore
-import the modules that read hardware and decide when they need them.
-"""
+"""The CPU driver, `dra.cpu`: the entry point group `dranode.plugins` has it as `cpu`."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, env_isolation, spec_cpus
+from dranode.cpu.config import parse_cpu_config
+from dranode.cpu.description import description, isolation_description
+from dranode.cpu.devices import ATTRIBUTES, cpu_devices, left_out
+from dranode.cpu.disturbances import disturbances, loss
+from dranode.cpu.grant import adopted, grant_cpus
+from dranode.cpu.health import device_health, impairments
+from dranode.cpu.hotplug import CPUEvent, cpu_kernel_events
+from dranode.cpu.irqbalance import IRQBalance
+from dranode.cpu.layout import cpu_layout
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
+from dranode.cpu.pcie import read_pcie_roots
+from dranode.cpu.peers import Peers
 from dranode.cpu.policies import Isolation
-from dranode.driver.core.claims.hooks import Recovers, Tunes
+from dranode.cpu.pool import held_claim, pool, unread_pool
+from dranode.cpu.setting_files import BUS
+from dranode.cpu.sysfs import read_online_for_pods, read_topology
+from dranode.cpu.systemd import Systemd
+from dranode.cpu.topology import Topology
+from dranode.cpu.treatment import claim_treatment
+from dranode.cpu.tuner import Tuner
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.hardware_report import HardwareProblem
+from dranode.driver.core.claims.health import DeviceHealth, Impairment
+from dranode.driver.core.claims.held import Held
+from dranode.driver.core.claims.hooks import HeldTuning, Notes, Recovers, Tunes
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.layout import Layout
 from dranode.driver.core.claims.plugin import Plugin, Stop
+from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.machine import kubepods, udev
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
-
-if TYPE_CHECKING:
-    from dranode.cdi.spec import Spec
-    from dranode.cpu.hotplug import CPUEvent
-    from dranode.cpu.topology import Topology
-    from dranode.cpu.tuner import Tuner
-    from dranode.driver.core.claims.configs import Config
-    from dranode.driver.core.claims.disturbance import Disturbance
-    from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-    from dranode.driver.core.claims.hardware_report import HardwareProblem
-    from dranode.driver.core.claims.health import DeviceHealth, Impairment
-    from dranode.driver.core.claims.held import Held
-    from dranode.driver.core.claims.hooks import HeldTuning, Notes
-    from dranode.driver.core.claims.inventory import Inventory
-    from dranode.driver.core.claims.layout import Layout
-    from dranode.driver.core.claims.record import Record
-    from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
-    from dranode.driver.machine.udev import Events
+from dranode.driver.machine.udev import Events
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +84,6 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def attribute_names(self) -> frozenset[str]:
         """Return the names of all attributes."""
-        from dranode.cpu.devices import ATTRIBUTES
-
         return ATTRIBUTES
 
     def discover(self) -> Inventory:
@@ -86,11 +93,6 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
             MachineError: the machine's files are missing, damaged or contradict each other.
             UsageError: the reserved CPUs do not exist, or leave no CPU to hand out.
         """
-        from dranode.cpu.devices import cpu_devices, left_out
-        from dranode.cpu.pcie import read_pcie_roots
-        from dranode.cpu.sysfs import read_topology
-        from dranode.driver.core.claims.inventory import Inventory
-
         topology = read_topology(self._root)
         # Only the first reading checks the option: if CPUs go offline later, the driver publishes those that remain.
         if not self._seen:
@@ -107,14 +109,10 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Decide which CPUs the claim gets (`dranode.cpu.grant`)."""
-        from dranode.cpu.grant import grant_cpus
-
         return grant_cpus(claim, held, inventory.hardware, self.options)
 
     def parse_config(self, config: Config) -> Any:
         """Decode a configuration in one of the three forms of `dranode.cpu.config`."""
-        from dranode.cpu.config import parse_cpu_config
-
         return parse_cpu_config(config)
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
@@ -122,46 +120,29 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
         For CPUs that are isolated beyond other containers it says how far, and what could not be kept off.
         """
-        from dranode.cpu.description import description, isolation_description
-
         return description(grant, record, inventory.hardware) | isolation_description(grant, self.unmoved)
 
     def pool(self, inventory: Inventory) -> HeldSnapshot:
         """Return the machine without a claim: the online CPUs on which pods may run, and the reserved ones."""
-        from dranode.cpu.pool import pool
-
         return pool(inventory.hardware, self.options.reserved)
 
     def unread_pool(self) -> HeldSnapshot:
         """Return the reserved CPUs, and those on which pods may run if that can be read."""
-        from dranode.cpu.pool import unread_pool
-        from dranode.cpu.sysfs import read_online_for_pods
-
         return unread_pool(read_online_for_pods(self._root), self.options.reserved)
 
     def pinned(self, record: Record) -> HeldClaim:
         """Return the CPUs that pin the claim's containers; all other containers share the CPUs that no claim holds."""
-        from dranode.cpu.pool import held_claim
-
         return held_claim(record)
 
     def tunes(self, grants: tuple[Grant, ...]) -> bool:
         """Return whether a grant wants its CPUs isolated from more than other containers."""
         if not any(grant.state for grant in grants):
             return False
-        from dranode.cpu.treatment import claim_treatment
-
         return claim_treatment(grants).isolation is not Isolation.CPUSET
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
         """Keep interrupts, unbound kernel work and host services off the CPUs of these claims (`dranode.cpu.tuner`)."""
         if self._tuner is None:
-            from dranode.cpu.irqbalance import IRQBalance
-            from dranode.cpu.peers import Peers
-            from dranode.cpu.setting_files import BUS
-            from dranode.cpu.systemd import Systemd
-            from dranode.cpu.tuner import Tuner
-
             peers = Peers()
             if isinstance(self._host, HostRoot):
                 place = self.options.host_root.rstrip("/")
@@ -181,8 +162,6 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:
         """Return what has run and interrupted on the CPUs of claims that want them quiet."""
-        from dranode.cpu.disturbances import disturbances
-
         return disturbances(self._host, claims, notes)
 
     def tuned(self, record: Record) -> bool:
@@ -191,8 +170,6 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def unrestorable(self, notes: Any) -> str:
         """Return why settings that claims have changed cannot be put back; empty if they can."""
-        from dranode.cpu.disturbances import loss
-
         return loss(self._host, notes)
 
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
@@ -201,8 +178,6 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def adopted(self, claim: AllocatedClaim, recovered: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:
         """Return the grants of a recovered claim, with the treatment and attributes that its CDI spec does not hold."""
-        from dranode.cpu.grant import adopted
-
         return adopted(claim, recovered, inventory.hardware, self.options)
 
     def foreign(self, device: str) -> str:
@@ -211,14 +186,10 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
         """Return the devices whose CPUs are offline or not for pods (`dranode.cpu.health`)."""
-        from dranode.cpu.health import device_health
-
         return device_health(self._seen, inventory, self.options)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
         """Return the claims that hold CPUs which are offline or not for pods."""
-        from dranode.cpu.health import impairments
-
         return impairments(inventory.hardware, records)
 
     def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:
@@ -228,16 +199,12 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
 
     def watch(self, stop: Stop) -> Iterator[None]:
         """Yield when CPUs came or went for the machine or for pods, and at least once a minute, until `stop` is set."""
-        from dranode.driver.machine import kubepods, udev
-
         yield from udev.watch(
             udev.opened(self._events), lambda _: None, stop, due=lambda: kubepods.has_changed(self._root, self._pods)
         )
 
     def layout(self, inventory: Inventory) -> Layout:
         """Return the machine's packages, NUMA nodes, caches and cores."""
-        from dranode.cpu.layout import cpu_layout
-
         return cpu_layout(inventory.hardware)
 
 
@@ -271,6 +238,4 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
 
 
 def _kernel_events() -> Events[CPUEvent]:
-    from dranode.cpu.hotplug import cpu_kernel_events
-
     return cpu_kernel_events()

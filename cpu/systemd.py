@@ -19,14 +19,16 @@ import itertools
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
+
+from jeepney import DBusAddress, HeaderFields, Message, MessageType, new_method_call
+from jeepney.bus_messages import message_bus
+from jeepney.io.blocking import prep_socket
+from jeepney.low_level import Parser
 
 from dranode.cpu.setting_files import HOST_UNITS
 from dranode.cpu.settings import UNITS, Kind, Setting
 from dranode.driver.core.api.cpuset import CPUSet
-
-if TYPE_CHECKING:
-    from jeepney import DBusAddress, Message
 
 _NAME: Final = "org.freedesktop.systemd1"
 # For all that is asked and told in one round.
@@ -118,10 +120,6 @@ class _Bus:
         Raises:
             OSError: nobody answers, or what does is no bus.
         """
-        from jeepney.bus_messages import message_bus  # noqa: PLC0415 - few nodes need it
-        from jeepney.io.blocking import prep_socket  # noqa: PLC0415 - few nodes need it
-        from jeepney.low_level import Parser  # noqa: PLC0415 - few nodes need it
-
         self._ends, self._clock = ends, clock
         self._parser, self._serials = Parser(), itertools.count(1)
         try:
@@ -148,8 +146,6 @@ class _Bus:
         Raises:
             OSError: it refuses, does not answer in time, or answers nonsense.
         """
-        from jeepney import MessageType, new_method_call  # noqa: PLC0415 - see above
-
         answer = self._exchange(new_method_call(peer, method, signature, body))
         if answer.header.message_type is MessageType.error:
             said = "; ".join(str(part).strip() for part in answer.body if str(part).strip())
@@ -157,8 +153,6 @@ class _Bus:
         return answer.body
 
     def _exchange(self, message: Message) -> Message:
-        from jeepney import HeaderFields  # noqa: PLC0415 - see above
-
         serial = next(self._serials)
         self._socket.settimeout(self._left())
         self._socket.sendall(message.serialise(serial=serial))
@@ -184,8 +178,6 @@ class _Bus:
 
 
 def _allowed(bus: _Bus, unit: str) -> CPUSet:
-    from jeepney import DBusAddress  # noqa: PLC0415 - see above
-
     (path,) = bus.call(_manager(), "LoadUnit", "s", (unit,))
     interface = _INTERFACES[unit.rpartition(".")[2]]
     properties = DBusAddress(path, _NAME, "org.freedesktop.DBus.Properties")
@@ -194,6 +186,4 @@ def _allowed(bus: _Bus, unit: str) -> CPUSet:
 
 
 def _manager() -> DBusAddress:
-    from jeepney import DBusAddress  # noqa: PLC0415 - see above
-
     return DBusAddress("/org/freedesktop/systemd1", _NAME, f"{_NAME}.Manager")

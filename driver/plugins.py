@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from dranode.driver.core.api.errors import UsageError, in_words
 from dranode.driver.core.claims.options import Declarations, declarations
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.entry_points import EntryPoint, entry_points
 from dranode.driver.machine.root import Root
 
 log = logging.getLogger(__name__)
@@ -25,13 +25,7 @@ _PACKAGE: Final = "dranode."
 
 @cache
 def _entry_points(group: str) -> tuple[EntryPoint, ...]:
-    return tuple(point for point in _all_entry_points() if point.group == group)
-
-
-@cache
-def _all_entry_points() -> tuple[EntryPoint, ...]:
-    # Looking through every installed package takes longer than all that is done with what is found: it is done once.
-    return entry_points((GROUP, OPTIONS_GROUP, DEFAULT_GROUP))
+    return tuple(entry_points(group=group))
 
 
 def installed() -> dict[str, EntryPoint]:
@@ -114,5 +108,5 @@ def _loaded(point: EntryPoint) -> object:
 
 
 def _is_ours(point: EntryPoint) -> bool:
-    # By where it leads: to ask for the package's name is to read its metadata with a parser of mails.
+    # By where it leads, which says so without its package's metadata.
     return point.value.startswith(_PACKAGE)

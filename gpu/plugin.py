@@ -25,7 +25,7 @@ from dranode.driver.machine.udev import Events, opened, watch
 from dranode.gpu import grants, health, vfio
 from dranode.gpu.aer import aer_counts
 from dranode.gpu.config import GPUConfig, parse_gpu_config
-from dranode.gpu.devices import counters, gpu_devices
+from dranode.gpu.devices import attribute_names, counters, gpu_devices
 from dranode.gpu.edits import complete
 from dranode.gpu.grants import Intent
 from dranode.gpu.health import AERCounts
@@ -79,8 +79,6 @@ class GPUPlugin(Plugin, Configures):
 
     def attribute_names(self) -> frozenset[str]:
         """Return the names of all attributes."""
-        from dranode.gpu.devices import attribute_names
-
         return attribute_names()
 
     def discover(self) -> Inventory:

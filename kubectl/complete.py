@@ -13,8 +13,10 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
+from dranode.driver.cli.cluster_option import named_cluster
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import APIDocument, ObjectMeta
+from dranode.driver.kube.objects import ApiObjects
 
 _NO_FILES: Final = ":4"
 _PROGRAM: Final = "kubectl-dranode"
@@ -41,9 +43,6 @@ def names_of(kind: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 
 def _names(kind: str, options: dict[str, Any]) -> list[str]:
-    from dranode.driver.cli.cluster_option import named_cluster
-    from dranode.driver.kube.objects import ApiObjects
-
     given = (str(options.get(name) or "") for name in ("kubeconfig", "context", "namespace"))
     cluster = named_cluster(*given)
     if cluster is None:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from dranode.driver.cli.cluster_option import show_waiting
-from dranode.driver.cli.options import driver_options, serve_options
+from dranode.driver.cli.environment import unknown_variables
+from dranode.driver.cli.options import driver_options, serve_options, variables
 from dranode.driver.cli.output import ProgressReporter, console, emit, output_option, reporting
+from dranode.driver.cli.settings import unknown_prefixes
+from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import UsageError
-
-if TYPE_CHECKING:
-    from dranode.driver.core.diagnosis.facts import Facts, Finding
-    from dranode.driver.kube.client import Client
-    from dranode.driver.kube.connection import Connection
+from dranode.driver.core.api.sentence import number_of
+from dranode.driver.core.diagnosis.facts import Facts, Finding, Severity
+from dranode.driver.core.diagnosis.rules import diagnose
+from dranode.driver.kube.client import Client
+from dranode.driver.kube.clock import clock_skew
+from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.server import UnreachableError
+from dranode.driver.kube.source import Credentials
+from dranode.kubectl.class_check import with_class_problems
+from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
+from dranode.kubectl.readers.fleet import read_fleet
+from dranode.kubectl.readers.host import NodeHost
 
 # The options that are paths of the node.
 _PATHS: Final = frozenset(
@@ -76,12 +86,6 @@ def command(
       kubectl debug node/worker -it --image=dranode:0.1.0 --profile=sysadmin -- dranode doctor --root /host
       dranode doctor --all-nodes --kubeconfig ~/.kube/config
     """
-    from dranode.driver.core.diagnosis.facts import Severity
-    from dranode.driver.core.diagnosis.rules import diagnose
-    from dranode.kubectl.class_check import with_class_problems
-    from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
-    from dranode.kubectl.readers.host import NodeHost
-
     connection = _connection(options["kubeconfig"], required=all_nodes)
     if all_nodes:
         _all_nodes(ctx, drivers, connection, options, output)
@@ -123,10 +127,6 @@ def _connection(kubeconfig: str, *, required: bool) -> Connection | None:
             raise UsageError("--all-nodes asks an API server: name it with --kubeconfig or KUBECONFIG")
     if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
-    from dranode.driver.kube.connection import Connection
-    from dranode.driver.kube.server import UnreachableError
-    from dranode.driver.kube.source import Credentials
-
     source = Credentials(kubeconfig)
     source.check()
     connection = Connection(source)
@@ -137,8 +137,6 @@ def _connection(kubeconfig: str, *, required: bool) -> Connection | None:
 
 
 def _client(connection: Connection | None, progress: ProgressReporter) -> Client:
-    from dranode.driver.kube.client import Client
-
     assert connection is not None  # noqa: S101 - looked at by the caller
     client = Client(connection, agent="dranode-doctor")
     show_waiting(client, "the API server", progress)
@@ -146,16 +144,10 @@ def _client(connection: Connection | None, progress: ProgressReporter) -> Client
 
 
 def _skew(connection: Connection | None) -> int | None:
-    from dranode.driver.kube.clock import clock_skew
-
     return clock_skew(connection) if connection is not None else None
 
 
 def _variables() -> tuple[str, ...]:
-    from dranode.driver.cli.environment import unknown_variables
-    from dranode.driver.cli.options import variables
-    from dranode.driver.cli.settings import unknown_prefixes
-
     return tuple(unknown_variables(os.environ, variables(), unknown_prefixes()))
 
 
@@ -187,9 +179,6 @@ def _whole_look(node: str, folder: str) -> str:
 def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
     from rich.table import Table
     from rich.text import Text
-
-    from dranode.driver.core.api.sentence import number_of
-    from dranode.driver.core.diagnosis.facts import Severity
 
     screen = console()
     if facts.unseen:
@@ -226,9 +215,6 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
 
 def verdict_line(findings: tuple[Finding, ...]) -> str:
     """Return how many findings stop the driver, and how many warn: `2 faults stop it, 1 warning`."""
-    from dranode.driver.core.api.sentence import number_of
-    from dranode.driver.core.diagnosis.facts import Severity
-
     stops = sum(finding.severity is Severity.STOPS for finding in findings)
     warnings = len(findings) - stops
     faults = "nothing stops it" if not stops else f"{stops} fault{' stops' if stops == 1 else 's stop'} it"
@@ -238,11 +224,6 @@ def verdict_line(findings: tuple[Finding, ...]) -> str:
 def _all_nodes(
     ctx: click.Context, drivers: tuple[str, ...], connection: Connection | None, options: dict[str, Any], output: str
 ) -> None:
-    from dranode.driver.cli.terminal import columns
-    from dranode.driver.core.diagnosis.facts import Severity
-    from dranode.driver.core.diagnosis.rules import diagnose
-    from dranode.kubectl.readers.fleet import read_fleet
-
     with reporting() as progress:
         fleet = read_fleet(_client(connection, progress), drivers, options)
         found = [(facts, diagnose(facts)) for facts in fleet]

@@ -6,23 +6,33 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
-from dranode.driver.cli.cluster_option import cluster_options
+from dranode.driver.cli.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.driver.cli.options import driver_options
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.core.api.errors import DocumentError, UsageError
-
-if TYPE_CHECKING:
-    from dranode.driver.cli.cluster_option import NamedCluster
-    from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
-    from dranode.kubectl.explaining import Explainer, Subject
-    from dranode.kubectl.on_node import ThisNode
-    from dranode.kubectl.readers.sources import ObjectSource
-
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.diagnosis.facts import ServeOptions
+from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
+from dranode.driver.kube.cluster_documents import cluster_documents
+from dranode.driver.kube.objects import ApiObjects
+from dranode.driver.machine.forms import open_machine
+from dranode.kubectl.explaining import Explainer, Subject, subject_of
+from dranode.kubectl.fit_answer import fit_answer
+from dranode.kubectl.on_node import ThisNode, plugins_here
+from dranode.kubectl.page import draw_page, page_document
+from dranode.kubectl.readers.dump import DumpObjects
+from dranode.kubectl.readers.host import NodeHost
+from dranode.kubectl.readers.pods import PodReader
+from dranode.kubectl.readers.sources import FromCluster, FromStore, ObjectSource
+from dranode.kubectl.release import features_of
+from dranode.kubectl.scheduler import scheduler_answer
+from dranode.sim.cli.documents import simulated
+from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
 
 _NO_MACHINE: Final = "cores=1"
 
@@ -75,10 +85,6 @@ def _explain_dump(
 ) -> None:
     """Explain what files say of a cluster; nothing of this machine is looked at."""
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.kubectl.explaining import Explainer
-    from dranode.kubectl.readers.dump import DumpObjects
-    from dranode.kubectl.readers.pods import PodReader
-    from dranode.sim.cli.documents import simulated
 
     if options["store"] is not None:
         raise UsageError("--store is a folder of claims, and FILEs are a cluster; leave one of them out")
@@ -88,9 +94,6 @@ def _explain_dump(
     objects = DumpObjects(documents, place)
 
     def fit(pod: str) -> FitAnswer:
-        from dranode.kubectl.fit_answer import fit_answer
-        from dranode.kubectl.release import features_of
-
         return fit_answer(documents, (), pod, features_of(objects.server_version))
 
     page = Explainer(PodReader(objects), None, None, _ask(objects.server_version), installed_drivers, fit)
@@ -98,8 +101,6 @@ def _explain_dump(
 
 
 def _cluster(options: dict[str, Any]) -> NamedCluster | None:
-    from dranode.driver.cli.cluster_option import named_cluster
-
     return named_cluster(options["kubeconfig"], options["context"], options["namespace"], "dranode-explain")
 
 
@@ -109,10 +110,6 @@ def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
     Raises:
         UsageError: a driver that was named is not installed, or refuses its options.
     """
-    from dranode.driver.core.diagnosis.facts import ServeOptions
-    from dranode.kubectl.on_node import ThisNode, plugins_here
-    from dranode.kubectl.readers.host import NodeHost
-
     host = NodeHost.at(options["folder"])
     root = _absolute(options["kubelet_root"])
     plugins = plugins_here(drivers, host.files, options)
@@ -138,11 +135,7 @@ def _absolute(path: str) -> str:
 
 
 def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | None:
-    from dranode.kubectl.readers.sources import FromCluster, FromStore
-
     if store is not None:
-        from pathlib import Path
-
         from dranode.driver.local.store import Store
 
         return FromStore(Store(Path(store)))
@@ -151,10 +144,6 @@ def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | N
 
 def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: ObjectSource | None) -> Explainer:
     """Return what follows pods and claims, with kube-scheduler's answer as of the cluster's release."""
-    from dranode.driver.kube.objects import ApiObjects
-    from dranode.kubectl.explaining import Explainer
-    from dranode.kubectl.readers.pods import PodReader
-
     objects = ApiObjects(cluster.client) if cluster is not None else None
     reader = PodReader(objects) if objects is not None else None
     version = objects.server_version if objects is not None else lambda: ""
@@ -164,12 +153,6 @@ def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: Objec
 
 def _fit(cluster: NamedCluster) -> Callable[[str], FitAnswer]:
     def fit(pod: str) -> FitAnswer:
-        from dranode.driver.kube.cluster_documents import cluster_documents
-        from dranode.driver.kube.objects import ApiObjects
-        from dranode.kubectl.fit_answer import fit_answer
-        from dranode.kubectl.release import features_of
-        from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
-
         objects = ApiObjects(cluster.client)
         features = features_of(objects.server_version)
         read = cluster_documents(objects, {kind: {} for kind in live_kinds(features)}, cluster.place)
@@ -184,17 +167,11 @@ def _fit(cluster: NamedCluster) -> Callable[[str], FitAnswer]:
 @functools.cache
 def installed_drivers() -> Mapping[str, Plugin]:
     """Return the drivers that are installed here, by name, as they are without hardware and without options."""
-    from dranode.driver.machine.forms import open_machine
-    from dranode.kubectl.on_node import plugins_here
-
     return plugins_here((), open_machine(_NO_MACHINE), {})
 
 
 def _ask(version: Callable[[], str]) -> Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]:
     def ask(facts: PodFacts, objects: ClusterObjects) -> SchedulerAnswer | None:
-        from dranode.kubectl.release import features_of
-        from dranode.kubectl.scheduler import scheduler_answer
-
         assert facts.pod is not None  # noqa: S101 - kube-scheduler is only asked about a pod that is there
         return scheduler_answer(facts.pod, facts.claims, objects, features_of(version))
 
@@ -207,8 +184,6 @@ def subject_place(text: str, namespace: str, cluster: NamedCluster | None) -> Su
     Raises:
         UsageError: the text is no name.
     """
-    from dranode.kubectl.explaining import subject_of
-
     return subject_of(text, namespace, cluster.namespace if cluster is not None else "default")
 
 
@@ -217,8 +192,6 @@ def show(ctx: click.Context, subject: Subject, output: str, page: Explainer, clu
 
     The exit status is 1 if something stopped, or if nothing is known.
     """
-    from dranode.kubectl.page import draw_page, page_document
-
     with cluster.waiting() if cluster is not None else contextlib.nullcontext():
         ways = page.explain(subject)
     if not emit(page_document(str(subject), ways, page.unasked), output):

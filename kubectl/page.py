@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dranode.driver.cli.terminal import hanging
 from dranode.driver.core.diagnosis.station import Passed, Station, Way
 
 if TYPE_CHECKING:
@@ -65,8 +66,6 @@ def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> N
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
-
-    from dranode.driver.cli.terminal import hanging
 
     for way in ways:
         screen.print(f"{way.about}{f', {way.driver}' if way.driver else ''}", markup=False)

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import click
 
 from dranode.driver.cli.cluster_option import NamedCluster, cluster_options, named_cluster
+from dranode.driver.cli.commands import run
 from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
+from dranode.driver.kube.cluster_documents import AT_A_TIME
+from dranode.driver.kube.objects import ApiObjects
+from dranode.kubectl.claim_view import claim_rows
 from dranode.kubectl.complete import candidates, completion_script, names_of
+from dranode.kubectl.device_view import Availability, device_rows, incomplete_pools
+from dranode.kubectl.explain import explainer, show, subject_place
+from dranode.kubectl.listings import claim_listing, device_listing, numa_listing
+from dranode.kubectl.node_view import numa_rows
 from dranode.kubectl.print import list_options, print_rows
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
-    from dranode.kubectl.readers.cluster_lists import ClusterLists
-    from dranode.sim.allocator.taint_rules import DeviceTaintRule
+from dranode.kubectl.readers.cluster_lists import ClusterLists, Unseen
+from dranode.kubectl.readers.sources import FromCluster
+from dranode.sim.allocator.taint_rules import DeviceTaintRule
+from dranode.sim.cli.fit import command
 
 _SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
@@ -57,9 +66,6 @@ def explain(ctx: click.Context, /, subject: str, output: str, **options: str) ->
     Example:
       kubectl dranode explain near-memory
     """
-    from dranode.kubectl.explain import explainer, show, subject_place
-    from dranode.kubectl.readers.sources import FromCluster
-
     cluster = _cluster(options)
     # A laptop is no node: nothing of this machine is looked at.
     page = explainer(cluster, None, FromCluster(cluster.client))
@@ -81,12 +87,6 @@ def claims(
     Example:
       kubectl dranode claims -A -o wide
     """
-    from datetime import UTC, datetime
-
-    from dranode.kubectl.claim_view import claim_rows
-    from dranode.kubectl.listings import claim_listing
-    from dranode.kubectl.readers.cluster_lists import Unseen
-
     cluster = _cluster(options)
     lists, namespace, unseen = _lists(cluster), "" if all_namespaces else cluster.namespace, Unseen()
     with cluster.waiting(), _side_by_side() as pool:
@@ -127,9 +127,6 @@ def devices(
     Example:
       kubectl dranode devices --driver gpu.example.com --state free
     """
-    from dranode.kubectl.device_view import Availability, device_rows, incomplete_pools
-    from dranode.kubectl.listings import device_listing
-
     if state not in ("", *Availability):
         raise UsageError(f'there is no state "{state}"; there are {", ".join(Availability)}')
     whole = not (selector or node)
@@ -158,11 +155,6 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
     Example:
       kubectl dranode nodes worker-1
     """
-    from dranode.kubectl.device_view import device_rows, incomplete_pools
-    from dranode.kubectl.listings import numa_listing
-    from dranode.kubectl.node_view import numa_rows
-    from dranode.kubectl.readers.cluster_lists import Unseen
-
     cluster = _cluster(options)
     lists, unseen = _lists(cluster), Unseen()
     with cluster.waiting(), _side_by_side() as pool:
@@ -192,8 +184,6 @@ def completion(shell: str) -> None:
 
 
 def _fit() -> click.Command:
-    from dranode.sim.cli.fit import command
-
     return command
 
 
@@ -208,17 +198,10 @@ def _cluster(options: dict[str, str]) -> NamedCluster:
 
 
 def _lists(cluster: NamedCluster) -> ClusterLists:
-    from dranode.driver.kube.objects import ApiObjects
-    from dranode.kubectl.readers.cluster_lists import ClusterLists
-
     return ClusterLists(ApiObjects(cluster.client))
 
 
 def _side_by_side() -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from dranode.driver.kube.cluster_documents import AT_A_TIME
-
     return ThreadPoolExecutor(AT_A_TIME, "list")
 
 
@@ -226,8 +209,6 @@ def _devices_seen(
     lists: ClusterLists, selector: str = "", node: str = ""
 ) -> tuple[tuple[ResourceSlice, ...], tuple[ResourceClaim, ...], tuple[DeviceTaintRule, ...]]:
     """Return slices, claims and rules; slices and claims have to be seen for any device to be called free."""
-    from dranode.kubectl.readers.cluster_lists import Unseen
-
     unseen = Unseen()
     with _side_by_side() as pool:
         listing = pool.submit(lists.slices, selector, node)
@@ -253,10 +234,6 @@ def _named(rows: list[Any], names: tuple[str, ...], name: Any, kind: str) -> lis
 
 def run_plugin() -> None:
     """Run the plug-in; the exit status is 0 done, 1 "no" or failed, 2 wrong usage."""
-    import gc
-
-    from dranode.driver.cli.commands import run
-
     # The lists of a cluster are many small values that stay; looking through them for cycles is a third of the time.
     gc.set_threshold(1_000_000)
     # krew's launcher runs it as a word of Python, which has no name of its own.

@@ -1,34 +1,42 @@
-"""The memory driver, `dra.memory`: the entry point group `dranode.plugins` has it as `memory`.
-
-A starting node waits for its driver, and the driver listens as soon as this module is loaded. The methods therefore
-import the modules that read hardware and decide when they need them.
-"""
+"""The memory driver, `dra.memory`: the entry point group `dranode.plugins` has it as `memory`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dranode.driver import Pins, Plugin, Root
+from dranode.driver import (
+    AllocatedClaim,
+    ClaimGrant,
+    Config,
+    Grant,
+    HardwareProblem,
+    HardwareReadings,
+    Held,
+    HeldClaim,
+    HeldSnapshot,
+    Impairment,
+    Inventory,
+    Pins,
+    Plugin,
+    PodsCgroup,
+    Record,
+    Root,
+    Stop,
+    pods_cgroup_changes,
+)
+from dranode.memory.config import parse_memory_config
+from dranode.memory.counts import read_counts
+from dranode.memory.description import memory_description
+from dranode.memory.devices import ATTRIBUTES, memory_inventory, memory_left_out, published_memory
+from dranode.memory.given import given_sources
+from dranode.memory.grant import grant_memory
+from dranode.memory.health import memory_impairments
 from dranode.memory.options import MemoryOptions, check_reserved_memory, read_memory_options
-
-if TYPE_CHECKING:
-    from dranode.driver import (
-        AllocatedClaim,
-        ClaimGrant,
-        Config,
-        Grant,
-        HardwareProblem,
-        HardwareReadings,
-        Held,
-        HeldClaim,
-        HeldSnapshot,
-        Impairment,
-        Inventory,
-        PodsCgroup,
-        Record,
-        Stop,
-    )
+from dranode.memory.pins import held_memory, memory_pool, unread_memory_pool
+from dranode.memory.problems import memory_problems
+from dranode.memory.readings import count_remarks, count_rows
+from dranode.memory.sysfs import read_memory
 
 
 class MemoryPlugin(Plugin, Pins):
@@ -50,8 +58,6 @@ class MemoryPlugin(Plugin, Pins):
 
     def attribute_names(self) -> frozenset[str]:
         """Return the names of all attributes."""
-        from dranode.memory.devices import ATTRIBUTES
-
         return ATTRIBUTES
 
     def discover(self) -> Inventory:
@@ -61,10 +67,6 @@ class MemoryPlugin(Plugin, Pins):
             MachineError: the machine's files are missing, damaged or contradict each other.
             UsageError: what is reserved does not exist.
         """
-        from dranode.driver import Inventory
-        from dranode.memory.devices import memory_inventory, memory_left_out, published_memory
-        from dranode.memory.sysfs import read_memory
-
         machine = read_memory(self._root)
         self._pods = machine.pods
         # Only the first reading checks the option: huge pages may be freed later.
@@ -82,74 +84,49 @@ class MemoryPlugin(Plugin, Pins):
     def sources(self, device: str, state: Any) -> frozenset[str] | None:
         """Return the NUMA nodes that a grant's memory is of, with its page size, whatever devices were called then."""
         del device
-        from dranode.memory.given import given_sources
-
         return given_sources(state)
 
     def parse_config(self, config: Config) -> Any:
         """Decode a `MemoryConfig`."""
-        from dranode.memory.config import parse_memory_config
-
         return parse_memory_config(config)
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Decide what memory the claim gets (`dranode.memory.grant`)."""
-        from dranode.memory.grant import grant_memory
-
         return grant_memory(claim, held, inventory.hardware.devices)
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:
         """Return the grant's size in bytes, its NUMA nodes, its page size and its policy."""
         del record, inventory
-        from dranode.memory.description import memory_description
-
         return memory_description(grant)
 
     def pool(self, inventory: Inventory) -> HeldSnapshot:
         """Return the machine's NUMA nodes, and the sizes of huge pages for which containers can be limited."""
-        from dranode.memory.pins import memory_pool
-
         return memory_pool(inventory.hardware.machine, self.options)
 
     def unread_pool(self) -> HeldSnapshot:
         """Return a machine of which nothing is known; containers keep the memory that they have."""
-        from dranode.memory.pins import unread_memory_pool
-
         return unread_memory_pool()
 
     def pinned(self, record: Record) -> HeldClaim:
         """Return the NUMA nodes and huge pages that a claim's containers are held to."""
-        from dranode.memory.pins import held_memory
-
         return held_memory(record)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:
         """Return the claims that hold more than the machine has by now."""
-        from dranode.memory.health import memory_impairments
-
         return memory_impairments(inventory.hardware, records)
 
     def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:
         """Return why claims may get no memory or huge pages here, or not of every node, and how these are reserved."""
-        from dranode.memory.counts import read_counts
-        from dranode.memory.problems import memory_problems
-
         machine = inventory.hardware.machine
         yield from machine.pods.node_problems(machine.numbers)
         yield from memory_problems(machine, self.options, read_counts(self._root, machine))
 
     def watch(self, stop: Stop) -> Iterator[None]:
         """Yield once a minute, and when pods may take memory from other NUMA nodes, until `stop` is set."""
-        from dranode.driver import PodsCgroup, pods_cgroup_changes
-
         yield from pods_cgroup_changes(self._root, lambda: self._pods or PodsCgroup(), stop)
 
     def readings(self, inventory: Inventory) -> Iterable[HardwareReadings]:
         """Return the memory of each NUMA node as it is at the moment, with its huge pages of every size."""
-        from dranode.driver import HardwareReadings
-        from dranode.memory.counts import read_counts
-        from dranode.memory.readings import count_remarks, count_rows
-
         counts = read_counts(self._root, inventory.hardware.machine)
         given: dict[tuple[int, int], int] = {}
         for device in inventory.hardware.devices:

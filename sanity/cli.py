@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dranode.driver.cli.output import console, emit, fail, output_option, reporting
 from dranode.driver.cli.terminal import columns
-
-if TYPE_CHECKING:
-    from dranode.sanity.bench import Bench
-    from dranode.sanity.check import Check
-    from dranode.sanity.suite import CheckOutcome
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Breach
+from dranode.sanity.capabilities import capabilities
+from dranode.sanity.catalogue import all_checks
+from dranode.sanity.check import Check, Level
+from dranode.sanity.report import check_document, failed, report_document, summary
+from dranode.sanity.report import junit as as_junit
+from dranode.sanity.setting import laid_out
+from dranode.sanity.suite import CheckOutcome, Verdict, run_checks, select, unanswered, unproven
 
 
 @click.command(short_help="Prove a DRA driver, of any language: the calls of kubelet, restarts, slices, CDI.")
@@ -71,12 +75,6 @@ def command(
         --kubeconfig kubeconfig --focus prepare --skip prepare-long-names
       dranode sanity --list
     """
-    from dranode.sanity.breach import Breach
-    from dranode.sanity.catalogue import all_checks
-    from dranode.sanity.report import check_document, failed, report_document, summary
-    from dranode.sanity.report import junit as as_junit
-    from dranode.sanity.suite import run_checks, select, unanswered, unproven
-
     checks = select(all_checks(), focus, skip)
     if listing:
         if not emit([check_document(check) for check in checks], output):
@@ -108,8 +106,6 @@ def command(
 
 
 def _capabilities(bench: Bench) -> dict[str, Any]:
-    from dranode.sanity.capabilities import capabilities
-
     return capabilities(bench)
 
 
@@ -125,8 +121,6 @@ def _command_name(driver_command: Sequence[str], bench: Bench) -> str:
 @contextlib.contextmanager
 def _bench(driver_command: Sequence[str], options: dict[str, Any]) -> Iterator[Bench]:
     """The bench that the options describe; everything on it ends with the context."""
-    from dranode.sanity.setting import laid_out
-
     with laid_out(driver_command, options) as bench:
         yield bench
 
@@ -141,9 +135,6 @@ def _draw_checks(checks: Sequence[Check]) -> None:
 
 def _draw(outcomes: Sequence[CheckOutcome]) -> None:
     from rich.text import Text
-
-    from dranode.sanity.check import Level
-    from dranode.sanity.suite import Verdict
 
     screen = console()
     table = columns("check", "level", "", "what was seen")

@@ -7,6 +7,9 @@ from typing import Any, Final
 
 import click
 
+from dranode.driver.cli.claim_disturbance import draw_disturbances
+from dranode.driver.cli.claim_memory import draw_memory, draw_memory_usage
+from dranode.driver.cli.claim_usage import draw_usage
 from dranode.driver.cli.output import console
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.quantity import Quantity
@@ -47,8 +50,6 @@ def _device(name: str, amounts: Mapping[str, int]) -> str:
 
 def draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None:
     """Print what was seen of the claims' containers, by `--verify` and by `--usage`."""
-    from dranode.driver.cli.claim_memory import draw_memory, draw_memory_usage
-
     if verify:
         _draw_verified(rows)
         verified = [
@@ -57,8 +58,6 @@ def draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None
         draw_memory(_once(verified))
     if not usage:
         return
-    from dranode.driver.cli.claim_usage import draw_usage
-
     draw_memory_usage((_name(row), row["memory_usage"]) for row in rows if "memory_usage" in row)
     draw_usage((_name(row), row["usage"]) for row in rows if "usage" in row)
     for row in rows:
@@ -107,8 +106,6 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
     out.print(containers)
     disturbed = [(_name(row), row["verify"]["disturbance"]) for row in rows if "disturbance" in row.get("verify", {})]
     if disturbed:
-        from dranode.driver.cli.claim_disturbance import draw_disturbances
-
         draw_disturbances(disturbed)
     if not intruders:
         return

@@ -5,27 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from dranode.driver.cli.claim_disturbance import disturbances_of
+from dranode.driver.cli.claim_memory import memory_of, memory_usage_of, recorded_claims
 from dranode.driver.cli.claim_tables import draw_claims, draw_looks
+from dranode.driver.cli.claim_usage import usage_of
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import emit, fail, output_option, picture_options, write_pictures
+from dranode.driver.cli.views import driver_views, machine_picture
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.expected_cpus import cpus_of_requests
 from dranode.driver.core.claims.record import Record, doubts
 from dranode.driver.core.claims.uses import UsedClaim, used_claims, with_users
+from dranode.driver.core.diagnosis.placement import ClaimPlacement, placements, pod_uids
+from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.presence import is_there
+from dranode.driver.machine.processes import NO_KERNEL, online_for_pods, require_visible, shows_kernel, threads_last_on
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import Contents, Damaged
 from dranode.driver.node.ledger_reading import had_ledger, read_ledger
-
-if TYPE_CHECKING:
-    from dranode.driver.core.diagnosis.placement import ClaimPlacement
-    from dranode.driver.picture.fleet import FleetPicture
+from dranode.driver.picture.fleet import FleetPicture
+from dranode.driver.plugins import load_installed
 
 
 @click.command(short_help="The claims on record on this node.")
@@ -121,9 +126,6 @@ def _judge(rows: Iterable[Mapping[str, Any]], placements: Mapping[str, ClaimPlac
 
 
 def _picture(root: Root, kubelet_root: Path) -> FleetPicture:
-    from dranode.driver.cli.views import driver_views, machine_picture
-    from dranode.driver.plugins import load_installed
-
     return machine_picture("Claims on node", root, driver_views(load_installed(root), kubelet_root))
 
 
@@ -147,8 +149,6 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
     except OSError as error:
         click.echo(f"who uses the claims is not known: {socket} cannot be looked at: {error.strerror}", err=True)
         return {}
-    from dranode.driver.kubelet.podresources import PodResources
-
     kubelet = PodResources(socket)
     users: dict[tuple[str, str], UsedClaim] = {}
     try:
@@ -168,9 +168,6 @@ def _with_users(driver: str, contents: Contents, used: Mapping[tuple[str, str], 
 
 
 def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimPlacement]:
-    from dranode.driver.core.diagnosis.placement import placements, pod_uids
-    from dranode.driver.machine.processes import online_for_pods, require_visible
-
     records = [record for contents in ledgers.values() for record in contents.records]
     seen = require_visible(root, pod_uids(records))
     return placements(records, seen.containers, seen.processes, online_for_pods(root))
@@ -178,8 +175,6 @@ def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimP
 
 def _all_seen(root: Root) -> bool:
     """Return whether all processes are to be seen; say it if not."""
-    from dranode.driver.machine.processes import NO_KERNEL, shows_kernel
-
     if shows_kernel(root):
         return True
     click.echo(f"which processes without a claim may run on CPUs of claims is not known: {NO_KERNEL}", err=True)
@@ -192,8 +187,6 @@ def _add_disturbances(
     ledgers: Mapping[str, Contents],
     placements: Mapping[str, ClaimPlacement],
 ) -> None:
-    from dranode.driver.cli.claim_disturbance import disturbances_of
-
     noted = {driver: contents for driver, contents in ledgers.items() if contents.notes or contents.notes_damage}
     found = disturbances_of(root, noted, placements)
     for row in rows:
@@ -204,8 +197,6 @@ def _add_disturbances(
 def _add_memory(
     rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Contents], *, verify: bool, usage: bool
 ) -> None:
-    from dranode.driver.cli.claim_memory import memory_of, memory_usage_of, recorded_claims
-
     claims = recorded_claims(root, {driver: contents.records for driver, contents in ledgers.items()})
     verified = memory_of(root, claims) if verify else {}
     used = memory_usage_of(root, claims) if usage else {}
@@ -218,8 +209,6 @@ def _add_memory(
 
 
 def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Contents], seconds: float) -> None:
-    from dranode.driver.cli.claim_usage import usage_of
-
     used = usage_of(root, [record for contents in ledgers.values() for record in contents.records], seconds)
     for row in rows:
         # A claim may be on record with several drivers, and what it holds of the CPUs is one's alone.
@@ -276,8 +265,6 @@ def _damaged(driver: str, row: Damaged) -> dict[str, Any]:
 
 
 def _verified(placement: ClaimPlacement, held: CPUSet, root: Root, *, all_seen: bool) -> dict[str, Any]:
-    from dranode.driver.machine.processes import threads_last_on
-
     return {
         "ok": placement.ok,
         "containers": [

@@ -1,4 +1,4 @@
-"""The commands of `dranode`: one file for each, loaded when the command runs.
+"""The command line, `dranode`: a file for each command, loaded when the command runs.
 
 A driver adds its own commands by the entry point group `dranode.commands`.
 """
@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NoReturn
 
 import click
 
-from dranode.driver.cli import end_with
-from dranode.driver.entry_points import EntryPoint, entry_points
+from dranode.driver.cli.environment import check_environment
+from dranode.driver.cli.options import variables
+from dranode.driver.cli.settings import unknown_prefixes
+from dranode.driver.core.api.errors import DranodeError, UsageError
 
 # In the order of `dranode --help`; each is a module of this package with a click command called `command`.
 _COMMANDS: Final = {
@@ -32,11 +36,11 @@ _MANY_VALUES: Final = 1_000_000
 
 
 def _contributed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(("dranode.commands",))}
+    return {point.name: point for point in entry_points(group="dranode.commands")}
 
 
 class _Commands(click.Group):
-    """Imports a command when it is used, so that `serve` loads nothing but itself."""
+    """Imports a command when it is used, so that none loads what only others need."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -45,11 +49,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
         if cmd_name in _COMMANDS:
-            # The objects that imports create stay alive, so a garbage collection among them would only cost time.
-            gc.disable()
             loaded = import_module(f"dranode.driver.cli.{_COMMANDS[cmd_name]}").command
-            gc.freeze()
-            gc.enable()
         elif point := _contributed().get(cmd_name):
             # What they read of a cluster are many values that stay; half of the time would go into looking for cycles.
             gc.set_threshold(_MANY_VALUES)
@@ -71,13 +71,16 @@ def cli() -> None:
       dranode demo
       dranode topology --machine sockets=2,numa=2,cores=4,threads=2
     """
-    from dranode.driver.cli.environment import check_environment
-    from dranode.driver.cli.options import variables
-    from dranode.driver.cli.settings import unknown_prefixes
-
     # `doctor` reports them beside what else is wrong.
     if click.get_current_context().invoked_subcommand != "doctor":
         check_environment(os.environ, variables(), unknown_prefixes())
+
+
+def main() -> None:
+    """Run the program; the exit status is 0 done, 1 "no" or failed, 2 wrong usage or an invalid configuration."""
+    # gRPC reads when it loads whether to prepare for forks, which no command of ours does.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    run(cli, sys.argv[1:])
 
 
 def run(command: click.Command, arguments: list[str], name: str | None = None) -> NoReturn:
@@ -88,16 +91,32 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
         arguments: what follows its name.
         name: what its help calls it; None for the program's own name.
     """
+    try:
+        status = command.main(arguments, prog_name=name, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        status = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        status = 130
+    except DranodeError as error:
+        print(f"dranode: {error}", file=sys.stderr)  # noqa: T201 - what people read
+        status = 2 if isinstance(error, UsageError) else 1
+    except ModuleNotFoundError as missing:
+        if (missing.name or "dranode").partition(".")[0] == "dranode":
+            raise
+        print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - likewise
+        status = 1
+    except BrokenPipeError:
+        # The reader of our output has closed the pipe; without stdout the flush at exit does not fail.
+        sys.stdout = None
+        status = 1
+    sys.exit(status)
 
-    def work() -> object:
-        try:
-            return command.main(arguments, prog_name=name, standalone_mode=False)
-        except click.exceptions.Exit as stop:
-            return stop.exit_code
-        except click.ClickException as error:
-            error.show()
-            return error.exit_code
-        except click.Abort as error:
-            raise KeyboardInterrupt from error
 
-    end_with(work)
+def _left_out(module: str | None) -> str:
+    return (
+        f"this command needs the Python module {module}, which this installation leaves out: run it from the image's "
+        "debug variant, or install the wheel with pip"
+    )

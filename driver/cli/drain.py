@@ -5,26 +5,36 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from dranode.driver.cli.drained_nodes import DrainingPods
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import plugin_options
 from dranode.driver.cli.output import console, emit, fail, output_option
+from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import DranodeError, LedgerError, UsageError
+from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.diagnosis.draining import LeftClaim, Leftover, leftover
+from dranode.driver.kube.client import Client
+from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.source import Credentials
+from dranode.driver.kubelet.checkpoint import NAME, read_checkpoint
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.kubelet.registered import unprepare, who_serves
 from dranode.driver.machine.presence import is_folder
 from dranode.driver.machine.root import Root, boot_id
 from dranode.driver.node.ledger import Contents, decoded_notes
+from dranode.driver.node.ledger_reading import read_ledger
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.node import NodeClaims
 from dranode.driver.node.specs import Specs
+from dranode.driver.plugins import load_plugins
 from dranode.driver.process.locks import FileLock
-
-if TYPE_CHECKING:
-    from dranode.driver.core.claims.answers import Refused
-    from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.core.diagnosis.draining import LeftClaim, Leftover
 
 
 @click.command(short_help="Unprepare what is left on this node before the driver is removed.")
@@ -58,8 +68,6 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
     if options["await_daemonset"]:
         _wait(options["await_daemonset"], options["timeout"])
         return
-    from dranode.driver.plugins import load_plugins
-
     kubelet_root = Path(options["kubelet_root"]).absolute()
     report: list[dict[str, Any]] = []
     for plugin in load_plugins(drivers, root, options):
@@ -81,11 +89,6 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
 
 
 def _wait(daemonset: str, seconds: int) -> None:
-    from dranode.driver.cli.drained_nodes import DrainingPods
-    from dranode.driver.kube.client import Client
-    from dranode.driver.kube.connection import Connection
-    from dranode.driver.kube.source import Credentials
-
     namespace, _, name = daemonset.partition("/")
     if not namespace or not name:
         raise UsageError(f"--await-daemonset {daemonset} is not NAMESPACE/NAME")
@@ -148,11 +151,6 @@ class _DrainedNode:
             lock.release()
 
     def _leftover(self) -> Leftover:
-        from dranode.driver.core.diagnosis.draining import leftover
-        from dranode.driver.kubelet.checkpoint import NAME, read_checkpoint
-        from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-        from dranode.driver.node.ledger_reading import read_ledger
-
         contents = self._contents = read_ledger(self._data / "ledger.db")
         asked = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")
         try:
@@ -166,9 +164,6 @@ class _DrainedNode:
         return leftover(refs, uses, kept)
 
     def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
-        from dranode.driver.node.metadata_files import DeviceMetadata
-        from dranode.driver.node.node import NodeClaims
-
         metadata = DeviceMetadata.of(self._plugin.driver, self._data, self._cdi)
         node = NodeClaims(self._plugin, self._data, self._cdi, metadata=metadata, boot_id=self._boot_id)
         with contextlib.closing(node):
@@ -185,8 +180,6 @@ class _DrainedNode:
 
     def _settings(self) -> str | None:
         """Return why settings of the machine are not as they were before the first claim; None if they are."""
-        from dranode.driver.node.ledger_reading import read_ledger
-
         left = read_ledger(self._data / "ledger.db")
         if left.records or left.damaged or not (left.notes or left.notes_damage):
             return None
@@ -198,8 +191,6 @@ class _DrainedNode:
             return f"{_SETTINGS}: {error}"
 
     def _through_driver(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
-        from dranode.driver.kubelet.registered import unprepare, who_serves
-
         for socket in sorted((self._kubelet_root / "plugins_registry").glob("*.sock")):
             served = who_serves(socket)
             if served is not None and served.name == self._plugin.driver:
@@ -244,8 +235,6 @@ _HINTS = {
 
 
 def _draw(report: list[dict[str, Any]]) -> None:
-    from dranode.driver.cli.terminal import columns
-
     screen = console()
     for row in report:
         if row["settings"]:

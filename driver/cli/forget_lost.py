@@ -8,19 +8,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.root import Root, boot_id
 from dranode.driver.node.ledger_reading import had_ledger
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.plugins import default_drivers, load_installed, load_plugins
 from dranode.driver.process.locks import FileLock
-
-if TYPE_CHECKING:
-    from dranode.driver.core.claims.plugin import Plugin
 
 _LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy")
 
@@ -46,8 +46,6 @@ def command(
       dranode forget-lost --dry-run
       dranode forget-lost --kubelet-root /var/lib/kubelet
     """
-    from dranode.driver.node.node import NodeClaims
-
     report: list[dict[str, Any]] = []
     for plugin in _plugins(drivers, root):
         folder = Path(kubelet_root).absolute() / "plugins" / plugin.driver
@@ -95,8 +93,6 @@ def _duplicate(folder: Path) -> Iterator[Path]:
 
 def _plugins(drivers: tuple[str, ...], root: Root) -> list[Plugin]:
     """The installed drivers of these names, as `dranode claims` shows them; without names, those of `serve`."""
-    from dranode.driver.plugins import default_drivers, load_installed, load_plugins
-
     if not drivers:
         return load_plugins(default_drivers(), root, {})
     known = {plugin.driver: plugin for plugin in load_installed(root)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -11,15 +11,13 @@ from dranode.driver.cli.output import console, emit, report_oddities
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, MachineError
+from dranode.driver.core.api.resource import Device
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.numa import node_cpus, node_distances, node_memory
 from dranode.driver.machine.pci_functions import PCIFunction, network_functions, read_function
 from dranode.driver.machine.root import Root
 from dranode.driver.picture.proximity import MEANINGS, PCIDevicePlace, PlacedNode, matrix
 from dranode.driver.plugins import load_installed
-
-if TYPE_CHECKING:
-    from dranode.driver.core.api.resource import Device
 
 # The attributes, without their domain, by which drivers publish a PCI address: the standard one, and others' own.
 _ADDRESSES: Final = ("pciBusID", "pciAddress")

@@ -11,7 +11,10 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
+from dranode.driver.machine.archive_writer import write_archive
+from dranode.driver.machine.capture import record
 from dranode.driver.machine.root import Root
+from dranode.driver.machine.summary import summarize
 
 _MOST_NAMED = 5
 
@@ -41,9 +44,6 @@ def capture(root: Root, path: Path | None) -> None:
       dranode machine capture -o node7.tar.gz
       dranode topology --machine node7.tar.gz
     """
-    from dranode.driver.machine.archive_writer import write_archive
-    from dranode.driver.machine.capture import record
-
     place = path or Path(f"{socket.gethostname() or 'machine'}.tar.gz")
     recording = record(root)
     write_archive(recording, place)
@@ -68,8 +68,6 @@ def show_machine(root: Root, output: str) -> None:
     Example:
       dranode machine show --machine node7.tar.gz
     """
-    from dranode.driver.machine.summary import summarize
-
     summary = summarize(root)
     if not emit(summary, output):
         _tables(summary)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from dranode.driver.cli.settings import MACHINE
-from dranode.driver.machine.machine_root import machine_root
+from dranode.driver.machine.forms import HOST, open_machine
+from dranode.driver.machine.guard import guard_host
 from dranode.driver.machine.root import Root
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -16,7 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
     del ctx, parameter
-    return machine_root(value)
+    # On another machine this process touches nothing of the host's.
+    if value != HOST:
+        guard_host()
+    return open_machine(value)
 
 
 def machine_option(function: F) -> F:

@@ -47,7 +47,7 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
     Raises:
         UsageError: the file cannot be read, a key is unknown or set twice, or a value has the wrong type.
     """
-    from dranode.driver.machine.yaml_files import read_yaml
+    from dranode.driver.machine.yaml_files import read_yaml  # YAML, which `serve` does without otherwise
 
     try:
         document = read_yaml(path)

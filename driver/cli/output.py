@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import click
 
+from dranode.driver.core.api.documents import without_tuples
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.sentence import printable
+from dranode.driver.picture.fleet import FleetPicture
+from dranode.driver.picture.page import fleet_page
+from dranode.driver.picture.svg import fleet_svg
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dranode.driver.picture.fleet import FleetPicture
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,8 +45,6 @@ def emit(document: Any, output: str) -> bool:
     elif output == "yaml":
         import yaml
 
-        from dranode.driver.core.api.documents import without_tuples
-
         click.echo(yaml.safe_dump(without_tuples(document), sort_keys=False, allow_unicode=True), nl=False)
     return output in ("json", "yaml")
 
@@ -51,8 +53,6 @@ def console(*, stderr: bool = False) -> Console:
     """Return a console that uses colours only on a terminal, and prints texts to the letter, without markup."""
     from rich.console import Console
     from rich.segment import Segment
-
-    from dranode.driver.core.api.sentence import printable
 
     class Harmless(Console):
         """Prints texts of documents without their control characters."""
@@ -129,9 +129,6 @@ def write_pictures(html: str | None, svg: str | None, make: Callable[[], FleetPi
     """
     if html is None and svg is None:
         return
-    from dranode.driver.picture.page import fleet_page
-    from dranode.driver.picture.svg import fleet_svg
-
     picture = make()
     _write_picture(html, lambda: fleet_page(picture))
     _write_picture(svg, lambda: fleet_svg(picture))

@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
-from dranode.driver.cli.daemon import serve
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options, serve_options, store_option
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.kube.cluster import KubeCluster
+from dranode.driver.kube.source import Credentials
+from dranode.driver.kubelet.listener import Listener
+from dranode.driver.kubelet.podresources import PodResources
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.machine.root import Root, boot_id
+from dranode.driver.nri.access import ContainerAccess
+from dranode.driver.plugins import load_plugins
+from dranode.driver.process.logs import set_up
+from dranode.driver.process.malloc import stay_small
+from dranode.driver.process.threads import Fatal
+from dranode.driver.serve.cluster import Cluster
+from dranode.driver.serve.pinning_together import PinningTogether
+from dranode.driver.serve.probes import Probes
+from dranode.driver.serve.service import DriverService
+
+_SWITCH_SECONDS: Final = 0.0005
+
+log = logging.getLogger(__name__)
+
+
+class _Stop:
+    """The reason why the process ends: a signal, or an error in one sentence.
+
+    Python runs signal handlers only in the main thread, and does not wake it for a signal that the kernel delivered to
+    another thread. The main thread therefore waits at a pipe, into which Python writes the number of every signal.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._ended, self._end = os.pipe()
+        os.set_blocking(self._end, False)
+        signal.set_wakeup_fd(self._end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: None)
+
+    def fatal(self, reason: str) -> None:
+        """End the process with an error; if there are several, the first one is reported."""
+        self.reason = self.reason or reason
+        os.write(self._end, b"\0")
+
+    def wait(self) -> None:
+        """Wait for a signal or an error."""
+        (number,) = os.read(self._ended, 1)
+        if number:
+            log.info("stopping signal=%s", signal.Signals(number).name)
 
 
 @click.command(short_help="The node driver: what the DaemonSet runs.")
@@ -26,3 +82,92 @@ def command(**options: Any) -> None:
       dranode serve --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
     """
     serve(**options)
+
+
+def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **options: Any) -> None:
+    """Serve until a signal comes or a thread dies.
+
+    Raises:
+        UsageError: an option is invalid, or another process serves.
+        DranodeError: something that is needed cannot be had, or a thread died.
+    """
+    stay_small()
+    # With Python's usual 5 ms each step of an answer waits that long for a thread that is busy with something else.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    set_up(options["log_format"], options["verbosity"])
+    os.umask(0o077)
+    stop = _Stop()
+    kubelet_root = Path(options["kubelet_root"]).absolute()
+    nri_socket = None if options["nri_socket"] == "none" else options["nri_socket"]
+    origin = store or Credentials(options["kubeconfig"])
+    if isinstance(origin, Credentials):
+        origin.check()
+        if origin.kubeconfig:
+            from dranode.driver.kube.kubeconfig import check_kubeconfig  # YAML, which a pod does without
+
+            check_kubeconfig(origin.kubeconfig)
+    plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
+    with contextlib.ExitStack() as stack:
+        # The address is bound first, so that nothing starts if another process has it.
+        probes = Probes(options["http_address"], options["metrics_address"], lambda: stop.reason, stop.fatal)
+        stack.callback(probes.stop)
+        listeners = [_listener(plugin, node_name, kubelet_root, options, stop.fatal) for plugin in plugins]
+        for listener in listeners:
+            stack.callback(listener.release)
+            stack.callback(listener.close)
+            stack.push(_undone_after_error(listener))
+            listener.start()
+        asked = PodResources(Path(options["pod_resources_socket"] or kubelet_root / "pod-resources" / "kubelet.sock"))
+        cluster = _cluster(origin, node_name, options, stop.fatal, stack)
+        containers = None if nri_socket is None else ContainerAccess(nri_socket, root, options["pod_uid"])
+        together = PinningTogether(sum(isinstance(plugin, Pins) for plugin in plugins))
+        for plugin, listener in zip(plugins, listeners, strict=True):
+            service = DriverService(
+                plugin,
+                cluster,
+                listener,
+                cdi=Path(options["cdi_dir"]).absolute(),
+                pod_resources=asked,
+                containers=containers,
+                together=together,
+                taints=options["device_taints"],
+                counts=probes.counts,
+            )
+            service.start(boot_id(root))
+            stack.callback(service.stop)
+        probes.start()
+        # What a start makes stays: later searches for cycles leave it out.
+        gc.freeze()
+        stop.wait()
+    if stop.reason is not None:
+        raise DranodeError(stop.reason)
+
+
+def _undone_after_error(listener: Listener) -> Callable[..., None]:
+    """Return what undoes a listener where the start of another one, or of what comes after, has failed."""
+
+    def leave(error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            listener.undo()
+
+    return leave
+
+
+def _listener(plugin: Plugin, node_name: str, kubelet_root: Path, options: Mapping[str, Any], fatal: Fatal) -> Listener:
+    sockets = socket_paths(kubelet_root, plugin.driver, options["pod_uid"])
+    data = kubelet_root / "plugins" / plugin.driver
+    return Listener(plugin.driver, node_name, sockets, data, fatal, rolling=bool(options["pod_uid"]))
+
+
+def _cluster(
+    origin: str | Credentials, node_name: str, options: Mapping[str, Any], fatal: Fatal, stack: contextlib.ExitStack
+) -> Cluster:
+    if isinstance(origin, Credentials):
+        cluster = KubeCluster(origin, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
+        stack.callback(cluster.close)
+        cluster.connect()
+        return cluster
+    from dranode.driver.local.cluster import FolderCluster  # YAML, which a cluster does without
+    from dranode.driver.local.store import Store  # likewise
+
+    return FolderCluster(Store(Path(origin)), node_name)

@@ -1,15 +1,10 @@
-"""The options of `serve` as values, and its command line where that is plain.
-
-A node waits for its driver, and click with what it loads takes longer than all else until kubelet is answered. So the
-command lines that manifests have are read here: each word an option or its value, nothing to be looked up in a file,
-nothing wrong. What is not that plain click reads, from the same values, and says what is wrong with it.
-"""
+"""The options of `serve` as values."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from dranode.driver.core.claims.options import DriverOption
@@ -57,16 +52,6 @@ class CommandOption(NamedTuple):
     def off(flag: str) -> str:
         """Return the flag that turns a switch off."""
         return f"--no-{flag.removeprefix('--')}"
-
-    def read(self, text: str) -> Any:
-        """Return the value that a text means.
-
-        Raises:
-            ValueError: it may mean none.
-        """
-        if (self.choices and text not in self.choices) or self.is_switch or self.repeats or self.counts:
-            raise ValueError(text)
-        return int(text) if isinstance(self.default, int) else text
 
 
 def _setting(flag: str, text: str, default: Any = "", **attributes: Any) -> CommandOption:
@@ -174,61 +159,3 @@ def variables_of(settings: Iterable[CommandOption]) -> frozenset[str]:
 def unknown_prefixes() -> tuple[str, ...]:
     """The prefixes of the variables of drivers whose options cannot be read, so that their names are unknown."""
     return tuple(DriverOption.variable_prefix(driver) for driver in declared().problems)
-
-
-def read_plainly(
-    arguments: Sequence[str], environment: Mapping[str, str], settings: Sequence[CommandOption]
-) -> dict[str, Any] | None:
-    """Return the parameters that a command line and an environment set, with defaults, where both are plain.
-
-    Args:
-        arguments: what follows the command.
-        environment: its variables.
-        settings: the command's options.
-
-    Returns:
-        None where anything is not as plain: a file with options, a switch in the environment, what may be a mistake.
-    """
-    try:
-        values = _from_environment(environment, settings) | _from_arguments(list(arguments), settings)
-    except ValueError:
-        return None
-    defaults = ((each.parameter, each.default) for each in settings if each.parameter not in values)
-    return values | {parameter: value() if callable(value) else value for parameter, value in defaults}
-
-
-def _from_environment(environment: Mapping[str, str], settings: Sequence[CommandOption]) -> dict[str, Any]:
-    if environment.get(CONFIG_VARIABLE):
-        raise ValueError("a file with options")
-    given = {each: next(filter(None, map(environment.get, each.variables)), None) for each in settings}
-    return {each.parameter: each.read(text) for each, text in given.items() if text is not None}
-
-
-def _from_arguments(words: list[str], settings: Sequence[CommandOption]) -> dict[str, Any]:
-    flags = {flag: each for each in settings for flag in each.flags}
-    offs = {each.off(flag): each for flag, each in flags.items() if each.is_switch}
-    values: dict[str, Any] = {}
-    words.reverse()
-    while words:
-        flag, equals, text = words.pop().partition("=")
-        setting = flags.get(flag) or offs.get(flag)
-        if setting is None:
-            raise ValueError(flag)
-        if setting.is_switch or setting.counts:
-            if equals:
-                raise ValueError(text)
-            before = values.get(setting.parameter, 0)
-            values[setting.parameter] = before + 1 if setting.counts else flag in flags
-            continue
-        if not equals:
-            text = words.pop() if words else "-"
-            if text.startswith("-"):
-                raise ValueError(flag)
-        if setting.repeats:
-            names = between_commas((text,))
-            if "" in names:
-                raise ValueError(text)
-            values[setting.parameter] = (*values.get(setting.parameter, ()), *names)
-        else:
-            values[setting.parameter] = setting.read(text)
-    return values

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dranode.driver.core.api.sentence import printable
+from dranode.driver.picture.node import NodePicture
+from dranode.driver.picture.text import node_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-    from dranode.driver.picture.node import NodePicture
 
 # A label that is longer stands on a line of its own.
 _LABEL_COLUMNS: Final = 24
@@ -77,8 +78,6 @@ def hanging(label: str, text: str, *, style: str = "bold") -> RenderableType:
 def show_node(screen: Console, picture: NodePicture, *, marked: bool = True) -> None:
     """Draw a node as wide as the screen; nothing if there is nothing to draw."""
     from rich.text import Text
-
-    from dranode.driver.picture.text import node_text
 
     for line in node_text(picture, screen.width, marked=marked):
         screen.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.driver.cli.settings import default_node_name
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.claims.hardware_report import HardwareReadings
 from dranode.driver.core.claims.inventory import Inventory
@@ -20,6 +21,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import had_ledger, read_ledger
 from dranode.driver.picture.fleet import FleetPicture
 from dranode.driver.picture.node import DriverView
+from dranode.driver.picture.pictures import views_picture
 
 KUBELET_ROOT: Final = "/var/lib/kubelet"
 
@@ -78,9 +80,6 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
 def machine_picture(title: str, root: Root, views: Views) -> FleetPicture:
     """Return the picture of the machine whose drivers were seen."""
     notes = (*views.unseen, *views.warnings)
-    from dranode.driver.cli.settings import default_node_name
-    from dranode.driver.picture.pictures import views_picture
-
     node = default_node_name() if isinstance(root, HostRoot) else "machine"
     return views_picture(f"{title} {node}", node, [("now", views.drivers)], notes=notes, taken=time_now())
 

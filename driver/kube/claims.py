@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, TypeAlias
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
@@ -16,9 +17,6 @@ from dranode.driver.kube.client import TOTAL_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import NO_UID, ApiError
 from dranode.driver.kube.objects import ApiObjects
 from dranode.driver.kube.retry import NOT_FOUND
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +98,6 @@ class KubeClaims:
             if self._closed:
                 raise DranodeError(f"claim {ref} is not fetched, because the driver stops")
             if self._pool is None:
-                from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - see above
-
                 self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="kube-claims")
             return self._pool.submit(self._get, ref)
 

@@ -8,6 +8,7 @@ waits for it can call it again. Everything else is for the caller to judge.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -38,13 +39,6 @@ _BACKOFF: Final = Backoff(first=0.1, most=5.0)
 _SUCCESS: Final = frozenset({200, 201, 202})
 
 
-def _dice() -> float:
-    # Thrown when something is tried again, which a start should not pay for.
-    import random  # noqa: PLC0415 - see above
-
-    return random.random()  # noqa: S311 - spreads retries, no secret
-
-
 class Timing(msgspec.Struct, frozen=True):
     """Clock, dice and patience.
 
@@ -57,7 +51,7 @@ class Timing(msgspec.Struct, frozen=True):
     """
 
     clock: Callable[[], float] = time.monotonic
-    dice: Callable[[], float] = _dice
+    dice: Callable[[], float] = random.random
     idle: float = 1.0
     delay: float = 3.0
     stopped: threading.Event = msgspec.field(default_factory=threading.Event)

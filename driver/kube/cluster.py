@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
@@ -14,19 +14,19 @@ from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occu
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
+from dranode.driver.core.slices.desired import publishable
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
+from dranode.driver.core.slices.storable import DesiredSlices
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.events import KubeEvents
 from dranode.driver.kube.handover import HandedClaims, Handover
 from dranode.driver.kube.reports import ReportingNode
+from dranode.driver.kube.slice_loop import SliceLoop
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.status import ClaimStatus
 from dranode.driver.process.threads import Fatal
-
-if TYPE_CHECKING:
-    from dranode.driver.kube.slice_loop import SliceLoop
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +99,6 @@ class KubeCluster:
         Raises:
             UsageError: the driver's or the node's name is not one for the API.
         """
-        # A first Prepare is answered before anything is published.
-        from dranode.driver.core.slices.desired import publishable  # noqa: PLC0415 - see above
-        from dranode.driver.core.slices.storable import DesiredSlices  # noqa: PLC0415 - see above
-        from dranode.driver.kube.slice_loop import SliceLoop  # noqa: PLC0415 - see above
-
         wanted = DesiredSlices(driver, self._node_name, inventory)
         wanted.specs()
         for problem in publishable(inventory).warnings[len(inventory.warnings) :]:

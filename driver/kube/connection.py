@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from dranode.driver.kube.http1 import BrokenError, Channel, Head
+from dranode.driver.kube.pod_account import pod_server
 from dranode.driver.kube.server import Server, UnreachableError, UnusableCredentialsError
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kube.wire import Outgoing
@@ -231,11 +232,9 @@ class Connection:
 
     def _read(self) -> Server:
         if self._source.kubeconfig:
-            from dranode.driver.kube.kubeconfig import kubeconfig_server  # noqa: PLC0415 - a pod does without
+            from dranode.driver.kube.kubeconfig import kubeconfig_server  # noqa: PLC0415 - YAML
 
             return kubeconfig_server(self._source.kubeconfig, self._source.context)
-        from dranode.driver.kube.pod_account import pod_server  # noqa: PLC0415 - a kubeconfig does without
-
         return pod_server(self._source.service_account)
 
     # --- requests ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -105,8 +106,6 @@ def _sentence(what: str, status: int, message: str) -> str:
 
 
 def _phrase(status: int) -> str:
-    from http import HTTPStatus  # noqa: PLC0415 - a start without errors does without
-
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:

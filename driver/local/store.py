@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+import yaml
 
 from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1, without_tuples
@@ -45,8 +46,6 @@ class Store(msgspec.Struct, frozen=True):
         Raises:
             DranodeError: the folder cannot be written.
         """
-        import yaml  # noqa: PLC0415 - a driver listens before it loads what it does not listen with
-
         document = {"apiVersion": API_VERSION, "kind": type(value).__name__, **encode(value)}
         path = self._path(type(value), value.metadata.namespace, value.metadata.name)
         try:
@@ -115,8 +114,6 @@ class Store(msgspec.Struct, frozen=True):
     @staticmethod
     def _read(kind: type[T], path: Path) -> T | None:
         """Return the object in a file; None if the file does not exist (any more)."""
-        import yaml  # noqa: PLC0415 - likewise
-
         try:
             document = yaml.load(read_regular(path), yaml.CSafeLoader)
         except FileNotFoundError:

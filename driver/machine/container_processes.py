@@ -1,22 +1,19 @@
 """Reads a container's processes on the running machine with psutil: since when they run, how long, and where they may.
 
 psutil sees the processes of this process's own `/proc` and asks the kernel by its own process ids, so it is not used
-for any other machine. It is loaded when it is first needed.
+for any other machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
-
-if TYPE_CHECKING:
-    import psutil
 
 
 class ContainerProcesses(msgspec.Struct, frozen=True):
@@ -39,8 +36,6 @@ def container_processes(root: Root, pids: Collection[int]) -> ContainerProcesses
     """Return what these processes do; None if none of them can be looked at. One that ends meanwhile is left out."""
     if not pids or not isinstance(root, HostRoot):
         return None
-    import psutil  # noqa: PLC0415 - few need it, and it takes memory
-
     seen: list[ContainerProcesses] = []
     for pid in pids:
         try:

@@ -6,6 +6,7 @@ place, through whichever bind mount of the folder it was opened.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import weakref
@@ -75,8 +76,6 @@ class FolderEvents:
         self.close()
         if identity is None:
             return
-        import ctypes  # noqa: PLC0415 - a driver answers before it watches
-
         libc = ctypes.CDLL(None)
         if not hasattr(libc, "inotify_init1"):
             return

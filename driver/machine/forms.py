@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from dranode.driver.core.api.errors import DocumentError, MachineError, UsageError
+from dranode.driver.machine.archive import read_archive
 from dranode.driver.machine.confined import ConfinedFiles, ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.overlay import OverlayFiles
 from dranode.driver.machine.rehearsed import RehearsedRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.search import find_machine
+from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.machine.tree import TreeEntry, TreeFiles
 
 HOST: Final = "host"
@@ -34,24 +36,21 @@ def open_machine(text: str) -> Root:
         DocumentError: a YAML machine breaks its rules.
         MachineError: a folder or an archive cannot be read or holds no `sys/`.
     """
-    # `serve` on the host pays for no form but its own, so the others load their readers when they are named.
     if text == HOST:
         return HostRoot()
     path = Path(text)
     # os.path, unlike Path, has an answer for every text.
-    if os.path.isdir(text):  # noqa: PTH112 - see above
+    if os.path.isdir(text):  # noqa: PTH112 - as above
         return _folder(path)
-    if os.path.exists(text):  # noqa: PTH110 - see above
+    if os.path.exists(text):  # noqa: PTH110 - likewise
         if _ARCHIVE.fullmatch(path.name):
             return _archive(path)
         if path.suffix in _YAML:
-            from dranode.driver.machine.machine_file import read_machine_file  # noqa: PLC0415 - see above
+            from dranode.driver.machine.machine_file import read_machine_file  # noqa: PLC0415 - YAML
 
             return read_machine_file(path)
         raise UsageError(f"{text} is neither a folder nor named .tar*, .yaml or .yml, so it is no machine")
     if _DESCRIPTION.match(text):
-        from dranode.driver.machine.synthetic import parse_description, synthetic_tree  # noqa: PLC0415 - see above
-
         description = parse_description(text)
         files = TreeFiles(synthetic_tree(description))
         return RehearsedRoot(files) if description.interrupts else ConfinedRoot(files)
@@ -76,8 +75,6 @@ def _folder(path: Path) -> Root:
 
 
 def _archive(path: Path) -> Root:
-    from dranode.driver.machine.archive import read_archive  # noqa: PLC0415 - only an archive needs it
-
     tree = TreeFiles(read_archive(path))
 
     def folders(inner: str) -> list[str]:
@@ -106,7 +103,7 @@ def _index(files: ConfinedFiles, place: str) -> dict[str, TreeEntry]:
     except OSError as error:
         # Without the index the machine would have no device nodes, and no message would say why.
         raise MachineError(f"{place}: {INDEX} cannot be read: {error.strerror}") from error
-    from dranode.driver.machine.machine_file import parse_machine  # noqa: PLC0415 - only a capture needs it
+    from dranode.driver.machine.machine_file import parse_machine  # noqa: PLC0415 - YAML
 
     try:
         return parse_machine(json.loads(text))[0]

@@ -54,7 +54,7 @@ class KernelEvents(Generic[E]):
             ImportError: libudev is not installed.
             OSError: the kernel's netlink group cannot be joined.
         """
-        import pyudev  # noqa: PLC0415 - a serving driver alone pays for it
+        import pyudev  # noqa: PLC0415 - fails where libudev is missing
 
         self._reader = reader
         self._monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import math
 import os
@@ -22,8 +23,8 @@ from dranode.driver.core.api.sentence import printable
 
 _LEVELS: Final = (logging.INFO, logging.DEBUG)
 _OPERATION: Final[ContextVar[str]] = ContextVar("operation", default="")
-# A placeholder of a log message, with the key before it if there is one. As text: only lines in JSON need it.
-_PLACEHOLDER: Final = r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])"
+# A placeholder of a log message, with the key before it if there is one.
+_PLACEHOLDER: Final = re.compile(r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
 
 
 def _random_id() -> str:
@@ -67,7 +68,7 @@ class TextFormatter(logging.Formatter):
 class JSONFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, op, message, what the message says as key=value, and a traceback.
 
-    Characters that do not print, and those that turn a line's direction, stand there as JSON's escapes.
+    All characters but those of ASCII stand there as JSON's escapes, so that none steers a terminal.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -82,22 +83,7 @@ class JSONFormatter(logging.Formatter):
             line["op"] = current
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return f"{{{', '.join(f'{_json(key)}: {_json(value)}' for key, value in (_fields(record) | line).items())}}}"
-
-
-def _json(value: str | float) -> str:
-    """Return a value as JSON, in which what does not print stands as an escape."""
-    # Most values are such; what the others need takes 2 ms of a start.
-    if isinstance(value, str) and value.isprintable():
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if type(value) is int:
-        return str(value)
-    import json  # noqa: PLC0415 - see above
-
-    # JSON has no numbers for nan and inf.
-    finite = not isinstance(value, float) or math.isfinite(value)
-    text = json.dumps(value if finite else str(value), ensure_ascii=False)
-    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+        return json.dumps(_fields(record) | line).replace("\x7f", "\\u007f")
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -107,14 +93,16 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, value in zip(_keys(str(record.msg)), record.args, strict=False):
         if key:
-            fields[key] = value if isinstance(value, (int, float, str, bool)) else str(value)
+            # JSON has no numbers for nan and inf.
+            number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+            fields[key] = value if number else str(value)
     return fields
 
 
 @functools.lru_cache(256)
 def _keys(message: str) -> tuple[str, ...]:
     """Return the key of each argument that a message takes, empty for one without."""
-    found = (match for match in re.finditer(_PLACEHOLDER, message) if not match[0].endswith("%%"))
+    found = (match for match in _PLACEHOLDER.finditer(message) if not match[0].endswith("%%"))
     return tuple(match[1] or "" for match in found)
 
 
@@ -130,6 +118,3 @@ def set_up(log_format: str, verbosity: int) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     # Each connection that it logs does not help to follow a claim.
     logging.getLogger("urllib3").setLevel(logging.WARNING)
-    if sys.version_info >= (3, 12):
-        # This program has no asyncio tasks, and looking for the current one would load asyncio with the first record.
-        logging.logAsyncioTasks = False

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.core.slices.taints import tainted
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.cluster import Cluster
@@ -106,8 +107,6 @@ class Announcer:
         self._health.report(devices.values())
         if not self._taints:
             return inventory
-        from dranode.driver.core.slices.taints import tainted  # noqa: PLC0415 - most drivers run without
-
         return tainted(self._driver, inventory, devices.values())
 
     def _say(self, inventory: Inventory, *, always: bool) -> None:

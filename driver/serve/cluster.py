@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from dranode.driver.core.api.errors import DranodeError
-    from dranode.driver.core.api.resource import ResourceClaim
-    from dranode.driver.core.claims.calls import Claims, Preparer
-    from dranode.driver.core.claims.events import Occurrence
-    from dranode.driver.core.claims.held import ClaimRef
-    from dranode.driver.core.claims.inventory import Inventory
-    from dranode.driver.core.claims.record import Record
-    from dranode.driver.core.slices.publication import PublisherStatus
-    from dranode.driver.node.node import NodeClaims
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.calls import Claims, Preparer
+from dranode.driver.core.claims.events import Occurrence
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.driver.node.node import NodeClaims
 
 
 class Cluster(Protocol):

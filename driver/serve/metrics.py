@@ -2,34 +2,31 @@
 
 dra-driver-cpu's families begin with its driver's name; a driver of another name has them under that. Everything else
 is `dranode_...` with the driver as a label. Counts of events are kept here; what has a state is read when somebody
-asks. Loading the library costs memory and time, so `serve` does so after it listens, and not at all without HTTP.
+asks.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from dranode.driver.core.claims.record import holdings
+from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.held import Holding
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record, holdings
+from dranode.driver.core.claims.usage import ClaimsUsage
 from dranode.driver.serve.device_metrics import device_metrics
 from dranode.driver.serve.disturbance_metrics import disturbance_metrics
+from dranode.driver.serve.http import Page
+from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.state_metrics import own_gauges, prefix_of, state_metrics
 from dranode.driver.serve.usage_metrics import usage_metrics
-
-if TYPE_CHECKING:
-    from dranode.driver.core.claims.disturbance import Disturbance
-    from dranode.driver.core.claims.held import Holding
-    from dranode.driver.core.claims.inventory import Inventory
-    from dranode.driver.core.claims.record import Record
-    from dranode.driver.core.claims.usage import ClaimsUsage
-    from dranode.driver.serve.http import Page
-    from dranode.driver.serve.service import DriverService
 
 # dra-driver-cpu knows a third result that it never has; its dashboards may ask for it.
 _RESULTS: Final = ("success", "error", "unknown")
@@ -84,8 +81,6 @@ class Metrics:
         It is made once a second at most, and no sooner than a hundred times the CPU time that it took, so that clients
         who ask all the time take no time from claims: of 500 claims with all their figures it takes 45 ms.
         """
-        from dranode.driver.serve.http import Page  # noqa: PLC0415 - code that only counts needs no HTTP
-
         encode, content_type = choose_encoder(accept)
         now = self._clock()
         page, until = self._pages.get(content_type, (None, now))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from dranode.driver.serve.enforcement import Enforcement, PinningDriver
+from dranode.driver.serve.enforcement import Enforcement, PinningDriver
 
 
 class PinningPart(Protocol):

@@ -1,4 +1,4 @@
-"""Shows this process to probes and Prometheus: its drivers over HTTP, loaded once those listen.
+"""Shows this process to probes and Prometheus: its drivers over HTTP.
 
 Alive: no thread that the process owns has died. Ready: every driver has been asked for and registered by kubelet, its
 slices are published, and where it pins, the container runtime has listed its containers.
@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from dranode.driver.process.threads import Fatal
+from dranode.driver.serve.http import Make, verdict
 from dranode.driver.serve.http_address import bind_address
-
-if TYPE_CHECKING:
-    from dranode.driver.serve.counters import ServiceCounters
-    from dranode.driver.serve.http import Make
-    from dranode.driver.serve.http_server import HTTPPages
-    from dranode.driver.serve.metrics import Metrics
-    from dranode.driver.serve.service import DriverService
+from dranode.driver.serve.http_server import HTTPPages
+from dranode.driver.serve.metrics import Metrics
+from dranode.driver.serve.service import DriverService, ServiceCounters
 
 
 class Probes:
@@ -63,8 +59,6 @@ class Probes:
         return self._count if self._listeners else None
 
     def _count(self, service: DriverService) -> ServiceCounters:
-        from dranode.driver.serve.metrics import Metrics  # noqa: PLC0415 - listen first
-
         if self._metrics is None:
             self._metrics = Metrics()
         self._drivers.append(service)
@@ -74,9 +68,6 @@ class Probes:
         """Answer from now on."""
         if self._metrics is None:
             return
-        from dranode.driver.serve.http import verdict  # noqa: PLC0415 - listen first
-        from dranode.driver.serve.http_server import HTTPPages  # noqa: PLC0415 - listen first
-
         probes: dict[str, Make] = {
             "/healthz": lambda _: verdict(filter(None, (self._ending(),)), "ok"),
             "/readyz": lambda _: verdict(self._missing(), "ready"),

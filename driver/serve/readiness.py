@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dranode.driver.kubelet.listener import Listener
-
-if TYPE_CHECKING:
-    from dranode.driver.serve.pinning import Pinning
+from dranode.driver.serve.pinning import Pinning
 
 
 def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | None) -> Iterator[str]:

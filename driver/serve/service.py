@@ -14,44 +14,55 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError, UsageError
 from dranode.driver.core.claims.enforcing import BY_OPTION, NotEnforced
-from dranode.driver.core.claims.events import MetadataMissing, RecordQuarantined
+from dranode.driver.core.claims.events import MetadataMissing, Occurrence, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes, was_tuned
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.listener import Listener
+from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.process.answering import once_answered
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer
+from dranode.driver.serve.authority import Authority
 from dranode.driver.serve.cluster import Cluster
-from dranode.driver.serve.counters import EarlyCounters
+from dranode.driver.serve.hardware import keep_up
+from dranode.driver.serve.lifecycle import Lifecycle
+from dranode.driver.serve.pinning import Pinning
+from dranode.driver.serve.pinning_together import PinningTogether
 from dranode.driver.serve.readiness import unmet_needs
-
-if TYPE_CHECKING:
-    from dranode.driver.core.claims.events import Occurrence
-    from dranode.driver.core.pinning.snapshot import HeldSnapshot
-    from dranode.driver.kubelet.podresources import PodResources
-    from dranode.driver.nri.access import ContainerAccess
-    from dranode.driver.serve.authority import Authority
-    from dranode.driver.serve.counters import ServiceCounters
-    from dranode.driver.serve.lifecycle import Lifecycle
-    from dranode.driver.serve.pinning import Pinning
-    from dranode.driver.serve.pinning_together import PinningTogether
-    from dranode.driver.serve.unenforced import UnenforcedClaims
-    from dranode.driver.serve.witnesses import Witnesses
+from dranode.driver.serve.takeover import take_over
+from dranode.driver.serve.unenforced import UnenforcedClaims
+from dranode.driver.serve.witnesses import Witnesses
 
 # How soon a ledger or hardware that could not be used is looked at again.
 _AGAIN_SECONDS: Final = 1.0
 # Well within the lease of what was reported to kubelet, so that a change is known before that lapses.
 _HEALTH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
+
+
+class ServiceCounters(Protocol):
+    """Counts what a driver does; metrics are one such, and a process without HTTP has none."""
+
+    def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
+        """One claim of a call, `prepare` or `unprepare`, was answered for."""
+
+    def granted(self, record: Record) -> None:
+        """A claim was given something for the first time."""
+
+    def nri_answered(self, request: str, seconds: float) -> None:
+        """A request of the container runtime was answered."""
 
 
 class DriverService:
@@ -81,7 +92,7 @@ class DriverService:
             containers: how containers are reached; None if they are not to be pinned.
             together: the drivers of this process that pin, if there are several.
             taints: whether unhealthy devices are tainted.
-            counts: makes the counters of what the driver does, once the sockets listen; None for no counters.
+            counts: makes the counters of what the driver does; None for no counters.
         """
         self.plugin = plugin
         metadata = DeviceMetadata.of(plugin.driver, listener.data, cdi)
@@ -101,8 +112,7 @@ class DriverService:
         self._fatal = listener.fatal
         self._announcer = Announcer(self.node, listener.health, cluster, taints=taints)
         self._authority: Authority | None = None
-        self._make_counts = counts
-        self._counts = EarlyCounters()
+        self._counters = None if counts is None else counts(self)
         self._witnesses: Witnesses | None = None
         self._taken_over = False
         # Set while this instance is active, and does more about its hardware than to know it.
@@ -125,9 +135,9 @@ class DriverService:
             self.listener.start()
             for stop in (self.listener.release, self.node.close, self.listener.close):
                 self._stops.callback(stop)
-            if self._make_counts is not None:
-                self.listener.calls.observe = self._counts.answered
-                self.node.granted = self._counts.granted
+            if self._counters is not None:
+                self.listener.calls.observe = self._counters.answered
+                self.node.granted = self._counters.granted
             self.node.files.undescribed = self._undescribed
             self.node.open(boot_id, snapshot=False)
             self._witnesses = self._take_over()
@@ -137,8 +147,6 @@ class DriverService:
             claims = self._cluster.claims_for(self.plugin.driver)
             self.listener.calls.answer_with(claims, self._cluster.reporting(self.node))
             self.node.follow()
-            if self._make_counts is not None:
-                self._counts.pass_on(self._make_counts(self))
             self._pin()
             self._announcer.report()
             self._become_active()
@@ -184,15 +192,11 @@ class DriverService:
         """Follow the hardware, and tell nobody of it, while another instance is active: kubelet may call this one."""
         aside = self._aside
         if not (aside.is_set() or self._stopping.is_set()):
-            from dranode.driver.serve.hardware import keep_up  # noqa: PLC0415 - listen first
-
             name = f"{self.plugin.driver}-hardware-aside"
             self._stops.callback(aside.set)
             OwnedThread(name, lambda: keep_up(self.node, aside), self._fatal).start()
 
     def _share(self) -> None:
-        from dranode.driver.serve.authority import Authority  # noqa: PLC0415 - listen first
-
         self._authority = Authority(
             self.listener.data,
             self.plugin.driver,
@@ -258,11 +262,9 @@ class DriverService:
     def _pin(self) -> None:
         if self._containers is None or self._pod_resources is None or not isinstance(self.plugin, Pins):
             return
-        from dranode.driver.serve.pinning import Pinning  # noqa: PLC0415 - listen first
-
         optional: dict[str, Any] = {"starts": self._container_starts}
-        if self._make_counts is not None:
-            optional["answered"] = self._counts.nri_answered
+        if self._counters is not None:
+            optional["answered"] = self._counters.nri_answered
         if self._authority is not None:
             optional["instance"] = self._authority
         self.pinning = Pinning(
@@ -278,9 +280,6 @@ class DriverService:
         self._stops.callback(self.pinning.stop)
 
     def _take_over(self) -> Witnesses:
-        from dranode.driver.serve.takeover import take_over  # noqa: PLC0415 - listen first
-        from dranode.driver.serve.witnesses import Witnesses  # noqa: PLC0415 - listen first
-
         witnesses = Witnesses(self.plugin.driver, self._cluster, self._pod_resources, self._running)
         self._taken_over = take_over(self.node, witnesses)
         return witnesses
@@ -289,8 +288,6 @@ class DriverService:
         """Take over what had to wait for the ledger; False if that cannot be, and the process ends."""
         if self._taken_over or self._witnesses is None or self.node.unusable is not None:
             return True
-        from dranode.driver.serve.takeover import take_over  # noqa: PLC0415 - it has been loaded
-
         try:
             self._taken_over = take_over(self.node, self._witnesses)
         except DranodeError as error:
@@ -305,8 +302,6 @@ class DriverService:
     def _look_after(self) -> None:
         if self._witnesses is None:
             return
-        from dranode.driver.serve.lifecycle import Lifecycle  # noqa: PLC0415 - listen first
-
         self.lifecycle = Lifecycle(
             self.node,
             self._witnesses,
@@ -317,8 +312,6 @@ class DriverService:
         )
         self.lifecycle.start()
         if isinstance(self.plugin, Pins):
-            from dranode.driver.serve.unenforced import UnenforcedClaims  # noqa: PLC0415 - listen first
-
             self._unenforced = UnenforcedClaims(
                 self.node,
                 self.listener.data,

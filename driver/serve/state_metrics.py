@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from dranode.driver.core.claims.health import Health
-
-if TYPE_CHECKING:
-    from dranode.driver.serve.service import DriverService
+from dranode.driver.serve.service import DriverService
 
 # dra-driver-cpu's gauges: what follows the driver's name in theirs -> what they say.
 OWN_GAUGES: Final = {

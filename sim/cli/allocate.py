@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns, hanging
+from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.units import part_text
+from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.process.collector import values_that_stay
+from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.release import asked_features, release_options
-
-if TYPE_CHECKING:
-    from dranode.sim.allocator.outcome import Outcome
-    from dranode.sim.cluster.pods import PodPlacement
+from dranode.sim.cluster.pods import PodPlacement, nodes_among, read_cluster_documents
+from dranode.sim.cluster.workload import require_pods
 
 
 @click.command(short_help="What the scheduler would give the claims in FILE from the slices in FILE; no driver runs.")
@@ -39,9 +41,6 @@ def command(
       dranode allocate cluster.json my-claims.yaml
     """
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.sim.cli.documents import simulated
-    from dranode.sim.cluster.pods import nodes_among, read_cluster_documents
-    from dranode.sim.cluster.workload import require_pods
 
     features = asked_features(kubernetes, feature_gates)
     with values_that_stay():
@@ -58,8 +57,6 @@ def command(
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:
-    from dranode.driver.core.api.documents import encode
-
     return {
         "namespace": outcome.claim.metadata.namespace,
         "name": outcome.claim.metadata.name,
@@ -73,8 +70,6 @@ def _document(outcome: Outcome) -> dict[str, Any]:
 
 def _rows(outcome: Outcome) -> Iterator[tuple[str, str, str]]:
     """Request, device and consumed capacity of each result."""
-    from dranode.driver.core.claims.allocation import readable_results
-
     results = tuple(readable_results(outcome.allocation))
     for result in results:
         consumed = ", ".join(part_text(amount, name) for name, amount in result.consumed_capacity.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,12 +12,18 @@ from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options
 from dranode.driver.cli.output import console, emit, output_option, report_oddities, reporting
 from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.resource import Node, ObjectMeta, ResourceSlice
+from dranode.driver.core.slices.desired import desired_slices, publishable
+from dranode.driver.core.slices.plan import complete_slice
+from dranode.driver.machine.numa import has_one_node
+from dranode.driver.machine.root import Root
+from dranode.driver.plugins import load_plugins
+from dranode.sim.bundle.offers import offers_for
+from dranode.sim.bundle.show import manifests as as_manifests
+from dranode.sim.bundle.show import offers_document, show_offers
+from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.release import asked_features, release_options
-
-if TYPE_CHECKING:
-    from dranode.driver.core.api.resource import ResourceSlice
-    from dranode.driver.machine.root import Root
-    from dranode.sim.cluster.pods import ClusterDocuments
+from dranode.sim.cluster.pods import ClusterDocuments, read_cluster_documents
 
 
 @click.command(short_help="Ready claim templates for devices of one NUMA node, half a socket, a GPU with its share.")
@@ -52,13 +58,7 @@ def command(
       kubectl get resourceslices,deviceclasses,nodes,resourceclaims -A -o json | dranode bundle -
       dranode bundle cluster.json --manifests > bundles.yaml
     """
-    from dranode.driver.machine.numa import has_one_node
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.sim.bundle.offers import offers_for
-    from dranode.sim.bundle.show import manifests as as_manifests
-    from dranode.sim.bundle.show import offers_document, show_offers
-    from dranode.sim.cli.documents import simulated
-    from dranode.sim.cluster.pods import read_cluster_documents
 
     features = asked_features(kubernetes, feature_gates)
     unseen: list[str] = []
@@ -89,18 +89,11 @@ def command(
 
 def _of_machine(root: Root, drivers: tuple[str, ...], node_name: str, options: dict[str, Any]) -> ClusterDocuments:
     """Return the cluster of one machine, with nothing allocated."""
-    from dranode.driver.core.api.resource import Node, ObjectMeta
-    from dranode.sim.cluster.pods import ClusterDocuments
-
     slices = tuple(_slices(root, drivers, node_name, options))
     return ClusterDocuments(slices, (), (Node(metadata=ObjectMeta(name=node_name)),), ())
 
 
 def _slices(root: Root, drivers: tuple[str, ...], node_name: str, options: dict[str, Any]) -> Iterator[ResourceSlice]:
-    from dranode.driver.core.slices.desired import desired_slices, publishable
-    from dranode.driver.core.slices.plan import complete_slice
-    from dranode.driver.plugins import load_plugins
-
     for plugin in load_plugins(drivers, root, {**options, "node_name": node_name}):
         inventory = publishable(plugin.discover())
         report_oddities(plugin.driver, inventory.warnings)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.core.api.kinds import custom_group
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.core.api.validation import FieldError
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.slices.desired import publishable
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.plugins import load_installed
+from dranode.sim.allocator.features import Features
+from dranode.sim.cli.documents import report_notes
 from dranode.sim.cli.release import asked_features, release_options
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dranode.driver.core.claims.plugin import Plugin
-    from dranode.sim.allocator.features import Features
-    from dranode.sim.cluster.across import PublishedDevice
-    from dranode.sim.cluster.check import CheckResult
+from dranode.sim.cluster.across import PublishedDevice
+from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
+from dranode.sim.cluster.not_run import passed_over
 
 
 @click.command(short_help="Is this claim, template, class or opaque configuration valid; what does it count.")
@@ -45,14 +51,7 @@ def command(*, files: tuple[str, ...], kubernetes: str | None, feature_gates: st
 
 
 def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
-    from dranode.driver.core.api.errors import DocumentError
-    from dranode.driver.core.api.kinds import custom_group
-    from dranode.driver.core.api.source_document import SourceDocument
-    from dranode.driver.core.api.validation import FieldError
     from dranode.driver.machine.yaml_files import read_each_document
-    from dranode.sim.cli.documents import report_notes
-    from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
-    from dranode.sim.cluster.not_run import passed_over
 
     plugins = _plugins()
     verdicts: list[CheckResult] = []
@@ -76,18 +75,12 @@ def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
 
 def _plugins() -> dict[str, Plugin]:
     """The installed drivers by driver name; they are only asked about configurations, so any machine will do."""
-    from dranode.driver.machine.forms import open_machine
-    from dranode.driver.plugins import load_installed
-
     machine = open_machine("sockets=1,numa=1,l3=1,cores=2,threads=1")
     return {plugin.driver: plugin for plugin in load_installed(machine)}
 
 
 def _published(plugins: Mapping[str, Plugin]) -> list[PublishedDevice]:
     """Devices such as the installed drivers publish: what capacities they have and whether they are shared."""
-    from dranode.driver.core.slices.desired import publishable
-    from dranode.sim.cluster.across import PublishedDevice
-
     return [
         PublishedDevice(driver, device)
         for driver, plugin in plugins.items()

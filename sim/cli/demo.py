@@ -9,6 +9,13 @@ from typing import Final
 import click
 
 from dranode.driver.cli.output import console, reporting
+from dranode.driver.cli.slice_table import show_slices
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.plugins import load_plugins
+from dranode.sim.allocator.features import Features
+from dranode.sim.cluster.workload import read_workload
+from dranode.sim.local.show import heading, picture_of, show_claims, show_picture
+from dranode.sim.local.start import local_run
 
 MACHINE: Final = "sockets=2,numa=4,cores=4,threads=2"
 # The demo shows one claim that cannot fit; anything else that fails is a failure of the demo.
@@ -27,14 +34,7 @@ def command(*, verbose: bool) -> None:
     Example:
       dranode demo
     """
-    from dranode.driver.cli.slice_table import show_slices
-    from dranode.driver.machine.forms import open_machine
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.driver.plugins import load_plugins
-    from dranode.sim.allocator.features import Features
-    from dranode.sim.cluster.workload import read_workload
-    from dranode.sim.local.show import heading, picture_of, show_claims, show_picture
-    from dranode.sim.local.start import local_run
 
     screen = console()
     with resources.as_file(resources.files("dranode.sim.cli") / "demo.yaml") as claims:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-if TYPE_CHECKING:
-    from dranode.driver.core.api.resource import Node
-    from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.core.api.generated_names import with_generated_names
+from dranode.driver.core.api.resource import Node
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.sim.cluster.controllers import with_pods
+from dranode.sim.cluster.not_run import passed_over
+from dranode.sim.cluster.pods import nodes_among
 
 _MOST_NOTES: Final = 20
 
@@ -31,11 +34,6 @@ def simulated(
     Raises:
         DocumentError: what makes pods does not decode, or the API server would refuse it; says where.
     """
-    from dranode.driver.core.api.generated_names import with_generated_names
-    from dranode.sim.cluster.controllers import with_pods
-    from dranode.sim.cluster.not_run import passed_over
-    from dranode.sim.cluster.pods import nodes_among
-
     around = tuple(around)
     documents = tuple(with_generated_names(documents, around))
     made = with_pods(

@@ -6,24 +6,34 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dranode.driver.cli.cluster_option import is_given, kubeconfig_options, named_cluster
 from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
+from dranode.driver.cli.terminal import hanging
 from dranode.driver.core.api.errors import DocumentError, UsageError
+from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.kube.cluster_documents import cluster_documents
+from dranode.driver.kube.objects import ApiObjects
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.picture.fleet import FleetPicture
+from dranode.driver.plugins import default_drivers, load_plugins
 from dranode.driver.process.collector import values_that_stay
+from dranode.sim.allocator.features import Features
+from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.release import asked_features, release_options
-
-if TYPE_CHECKING:
-    from dranode.driver.core.api.source_document import SourceDocument
-    from dranode.driver.core.claims.inventory import Inventory
-    from dranode.driver.picture.fleet import FleetPicture
-    from dranode.sim.allocator.features import Features
-    from dranode.sim.fit.additions import NodeModel
-    from dranode.sim.fit.dump import ClusterDump
-    from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+from dranode.sim.fit.additions import LIKE, NodeModel, model_like, model_of_kind
+from dranode.sim.fit.changes import Changes, changes_document, show_changes
+from dranode.sim.fit.dump import ESSENTIAL_KINDS, ClusterDump, live_kinds, read_dump
+from dranode.sim.fit.notes import cluster_notes
+from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+from dranode.sim.fit.show import answer_document, counted_document, show_answers
+from dranode.sim.fleet.nodes import read_nodes, slice_templates
+from dranode.sim.report.cluster import cluster_seen
+from dranode.sim.report.placed import placed_picture
 
 # Pods by nodes of which -o json and -o yaml name all nodes.
 _MOST_NAMED = 1_000_000
@@ -95,9 +105,6 @@ def command(
       dranode fit --context prod my-pod.yaml --how-many
       dranode fit cluster.json my-pod.yaml --html fit.html
     """
-    from dranode.sim.fit.dump import read_dump
-    from dranode.sim.fit.questions import ClusterQuestions
-
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     with values_that_stay():
         read = _read(files, kubeconfig, context, features, named=is_given(ctx, "kubeconfig", "context"))
@@ -133,11 +140,6 @@ def _ask(
     add: tuple[str, ...],
 ) -> list[PodAnswer]:
     """Answer, print, and return what became of each pod."""
-    from dranode.driver.cli.terminal import hanging
-    from dranode.sim.fit.changes import Changes, changes_document, show_changes
-    from dranode.sim.fit.notes import cluster_notes
-    from dranode.sim.fit.show import answer_document, counted_document, show_answers
-
     with reporting() as progress:
         models = list(_models(add, questions))
         answers = []
@@ -170,9 +172,6 @@ def _ask(
 
 
 def _picture(questions: ClusterQuestions, read: _Read, answers: Sequence[PodAnswer]) -> FleetPicture:
-    from dranode.sim.report.cluster import cluster_seen
-    from dranode.sim.report.placed import placed_picture
-
     # Whether a pod fits does not rest on Events.
     seen = cluster_seen(read.documents, {*read.kinds, "Event"}, read.notes)
     end = questions.after(answers[-1])
@@ -185,11 +184,7 @@ def _read(files: tuple[str, ...], kubeconfig: str, context: str, features: Featu
     Raises:
         ApiError: a kind without which nothing can be said cannot be read.
     """
-    from dranode.driver.kube.cluster_documents import cluster_documents
-    from dranode.driver.kube.objects import ApiObjects
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.sim.cli.documents import simulated
-    from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
 
     with reporting() as progress:
         progress("reading")
@@ -214,10 +209,6 @@ def _read(files: tuple[str, ...], kubeconfig: str, context: str, features: Featu
 
 def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:
     """The nodes that could be added: of catalogues, and like those of the cluster."""
-    from dranode.driver.machine.forms import open_machine
-    from dranode.driver.plugins import default_drivers, load_plugins
-    from dranode.sim.fit.additions import LIKE, model_like, model_of_kind
-    from dranode.sim.fleet.nodes import read_nodes, slice_templates
 
     def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
         for plugin in load_plugins(default_drivers(), open_machine(machine), {}):

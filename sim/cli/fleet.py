@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dranode.driver.cli.output import console, emit, reporting, write_pictures
 from dranode.driver.cli.terminal import hanging
 from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.driver.plugins import load_plugins
+from dranode.sim.allocator.features import Features
 from dranode.sim.cli.documents import report_notes, simulated
 from dranode.sim.cluster.manifests import check_unused
 from dranode.sim.cluster.workload import read_workload, require_pods
@@ -23,12 +25,8 @@ from dranode.sim.fleet.pictured import report_picture
 from dranode.sim.fleet.report import FleetReport, fleet_document
 from dranode.sim.fleet.run import ImaginedFleet, admit, place
 from dranode.sim.fleet.show import show_fleet
+from dranode.sim.queues.run import QueueRun
 from dranode.sim.queues.show import attempts_drawn
-
-if TYPE_CHECKING:
-    from dranode.driver.core.api.source_document import SourceDocument
-    from dranode.sim.allocator.features import Features
-    from dranode.sim.queues.run import QueueRun
 
 
 def run_on_fleet(

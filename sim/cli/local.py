@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import driver_options
 from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
+from dranode.driver.cli.slice_table import show_slices
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.machine.root import Root
+from dranode.driver.picture.node import node_picture
 from dranode.driver.plugins import load_plugins
+from dranode.sim.cli.documents import simulated
+from dranode.sim.cli.fleet import run_on_fleet
 from dranode.sim.cli.release import asked_features, release_options
-
-if TYPE_CHECKING:
-    from dranode.driver.core.api.resource import ResourceSlice
-    from dranode.sim.local.run import ClaimResult
+from dranode.sim.cluster.manifests import check_unused
+from dranode.sim.cluster.workload import read_workload, require_pods
+from dranode.sim.local.run import ClaimResult, node_named
+from dranode.sim.local.show import run_picture, show_claims, show_picture, views_of
+from dranode.sim.local.start import local_run
 
 
 @click.command(short_help="The local run: publish, allocate, prepare, show, unprepare; no cluster.")
@@ -81,8 +87,6 @@ def command(
     """
     features = asked_features(kubernetes, feature_gates)
     if nodes or queues:
-        from dranode.sim.cli.fleet import run_on_fleet
-
         run_on_fleet(
             drivers,
             options,
@@ -98,15 +102,7 @@ def command(
         return
     if scores:
         raise UsageError("--scores is about many nodes: name them with --nodes FILE")
-    from dranode.driver.cli.slice_table import show_slices
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.driver.picture.node import node_picture
-    from dranode.sim.cli.documents import simulated
-    from dranode.sim.cluster.manifests import check_unused
-    from dranode.sim.cluster.workload import read_workload, require_pods
-    from dranode.sim.local.run import node_named
-    from dranode.sim.local.show import run_picture, show_claims, show_picture, views_of
-    from dranode.sim.local.start import local_run
 
     if keep and state is None:
         raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dranode.driver.core.api.errors import UsageError
-
-if TYPE_CHECKING:
-    from dranode.sim.allocator.features import Features
-    from dranode.sim.allocator.releases import Release
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Release, release
 
 
 def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -36,9 +34,6 @@ def asked_features(kubernetes: str | None, feature_gates: str, *, whole_nodes: b
     Raises:
         UsageError: the release is not simulated, or a gate is not one that can be set in it or for this command.
     """
-    from dranode.sim.allocator.features import Features
-    from dranode.sim.allocator.releases import NEWEST_STABLE, release
-
     features = Features.parse(feature_gates, NEWEST_STABLE if kubernetes is None else release(kubernetes))
     if features.node_allocatable_resources and not whole_nodes:
         raise UsageError(
@@ -51,8 +46,6 @@ def asked_features(kubernetes: str | None, feature_gates: str, *, whole_nodes: b
 
 def _note_differences(asked: Release) -> None:
     """Say which patch release is modelled where another one is asked for, and how they differ."""
-    from dranode.sim.allocator.releases import RELEASES
-
     modelled = RELEASES[asked.name].version
     if asked.version == modelled:
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,15 +10,19 @@ from dranode.driver.cli.cluster_option import NamedCluster, is_given, named_clus
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import reporting, write_pictures
 from dranode.driver.cli.settings import MACHINE
+from dranode.driver.cli.views import driver_views, machine_picture, records_root, time_now
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.sentence import number_of
+from dranode.driver.kube.cluster_documents import cluster_documents
+from dranode.driver.kube.objects import ApiObjects
 from dranode.driver.machine.root import Root
+from dranode.driver.picture.fleet import FleetPicture
+from dranode.driver.plugins import load_installed
+from dranode.sim.allocator.features import Features
+from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.release import asked_features, release_options
-
-if TYPE_CHECKING:
-    from dranode.driver.picture.fleet import FleetPicture
-    from dranode.sim.allocator.features import Features
-    from dranode.sim.report.cluster import ClusterSeen
+from dranode.sim.report.cluster import PAGE_KINDS, ClusterSeen, cluster_seen
+from dranode.sim.report.picture import cluster_picture
 
 
 @click.command(short_help="One page for a browser: the fleet, its devices, who holds them, who waits and why.")
@@ -106,11 +109,7 @@ def command(
 def _cluster(
     files: tuple[str, ...], earlier: tuple[str, ...], cluster: NamedCluster | None, features: Features
 ) -> FleetPicture:
-    from dranode.driver.cli.views import time_now
     from dranode.driver.machine.yaml_files import load_documents
-    from dranode.sim.cli.documents import simulated
-    from dranode.sim.report.cluster import cluster_seen
-    from dranode.sim.report.picture import cluster_picture
 
     before = cluster_seen(simulated(load_documents(earlier), tolerant=True)) if earlier else None
     if cluster is not None:
@@ -122,16 +121,9 @@ def _cluster(
 
 
 def _served(cluster: NamedCluster) -> ClusterSeen:
-    from dranode.driver.kube.cluster_documents import cluster_documents
-    from dranode.driver.kube.objects import ApiObjects
-    from dranode.sim.report.cluster import PAGE_KINDS, cluster_seen
-
     read = cluster_documents(ApiObjects(cluster.client), PAGE_KINDS, cluster.place)
     return cluster_seen(read.documents, read.kinds, [f"not read: {error}" for error in read.refused.values()])
 
 
 def _node(root: Root, kubelet_root: str | None) -> FleetPicture:
-    from dranode.driver.cli.views import driver_views, machine_picture, records_root
-    from dranode.driver.plugins import load_installed
-
     return machine_picture("Node", root, driver_views(load_installed(root), records_root(root, kubelet_root)))

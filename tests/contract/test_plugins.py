@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver import ScratchMachine, check_plugin
+from dranode.driver import ScratchMachine
 from dranode.driver.core.api.errors import ClaimError, UsageError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
@@ -18,6 +18,7 @@ from dranode.driver.core.claims.hooks import Configures
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
+from dranode.driver.testing import check_plugin
 from tests.fakes.drivers import Board, Lamps, WiredLamps
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lamps" / "lamps.py"

@@ -12,7 +12,11 @@ import struct
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
+
+from grpc import _channel, _server
+from grpc._cython import cygrpc
 
 from dranode.driver.core.claims import plugin
 from dranode.driver.node import node
@@ -25,6 +29,9 @@ _ahead: bytes | mmap.mmap = CLOCK.pack(0.0)
 def set_up() -> None:
     """Have the process look at its node's clock, and wait briefly; call it before another module takes the first."""
     time.time = lambda: _wall() + CLOCK.unpack_from(_ahead)[0]
+    # gRPC's deadlines are kept by its library, in C, which knows the machine's clock alone.
+    for module in (_channel, _server, cygrpc):
+        module.time = SimpleNamespace(time=_wall)
     plugin.RESCAN_SECONDS = 0.5  # type: ignore[misc]
     node.CONFLICT_WAIT = 0.1  # type: ignore[misc]
 

@@ -33,7 +33,7 @@ PACKAGES: Final = tuple(
     f"dranode.{name}" for name in ("cdi", "cpu", "driver.core", "driver.nri", "driver.node", "driver.serve")
 )
 MODULES: Final = (
-    "dranode.driver.cli.daemon", "dranode.driver.local.cluster",
+    "dranode.driver.cli.serve", "dranode.driver.local.cluster",
     "dranode.driver.machine.synthetic", "dranode.driver.machine.folder_events",
     "dranode.driver.kubelet.service", "dranode.driver.kubelet.podresources", "dranode.driver.kubelet.health",
 )  # fmt: skip
@@ -180,9 +180,7 @@ def _serve(asked: socket.socket) -> list[str]:
 
 
 if __name__ == "__main__":
-    from dranode.driver.process.deferred import defer_untouched
-
-    defer_untouched()
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from tests.hostile import launch
 
     launch.set_up()

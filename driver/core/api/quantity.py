@@ -7,11 +7,9 @@ binary suffix (Ki Mi Gi Ti Pi Ei) or a decimal exponent (e6, E-3). Two quantitie
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import lru_cache, total_ordering
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from fractions import Fraction
+from typing import Final
 
 _LONGEST: Final = 4000  # characters; Python reads no number of more than 4,300 digits
 _NUMBER: Final = re.compile(
@@ -44,9 +42,6 @@ def _value(text: str) -> int | Fraction:
     by *= int(10 ** len(part))
     if not number % by:
         return number // by
-    # Few quantities are not whole, and the module takes 1 ms to load.
-    from fractions import Fraction  # noqa: PLC0415 - see above
-
     return Fraction(number, by)
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-if TYPE_CHECKING:
-    from dranode.driver.core.api.errors import DranodeError
-    from dranode.driver.core.api.resource import ResourceClaim
-    from dranode.driver.core.claims.answers import Answer, Refused
-    from dranode.driver.core.claims.enforcing import NotEnforced
-    from dranode.driver.core.claims.held import ClaimRef
-    from dranode.driver.core.claims.inventory import Inventory
-    from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.core.claims.record import Record
-
+from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.claims.answers import Answer, Refused
+from dranode.driver.core.claims.enforcing import NotEnforced
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record
 
 # Whether the caller still waits for the answer. What it has given up must not be carried out behind its back: kubelet
 # may have asked for the opposite since, and been answered.

@@ -8,15 +8,12 @@ of, by names that no option changes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import force_setattr
 
 from dranode.driver.core.api.cpuset import CPUSet
-
-if TYPE_CHECKING:
-    from dranode.driver.core.api.resource import ResourceClaim
+from dranode.driver.core.api.resource import ResourceClaim
 
 
 class ClaimRef(msgspec.Struct, frozen=True):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from contextlib import AbstractContextManager
-
-    from dranode.cdi.spec import Spec
-    from dranode.driver.core.claims.disturbance import Disturbance
-    from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-    from dranode.driver.core.claims.held import ClaimRef
-    from dranode.driver.core.claims.inventory import Inventory
-    from dranode.driver.core.claims.plugin import Plugin
-    from dranode.driver.core.claims.record import Record
+from dranode.cdi.spec import Spec
+from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.record import Record
 
 
 class Configures(ABC):
@@ -162,8 +159,6 @@ class Recovers(ABC):
 
 def plain_grants(claim: AllocatedClaim) -> tuple[Grant, ...]:
     """A grant for each result, with nothing particular to it."""
-    from dranode.driver.core.claims.grant import Grant  # noqa: PLC0415 - a driver listens first
-
     return tuple(Grant.of(each.result) for each in claim.results)
 
 

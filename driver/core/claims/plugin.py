@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from dranode.driver.core.api.errors import ClaimError
-
-if TYPE_CHECKING:
-    # A starting node waits for its driver, which is made before it listens: what only annotations name comes later.
-    from dranode.driver.core.claims.configs import Config
-    from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-    from dranode.driver.core.claims.hardware_report import HardwareProblem, HardwareReadings
-    from dranode.driver.core.claims.health import DeviceHealth, Impairment
-    from dranode.driver.core.claims.held import ClaimRef, Held
-    from dranode.driver.core.claims.inventory import Inventory
-    from dranode.driver.core.claims.layout import Layout
-    from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.hardware_report import HardwareProblem, HardwareReadings
+from dranode.driver.core.claims.health import DeviceHealth, Impairment
+from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.layout import Layout
+from dranode.driver.core.claims.record import Record
 
 # How often a machine is read again that sends no notification when it changes.
 RESCAN_SECONDS: Final = 60.0

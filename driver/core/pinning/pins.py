@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dranode.driver.core.claims.inventory import Inventory
-    from dranode.driver.core.claims.record import Record
-    from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 
 class Pins(ABC):
@@ -30,8 +28,6 @@ class Pins(ABC):
         Without any online CPU, new containers get what they are known to have: the CPUs of their claims, or the
         reserved ones.
         """
-        from dranode.driver.core.pinning.snapshot import HeldSnapshot  # noqa: PLC0415 - a driver listens first
-
         return HeldSnapshot()
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """This project installed as the Dockerfile installs it, without an engine for images.
 
-What runs from a checkout finds each module by an import hook, and none in the file of saved ones.
+What runs from a checkout finds each module by an import hook.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def image_form(folder: Path) -> Path:
     )
     _run(*into, *map(str, wheels.glob("*.whl")))
     _run(str(python), "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(environment / "lib"))
-    _run(str(python), str(_ROOT / "release" / "save_modules.py"))
     return python
 
 

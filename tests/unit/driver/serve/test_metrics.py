@@ -211,8 +211,8 @@ def test_states_are_read_when_somebody_asks(worlds: dict[str, World]) -> None:
 
 def test_answers_to_the_runtime_are_timed_by_request(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
-    assert world.service._counts is not None
-    world.service._counts.nri_answered("Create", 0.0004)
+    assert world.service._counters is not None
+    world.service._counters.nri_answered("Create", 0.0004)
     text = r'dranode_nri_request_duration_seconds_bucket\{driver="dra.cpu",le="(0.0002|0.0005)",request="Create"\}'
     assert list(world.values(text).values()) == [0, 1]
 
@@ -232,8 +232,8 @@ def test_a_drivers_name_becomes_the_beginning_of_its_metrics(driver: str, prefix
 
 def test_a_claim_that_holds_no_cpu_has_no_size(worlds: dict[str, World]) -> None:
     world = worlds["dra.cpu"]
-    assert world.service._counts is not None
-    world.service._counts.granted(Record(uid="u", held=CPUSet()))
+    assert world.service._counters is not None
+    world.service._counters.granted(Record(uid="u", held=CPUSet()))
     assert list(world.values("dra_cpu_claim_allocated_cpus_count").values()) == [0]
 
 
