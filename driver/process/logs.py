@@ -68,7 +68,7 @@ class TextFormatter(logging.Formatter):
 class JSONFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, op, message, what the message says as key=value, and a traceback.
 
-    All characters but those of ASCII stand there as JSON's escapes, so that none steers a terminal.
+    Characters that do not print, and those that turn a line's direction, stand there as JSON's escapes.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -83,7 +83,8 @@ class JSONFormatter(logging.Formatter):
             line["op"] = current
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(_fields(record) | line).replace("\x7f", "\\u007f")
+        text = json.dumps(_fields(record) | line, ensure_ascii=False)
+        return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -251,7 +251,7 @@ def changed_settings(leaving: Leaving, monkeypatch: pytest.MonkeyPatch) -> Kerne
         db.execute("INSERT OR REPLACE INTO meta VALUES ('notes', ?)", (json.dumps(noted),))
     (leaving.kubelet / "plugins" / DRIVER / "ledger.db-copy").unlink(missing_ok=True)
     plugin = CPUPlugin(open_machine(MACHINE), CPUOptions(), host=kernel)
-    monkeypatch.setattr("dranode.driver.plugins.load_plugins", lambda *_: [plugin])
+    monkeypatch.setattr("dranode.driver.cli.drain.load_plugins", lambda *_: [plugin])
     return kernel
 
 
