@@ -51,20 +51,11 @@ class KubeClaims:
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
         ends = self._client.timing.clock() + _PATIENCE
-        several = len(refs) > 1
-        waits = {ref: self._begun(ref) if several else None for ref in dict.fromkeys(refs)}
-        # What a kept connection carries is on its way; of the others each has a thread, and the last has this one.
-        unsent = [ref for ref, wait in waits.items() if wait is None]
-        alone = {ref: self._alone(ref) for ref in unsent[:-1]}
-        found = {ref: self._get(ref) for ref in unsent[-1:]}
-        for ref, wait in waits.items():
-            if wait is not None:
-                claim = _read(wait)
-                if claim is None:
-                    alone[ref] = self._alone(ref)
-                else:
-                    found[ref] = claim
-        return {**found, **{ref: self._result(ref, future, ends) for ref, future in alone.items()}}
+        asked = tuple(dict.fromkeys(refs))
+        # Each has a thread, and the last has this one.
+        others = {ref: self._begin(ref) for ref in asked[:-1]}
+        claims = {ref: self._get(ref) for ref in asked[-1:]}
+        return claims | {ref: self._result(ref, future, ends) for ref, future in others.items()}
 
     def departing(self, records: tuple[Record, ...]) -> bool | None:
         """Return whether the pods of one of these claims are gone or going, so that kubelet is about to unprepare it.
@@ -92,21 +83,14 @@ class KubeClaims:
                 return True
         return None if None in answers else False
 
-    def _alone(self, ref: ClaimRef) -> Future[ResourceClaim | DranodeError]:
-        """Fetch a claim in a thread of its own. The first Prepare of most nodes needs none, so they come with need."""
+    def _begin(self, ref: ClaimRef) -> Future[ResourceClaim | DranodeError]:
+        """Fetch a claim in another thread."""
         with self._lock:
             if self._closed:
                 raise DranodeError(f"claim {ref} is not fetched, because the driver stops")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="kube-claims")
             return self._pool.submit(self._get, ref)
-
-    def _begun(self, ref: ClaimRef) -> Callable[[], Any] | None:
-        try:
-            return self._client.begin(_request(ref))
-        except Exception:  # it is asked for alone, which says what is wrong
-            log.debug("claim=%s uid=%s: not asked for with the others", ref, ref.uid, exc_info=True)
-            return None
 
     def _result(
         self, ref: ClaimRef, future: Future[ResourceClaim | DranodeError], ends: float
@@ -155,16 +139,6 @@ def _claim(document: Any) -> ResourceClaim:
     if not claim.metadata.uid:
         raise DocumentError(NO_UID)
     return claim
-
-
-def _read(wait: Callable[[], Any]) -> ResourceClaim | None:
-    """The claim that is waited for; None if it is to be asked for alone, with all patience and for its own reason."""
-    try:
-        document = wait()
-        return None if document is None else _claim(document)
-    except Exception:  # asked for alone it says what is wrong, of itself and of no other
-        log.debug("a claim is asked for again", exc_info=True)
-        return None
 
 
 def _is_departing(find: _Find, ref: ClaimRef) -> bool | None:

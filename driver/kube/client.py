@@ -25,7 +25,7 @@ from dranode.driver.kube.http1 import MAX_BODY, BrokenError
 from dranode.driver.kube.retry import FORBIDDEN, NOT_FOUND, OK, UNTOUCHED, Backoff
 from dranode.driver.kube.server import UnreachableError, UnusableCredentialsError
 from dranode.driver.kube.versions import VERSIONS, best_version
-from dranode.driver.kube.wire import Begins, Outgoing, Wire
+from dranode.driver.kube.wire import Outgoing, Wire
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,6 @@ class Client:
         self.asking: Callable[[str], AbstractContextManager[object]] = nullcontext
         self._retries = retries
         self._wire = wire
-        self._begins = wire if isinstance(wire, Begins) else None
         self._headers = {"Accept": JSON, "User-Agent": agent}
         self._version: str | None = None
         self._discovering = threading.Lock()
@@ -186,22 +185,6 @@ class Client:
                 raise
         return send(again)
 
-    def begin(self, request: Callable[[str, str], APIRequest]) -> Callable[[], Any] | None:
-        """Send a request that reads one object, once, and leave the waiting to the caller.
-
-        Returns:
-            What waits for the object, brought to v1, and gives None if it could not be had so. None if it was not
-            sent. Such a request is for `resource`, which finds out why.
-        """
-        version = self._version
-        if version is None or self._begins is None:
-            return None
-        try:
-            wait = self._begins.begin(self._outgoing(request(f"/apis/{API_GROUP}/{version}", version), ANSWER_SECONDS))
-        except UnreachableError:
-            return None
-        return None if wait is None else lambda: _object(wait())
-
     # --- any API ---
 
     def send(
@@ -287,15 +270,6 @@ class Client:
             headers = {**headers, "Content-Type": request.kind}
             body = msgspec.json.encode(request.body)
         return Outgoing(request.method, path, headers, seconds, body, stream, request.most)
-
-
-def _object(answer: Any) -> Any:
-    if answer is None or answer.status != OK:
-        return None
-    try:
-        return _read_v1(answer.data)
-    except ApiError:
-        return None
 
 
 def _document(data: bytes) -> dict[str, Any]:

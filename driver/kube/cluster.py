@@ -9,7 +9,7 @@ from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.calls import Claims, PreparingNode
+from dranode.driver.core.claims.calls import PreparingNode
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
@@ -21,7 +21,6 @@ from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.events import KubeEvents
-from dranode.driver.kube.handover import HandedClaims, Handover
 from dranode.driver.kube.reports import ReportingNode
 from dranode.driver.kube.slice_loop import SliceLoop
 from dranode.driver.kube.source import Credentials
@@ -61,7 +60,6 @@ class KubeCluster:
         self._claim_status = claim_status
         self._fatal = fatal
         self._claims = KubeClaims(self._client)
-        self._handover = Handover(self._client.timing.clock)
         self._lock = threading.Lock()
         self._loops: dict[str, SliceLoop] = {}
         self._events: dict[str, KubeEvents] = {}
@@ -87,11 +85,6 @@ class KubeCluster:
     def departing(self, records: tuple[Record, ...]) -> bool | None:
         """Return whether the pods of one of these claims are gone or going; kubelet is about to unprepare it then."""
         return self._claims.departing(records)
-
-    def claims_for(self, driver: str) -> Claims:
-        """The claims as kubelet's calls of one driver get them: read once for all the drivers of a claim."""
-        self._handover.join(driver)
-        return HandedClaims(driver, self._claims, self._handover)
 
     def publish(self, driver: str, inventory: Inventory) -> None:
         """Publish the whole inventory that a driver has now; returns at once.
@@ -132,7 +125,7 @@ class KubeCluster:
     def reporting(self, node: PreparingNode) -> ReportingNode:
         """The node of one driver, with its answers reported to the cluster."""
         driver = node.plugin.driver
-        return ReportingNode(node, self._events_of(driver), self._status_of(driver), self._handover)
+        return ReportingNode(node, self._events_of(driver), self._status_of(driver))
 
     def close(self, seconds: float = _FLUSH_SECONDS) -> None:
         """Write the events and the status that wait, each for no longer than `seconds`, and disconnect; slices stay."""

@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 _UNAUTHORIZED: Final = 401
 # Claims that are fetched at a time, slices being watched, events, and some to spare.
 _KEPT: Final = 16
-# What is left to an answer whose time went by while others were read: it may have come meanwhile.
-_AT_ONCE: Final = 0.01
 _NOTHING: Final = Outgoing("GET", "/", {}, 0.0)
 
 
@@ -157,39 +155,6 @@ class Connection:
             return self._sent(server, request, outgoing, time.monotonic() + left)
         except _TLSError as error:
             raise UnreachableError(f"{server} is not to be trusted: {error}") from error
-
-    def begin(self, outgoing: Outgoing) -> Callable[[], APIResponse | None] | None:
-        """Send a request that changes nothing on a kept connection, and leave the waiting to the caller.
-
-        One thread has the answers to several in the time of the slowest, without a thread for each.
-
-        Returns:
-            What waits for the answer, read to its end, and gives None if something goes wrong on the way. None if it
-            could not be sent: no connection was kept, or something is wrong. Such a request is for `send`.
-
-        Raises:
-            UnreachableError: the credentials cannot be read.
-        """
-        request = _encoded(self._opened(), outgoing)
-        channel = self._taken()
-        if channel is None:
-            return None
-        end = time.monotonic() + outgoing.seconds
-        try:
-            channel.send(request, outgoing.seconds)
-        except (BrokenError, OSError):
-            channel.close()
-            return None
-        return lambda: self._finished(channel, outgoing, end)
-
-    def _finished(self, channel: Channel, outgoing: Outgoing, end: float) -> APIResponse | None:
-        try:
-            answer = APIResponse(channel.answer(max(end - time.monotonic(), _AT_ONCE)), channel, outgoing, self._keep)
-            _ = answer.data
-        except (BrokenError, OSError):
-            channel.close()
-            return None
-        return answer
 
     def close(self) -> None:
         """Drop the connections that are at rest."""

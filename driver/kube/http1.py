@@ -106,20 +106,15 @@ class Channel:
         return not poll.poll(0)
 
     def request(self, request: bytes, seconds: float) -> Head:
-        """Send a request and return the head of its answer: `send` and `answer` with one deadline."""
-        self.send(request, seconds)
-        return self._announced()
-
-    def send(self, request: bytes, seconds: float) -> None:
-        """Send a request.
+        """Send a request, and return the head of its answer.
 
         Args:
             request: head and body.
             seconds: how long it and its answer may take in all.
 
         Raises:
-            BrokenError: the connection ended.
-            TimeoutError: the request was not sent in time.
+            BrokenError: the connection ended, or the answer is not HTTP.
+            TimeoutError: the answer did not come in time.
         """
         self.reusable = self._came = False
         self.allow(seconds)
@@ -132,15 +127,6 @@ class Channel:
             raise
         except OSError as error:
             raise BrokenError(_reason(error), untouched=True) from error
-
-    def answer(self, seconds: float) -> Head:
-        """Return the head of the answer to what was sent; it and the body may take `seconds` in all.
-
-        Raises:
-            BrokenError: the connection ended, or the answer is not HTTP.
-            TimeoutError: the answer did not come in time.
-        """
-        self.allow(seconds)
         return self._announced()
 
     def _announced(self) -> Head:

@@ -11,7 +11,6 @@ from dranode.driver.kube.client import Timing
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.pending import PendingItems
 from dranode.driver.kube.retry import Backoff
-from dranode.driver.process.answering import once_answered
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -64,13 +63,9 @@ class Outbox(Generic[T]):
             dropped = self._pending.put(key, item, self._timing.clock())
             if dropped is not None:
                 log.warning("outbox=%s too much waits for the API server; %s is dropped", self._name, dropped)
-        if first:
-            once_answered(self._wake)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._begin()
-            self._changed.notify_all()
+            if first:
+                self._begin()
+                self._changed.notify_all()
 
     def _begin(self) -> None:
         if self._pending and self._thread.ident is None:

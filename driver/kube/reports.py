@@ -20,7 +20,6 @@ from dranode.driver.core.claims.events import PrepareFailed
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import failed_states, prepared_states
 from dranode.driver.kube.events import KubeEvents
-from dranode.driver.kube.handover import Handover
 from dranode.driver.kube.status import ClaimStatus
 
 log = logging.getLogger(__name__)
@@ -33,13 +32,11 @@ class ReportingNode(msgspec.Struct, frozen=True):
         node: decides and acts.
         events: writes the events of failures.
         status: writes claims' status; None if it is not written.
-        handover: what other drivers of the process may take of what was read for this one.
     """
 
     node: PreparingNode
     events: KubeEvents
     status: ClaimStatus | None
-    handover: Handover
 
     def prepare(
         self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
@@ -47,9 +44,6 @@ class ReportingNode(msgspec.Struct, frozen=True):
         """Prepare claims; an answer for each, by UID."""
         new = {ref.uid for ref in asked if self.status is not None and self.node.record(ref.uid) is None}
         answers = self.node.prepare(asked, awaited)
-        if not self.handover.needless:
-            well = all(isinstance(answers.get(ref.uid), Prepared) for ref in asked)
-            self.handover.answered(asked, prepared=well and awaited())
         for ref, claim in asked.items():
             try:
                 self._report(ref, claim, answers[ref.uid], new=ref.uid in new)
@@ -59,7 +53,6 @@ class ReportingNode(msgspec.Struct, frozen=True):
 
     def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
         """Unprepare claims; for each, by UID, None or why it is not unprepared."""
-        self.handover.drop(refs)
         answers = self.node.unprepare(refs, awaited)
         # Those without a record too: another instance may have prepared them, or they failed, and said so.
         for ref in refs:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import msgspec
 
@@ -41,16 +41,4 @@ class Wire(Protocol):
 
         Raises:
             UnreachableError: there is no answer.
-        """
-
-
-@runtime_checkable
-class Begins(Protocol):
-    """A wire that can leave the waiting for an answer to its caller."""
-
-    def begin(self, outgoing: Outgoing) -> Callable[[], Any] | None:
-        """Send a request that changes nothing; what waits for its answer, and gives None for one that is for `send`.
-
-        Raises:
-            UnreachableError: the credentials cannot be read.
         """

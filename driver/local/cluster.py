@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
-from dranode.driver.core.claims.calls import Claims, Preparer
+from dranode.driver.core.claims.calls import Preparer
 from dranode.driver.core.claims.events import Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
@@ -81,11 +81,6 @@ class FolderCluster:
         """Say nothing: a folder has no pods."""
         del records
         return None
-
-    def claims_for(self, driver: str) -> Claims:
-        """The claims as they are in the folder."""
-        del driver
-        return self
 
     def notify(self, driver: str, occurrence: Occurrence) -> None:
         """Do nothing: the log has it already."""

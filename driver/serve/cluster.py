@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.calls import Claims, Preparer
+from dranode.driver.core.claims.calls import Preparer
 from dranode.driver.core.claims.events import Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
@@ -25,9 +25,6 @@ class Cluster(Protocol):
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
-
-    def claims_for(self, driver: str) -> Claims:
-        """The claims as kubelet's calls of one driver get them, who has read them for the same pod itself."""
 
     def departing(self, records: tuple[Record, ...]) -> bool | None:
         """Return whether the pods of one of these claims are gone or going, so that kubelet is about to unprepare it.

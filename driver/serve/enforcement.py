@@ -31,7 +31,6 @@ from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer, Starts
 from dranode.driver.nri.instance import ALONE, Instance
-from dranode.driver.process.answering import once_answered
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -148,7 +147,7 @@ class Enforcement:
             return
         with self._joining:
             self._snapshot = snapshot if len(self._drivers) == 1 else self._joined.put(driver, snapshot)
-        once_answered(self.client.notify)
+        self.client.notify()
 
     def _answered(self, request: str, seconds: float) -> None:
         if request == "Synchronize":

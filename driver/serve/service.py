@@ -31,7 +31,6 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
-from dranode.driver.process.answering import once_answered
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer
 from dranode.driver.serve.authority import Authority
@@ -144,8 +143,7 @@ class DriverService:
             if self.listener.rolling:
                 self._share()
             # kubelet waits for this. A container that is made before the runtime is connected is met when it is.
-            claims = self._cluster.claims_for(self.plugin.driver)
-            self.listener.calls.answer_with(claims, self._cluster.reporting(self.node))
+            self.listener.calls.answer_with(self._cluster, self._cluster.reporting(self.node))
             self.node.follow()
             self._pin()
             self._announcer.report()
@@ -154,7 +152,7 @@ class DriverService:
             self.stop()
             raise
         if isinstance(self.plugin, Tunes):
-            self.node.untold = lambda: once_answered(self._starts.set)
+            self.node.untold = self._starts.set
             OwnedThread(f"{self.plugin.driver}-settings", self._keep_tuned, self._fatal).start()
         OwnedThread(f"{self.plugin.driver}-health", self._watch_health, self._fatal).start()
 

@@ -31,7 +31,6 @@ from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.process.answering import Answering
 from dranode.driver.serve.service import DriverService
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.drivers import Lamps, allocated_claim, lose_copy, plain, reference
@@ -331,17 +330,6 @@ def test_the_newest_word_replaces_one_that_waits() -> None:
     outbox.close(PATIENCE)
     outbox.put("c", 5)
     assert sent == [1, 3, 4]
-
-
-def test_what_was_put_aside_in_a_call_is_sent_where_the_driver_stops_before_the_call_ends() -> None:
-    sent: list[int] = []
-    outbox: Outbox[int] = Outbox("test", sent.append, Timing(), pytest.fail)
-    with Answering():
-        outbox.put("a", 1)
-        assert sent == []
-        outbox.close(PATIENCE)
-        assert sent == [1]
-    assert sent == [1]
 
 
 def test_a_word_that_may_pass_later_is_tried_until_a_newer_one_takes_its_place() -> None:

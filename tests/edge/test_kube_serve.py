@@ -144,7 +144,7 @@ def test_a_successor_waits_for_the_unprepare_of_a_claim_that_the_api_server_has_
         assert isinstance(call.result(PATIENCE)[successor], Prepared)
 
 
-def test_a_claim_over_several_drivers_is_read_once_for_all_of_them(api: ApiServer) -> None:
+def test_a_claim_over_several_drivers_is_prepared_by_each_of_them(api: ApiServer) -> None:
     results = [
         {"request": "cpus", "driver": CPU, "device": "cpudevnuma001", "consumedCapacity": {"dra.cpu/cpu": "2"}},
         {"request": "mem", "driver": "dra.memory", "device": "memory-numa1", "consumedCapacity": {"size": "64Mi"}},
@@ -163,18 +163,10 @@ def test_a_claim_over_several_drivers_is_read_once_for_all_of_them(api: ApiServe
     drivers = {ClaimRef("default", "a", "uid-a"): frozenset({CPU, "dra.memory"})}
     with serving(api, "--drivers", "cpu,memory") as it:
         it.kubelet.register([CPU, "dra.memory"], PATIENCE)
-
-        def reads() -> int:
-            """Prepare the claim; how often it was read."""
-            before = len(api.requests("GET", "/resourceclaims/a"))
-            (answer,) = it.kubelet.prepare(drivers).values()
-            assert isinstance(answer, Prepared)
-            assert len(answer.devices) == 2
-            it.kubelet.unprepare(drivers)
-            return len(api.requests("GET", "/resourceclaims/a")) - before
-
-        # More often only where more than a second passes between the calls.
-        it.eventually(lambda: reads() == 1)
+        (answer,) = it.kubelet.prepare(drivers).values()
+        assert isinstance(answer, Prepared)
+        assert len(answer.devices) == 2
+        it.kubelet.unprepare(drivers)
 
 
 def test_what_others_do_to_the_slices_is_undone(api: ApiServer) -> None:

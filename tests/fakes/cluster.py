@@ -15,7 +15,7 @@ from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from tests.fakes.drivers import reference
 
 if TYPE_CHECKING:
-    from dranode.driver.core.claims.calls import Claims, Preparer
+    from dranode.driver.core.claims.calls import Preparer
     from dranode.driver.node.node import NodeClaims
 
 
@@ -43,10 +43,6 @@ class MemoryCluster:
     def departing(self, records: tuple[Record, ...]) -> bool | None:
         del records
         return None
-
-    def claims_for(self, driver: str) -> Claims:
-        del driver
-        return self
 
     def publish(self, driver: str, inventory: Inventory) -> None:
         self.published.append(inventory)

@@ -149,7 +149,7 @@ def test_a_server_that_drips_bytes_is_left_when_the_time_is_up(
 def test_a_server_that_does_not_read_is_left_when_the_time_is_up(ends: tuple[Channel, socket.socket]) -> None:
     channel, _ = ends
     with pytest.raises(TimeoutError):
-        channel.send(b"x" * (16 << 20), 0.2)
+        channel.request(b"x" * (16 << 20), 0.2)
 
 
 @pytest.mark.parametrize(
