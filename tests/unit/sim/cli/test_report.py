@@ -41,7 +41,7 @@ def test_a_dump_of_a_cluster_becomes_a_page(tmp_path: Path) -> None:
     )
     done = report(tmp_path, file)
     assert done.exit_code == 0, done.output
-    assert re.search(r"report.html \(\d+ kB\): 1 node, 2 devices, 2 claims, 1 waiting", done.output)
+    assert re.search(r"report.html \(\d+ kB\) of \S+: 1 node, 2 devices, 2 claims, 1 waiting", done.output)
     assert "not seen: no Node is among what was read" in done.output
     assert data(tmp_path)["title"] == "Cluster in cluster.yaml"
     assert [each["title"] for each in data(tmp_path)["moments"]] == ["now"]
