@@ -20,7 +20,7 @@ from dranode.driver.machine.root import Root
 @click.command
 @machine_option
 @click.option("--count", type=click.IntRange(min=0), required=True, metavar="N", help="How many CPUs to hold.")
-@click.option("--free", metavar="LIST", help="The free CPUs as a cpu-list; all online CPUs by default.")
+@click.option("--free", metavar="LIST", help="The free CPUs as a cpu-list; by default all online CPUs on which pods may run.")
 @click.option(
     "--within",
     default="machine",
@@ -132,14 +132,18 @@ def _caches(topology: Topology) -> Mapping[int, CPUSet]:
 
 def _free(topology: Topology, free: str | None) -> CPUSet:
     if free is None:
-        return topology.online
+        for problem in topology.pods.cpu_problems(topology.online):
+            click.echo(f"note: {problem.what}", err=True)
+        return topology.for_pods
     try:
         cpus = CPUSet.parse(free)
     except ValueError as error:
         raise UsageError(f"--free: {error}") from error
     if odd := cpus - topology.online:
         click.echo(f"note: --free names {odd}, not online on this machine; left out", err=True)
-    return cpus
+    if barred := cpus & topology.not_for_pods:
+        click.echo(f"note: --free names {barred}, on which no pod may run by {topology.pods.folder}; left out", err=True)
+    return cpus - topology.not_for_pods
 
 
 def _show(picked: Pick) -> None:

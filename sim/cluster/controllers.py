@@ -254,6 +254,7 @@ class _Making:
         if deployment.spec.paused:
             return deployment, "it is paused before it has a ReplicaSet"
         template = _template(deployment)
+        _checked(template, ".".join(POD_TEMPLATES["Deployment"]))
         mark = template_hash(json.dumps(template, sort_keys=True, default=str))
         labelled = _labelled(template, {_HASH: mark})
         selector = dict(deployment.spec.selector or {})

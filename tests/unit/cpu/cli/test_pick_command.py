@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from dranode.cpu.cli.pick import command, region
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import UsageError
+from tests.fakes.machine import write_machine
 from tests.fakes.topology import regular, topology
 
 MACHINE = "sockets=2,numa=2,l3=2,cores=4,threads=2"
@@ -44,6 +46,28 @@ def test_only_free_cpus_are_picked_and_those_not_online_are_named_and_left_out()
     result = _run("--count", "2", "--free", "30-31,62-70", "--policy", "spread", "--l3", "ignore", "-o", "json")
     assert json.loads(result.stdout)["cpus"] == "30-31"
     assert result.stderr == "note: --free names 64-70, not online on this machine; left out\n"
+
+
+def test_cpus_on_which_no_pod_may_run_are_not_picked_and_the_cgroup_is_named(tmp_path: Path) -> None:
+    write_machine(tmp_path, "sockets=1,numa=2,cores=4")
+    pods = tmp_path / "sys/fs/cgroup/kubepods.slice"
+    pods.mkdir(parents=True)
+    (pods.parent / "cgroup.controllers").write_text("cpuset\n")
+    (pods / "cpuset.cpus.effective").write_text("0-1,4-5\n")
+
+    def picked(*arguments: str) -> tuple[str, str]:
+        done = CliRunner().invoke(command, ["--machine", str(tmp_path), "-o", "json", *arguments])
+        return json.loads(done.stdout)["cpus"], done.stderr
+
+    assert picked("--count", "4") == (
+        "0-1,4-5",
+        "note: pods may not run on CPUs 2-3,6-7, so none of them is handed out: /sys/fs/cgroup/kubepods.slice has CPUs "
+        "0-1,4-5\n",
+    )
+    assert picked("--count", "1", "--free", "2-4") == (
+        "4",
+        "note: --free names 2-3, on which no pod may run by /sys/fs/cgroup/kubepods.slice; left out\n",
+    )
 
 
 @pytest.mark.parametrize(
