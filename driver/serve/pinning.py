@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from dranode.driver.core.claims.enforcing import NotEnforced, no_runtime
@@ -20,6 +21,8 @@ from dranode.driver.serve.usage import UsageWatch
 # How long a restart of the runtime may take. kubelet calls a runtime down after as long (kubelet.go,
 # maxWaitForContainerRuntime).
 GRACE_SECONDS: Final = 30.0
+# The file in a driver's folder that says that claims were reported as not enforced, and have not been taken back.
+REPORTED: Final = "not-enforced"
 
 
 class Pinning:
@@ -40,6 +43,7 @@ class Pinning:
         fatal: Fatal,
         *,
         together: PinningTogether | None = None,
+        reported: bool = False,
         **optional: Any,
     ) -> None:
         """Prepare to pin; `start` connects.
@@ -50,6 +54,7 @@ class Pinning:
             pod_resources: kubelet's API that lists which containers have which claims.
             fatal: ends the process with a sentence.
             together: with whom it starts; None if this driver pins alone.
+            reported: whether an earlier process has reported that no runtime is connected: it has had its time then.
             optional: as in `PinningDriver`.
         """
         self.driver = PinningDriver(node, **optional)
@@ -57,6 +62,7 @@ class Pinning:
         self.enforcement: Enforcement | None = None
         self._access, self._pod_resources, self._fatal = access, pod_resources, fatal
         self._together = together or PinningTogether(1)
+        self._reported = reported
         self.usage = UsageWatch(access.root, self.driver.name, self._running, self._snapshot)
 
     def enforcement_of(self, drivers: tuple[PinningDriver, ...]) -> Enforcement:
@@ -84,7 +90,10 @@ class Pinning:
 
     def not_enforced(self) -> NotEnforced | None:
         """Return that no runtime has been connected for longer than a restart of it takes; None if that is not so."""
+        if self.synchronized:
+            self._reported = False
         away = 0.0 if self.enforcement is None else self.enforcement.client.away_seconds
+        away = math.inf if self._reported else away
         return no_runtime(self.socket, GRACE_SECONDS) if away > GRACE_SECONDS else None
 
     @property

@@ -37,7 +37,7 @@ from dranode.driver.serve.authority import Authority
 from dranode.driver.serve.cluster import Cluster
 from dranode.driver.serve.hardware import keep_up
 from dranode.driver.serve.lifecycle import Lifecycle
-from dranode.driver.serve.pinning import Pinning
+from dranode.driver.serve.pinning import REPORTED, Pinning
 from dranode.driver.serve.pinning_together import PinningTogether
 from dranode.driver.serve.readiness import unmet_needs
 from dranode.driver.serve.takeover import take_over
@@ -271,6 +271,7 @@ class DriverService:
             self._pod_resources,
             self._fatal,
             together=self._together,
+            reported=(self.listener.data / REPORTED).exists(),
             notify=self._notify,
             **optional,
         )

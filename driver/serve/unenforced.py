@@ -12,6 +12,7 @@ from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Enfo
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.status import DeviceState, prepared_states
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve.pinning import REPORTED
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class UnenforcedClaims:
         """
         self._connected = connected
         self._node = node
-        self._note = data / "not-enforced"
+        self._note = data / REPORTED
         self._notify = notify
         # Of claims that another process has reported it is not known which.
         self._reported: frozenset[str] | None = None if self._note.exists() else frozenset()

@@ -86,6 +86,25 @@ def test_a_driver_that_starts_again_takes_back_what_the_one_before_has_reported(
     eventually(lambda: told(world, ClaimRestored))
 
 
+def test_a_driver_that_starts_again_has_no_time_in_which_claims_are_prepared_without_a_runtime(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.start()
+    world.admit()
+    eventually(lambda: told(world, EnforcementLost))
+    world.stop()
+    monkeypatch.setattr("dranode.driver.serve.pinning.GRACE_SECONDS", 10 * PATIENCE)
+    world.start()
+    refused = world.prepare(CLAIM)
+    assert isinstance(refused, Refused)
+    assert NO_RUNTIME in refused.reason
+    # From its first connection on, a runtime that restarts has its time again.
+    runtime, _ = world.synchronized()
+    eventually(lambda: isinstance(world.prepare(CLAIM), Prepared))
+    runtime.sock.close()
+    assert isinstance(world.prepare(OTHER), Prepared)
+
+
 def test_a_runtime_that_restarts_keeps_no_claim_from_being_prepared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
