@@ -20,7 +20,9 @@ from dranode.driver.machine.root import Root
 @click.command
 @machine_option
 @click.option("--count", type=click.IntRange(min=0), required=True, metavar="N", help="How many CPUs to hold.")
-@click.option("--free", metavar="LIST", help="The free CPUs as a cpu-list; by default all online CPUs on which pods may run.")
+@click.option(
+    "--free", metavar="LIST", help="The free CPUs as a cpu-list; by default all online CPUs on which pods may run."
+)
 @click.option(
     "--within",
     default="machine",
@@ -142,7 +144,9 @@ def _free(topology: Topology, free: str | None) -> CPUSet:
     if odd := cpus - topology.online:
         click.echo(f"note: --free names {odd}, not online on this machine; left out", err=True)
     if barred := cpus & topology.not_for_pods:
-        click.echo(f"note: --free names {barred}, on which no pod may run by {topology.pods.folder}; left out", err=True)
+        click.echo(
+            f"note: --free names {barred}, on which no pod may run by {topology.pods.folder}; left out", err=True
+        )
     return cpus - topology.not_for_pods
 
 

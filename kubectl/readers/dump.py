@@ -44,11 +44,15 @@ class DumpObjects:
         """Return all objects of a kind, those of one namespace or with these fields or labels.
 
         Raises:
-            ApiError: no document is of the kind.
+            ApiError: no document is of the kind, or one has no metadata.
         """
-        listed = [to_v1(source.document) for source in self.sources if source.kind == kind]
-        if not listed:
+        sources = [source for source in self.sources if source.kind == kind]
+        if not sources:
             raise ApiError(f"no {kind} is in {self.place}", HTTPStatus.FORBIDDEN)
+        for source in sources:
+            if "metadata" not in source.document:
+                raise ApiError(f"{source.place}: metadata is missing")
+        listed = [to_v1(source.document) for source in sources]
         everywhere = not namespace or kind in _CLUSTER_WIDE
         return [each for each in listed if (everywhere or _namespace(each) == namespace) and _selected(each, query)]
 

