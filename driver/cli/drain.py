@@ -245,8 +245,8 @@ def _draw(report: list[dict[str, Any]]) -> None:
             if not row["settings"]:
                 screen.print(f"{row['driver']}: nothing is left{_OF_OURS if row['stranded'] is None else ''}")
             continue
+        screen.print(row["driver"], style="bold")
         table = columns("claim", "state", "containers", "")
-        table.title = row["driver"]
         for claim in row["claims"]:
             name = f"{claim['namespace']}/{claim['name']}" if claim["name"] else claim["uid"]
             hint = claim["error"] or _HINTS.get(claim["state"], "")

@@ -55,14 +55,17 @@ def console(*, stderr: bool = False) -> Console:
     from rich.segment import Segment
 
     class Harmless(Console):
-        """Prints texts of documents without their control characters."""
+        """Prints texts of documents without their control characters, and cuts no line."""
+
+        def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+            super().print(*objects, crop=crop, **options)
 
         def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
             for text, style, control in super().render(*arguments, **options):
                 yield Segment(text if control else "\n".join(map(printable, text.split("\n"))), style, control)
 
     stream = sys.stderr if stderr else sys.stdout
-    # Without a terminal rich assumes 80 columns and cuts tables; a file or a pipe has room.
+    # Without a terminal rich assumes 80 columns; a file or a pipe has room.
     return Harmless(file=stream, highlight=False, markup=False, width=None if stream.isatty() else 120)
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from dranode.driver.cli.terminal import columns, hanging
+from dranode.driver.cli.terminal import PlainTable, columns, hanging
 from dranode.driver.core.api.units import part_text
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.cluster.place import SCORING
@@ -59,7 +58,7 @@ def _devices(placement: PodPlacement) -> Iterator[str]:
             yield f"{result.device} ({amounts})" if amounts else result.device
 
 
-def _machines(nodes: Iterable[NodeReport]) -> Table:
+def _machines(nodes: Iterable[NodeReport]) -> PlainTable:
     table = columns("machine", "nodes", "full", "unit", "total", "used", "free", "stranded")
     by_machine: dict[str, list[NodeReport]] = {}
     for node in nodes:
@@ -74,7 +73,7 @@ def _machines(nodes: Iterable[NodeReport]) -> Table:
     return table
 
 
-def _alternatives(report: FleetReport) -> Table:
+def _alternatives(report: FleetReport) -> PlainTable:
     table = columns("request", "alternative", "taken")
     for request, counts in report.alternatives.items():
         for name, count in counts.items():
@@ -82,7 +81,7 @@ def _alternatives(report: FleetReport) -> Table:
     return table
 
 
-def _scores(placements: Iterable[PodPlacement]) -> Table:
+def _scores(placements: Iterable[PodPlacement]) -> PlainTable:
     table = columns("pod", "node", "raw", "score", f"x weight {WEIGHT}", "chosen")
     for placement in placements:
         for score in placement.scores:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from dranode.driver.cli.terminal import columns, hanging, show_node
+from dranode.driver.cli.terminal import PlainTable, columns, hanging, show_node
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.picture.fleet import FleetPicture, WaitingPod
@@ -82,7 +81,7 @@ def show_claims(screen: Console, results: Iterable[ClaimResult], *, verbose: boo
             screen.print(hanging(_name(result), note))
 
 
-def _claim_rows(table: Table, result: ClaimResult) -> None:
+def _claim_rows(table: PlainTable, result: ClaimResult) -> None:
     name = _name(result)
     if result.error:
         requested = {one.request for one in readable_results(result.allocation)}
