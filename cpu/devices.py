@@ -153,7 +153,7 @@ def cpu_devices(topology: Topology, options: CPUOptions, pcie_roots: Mapping[str
     """
     if options.mode is DeviceMode.INDIVIDUAL:
         parts = individual_parts(topology, options)
-        kept_back = 1 if _keeps_one(topology, options) else 0
+        kept_back = 1 if _kept_for(topology, options) else 0
         return tuple(_individual(topology, part, options, pcie_roots) for part in parts[: len(parts) - kept_back])
     published = published_counts(topology, options)
     return tuple(
@@ -172,15 +172,15 @@ def published_counts(topology: Topology, options: CPUOptions) -> tuple[int, ...]
     every = groups(topology, options)
     counts = [len(group.cpus) for group in every]
     largest = max(range(len(counts)), key=lambda index: (counts[index], index))
-    if _keeps_one(topology, options):
+    if _kept_for(topology, options):
         whole = options.threads is Threads.FULL_CORE
         counts[largest] -= min(counts[largest], max(map(len, topology.cores)) if whole else 1)
     steps = (_step(topology, group.cpus, options) for group in every)
     return tuple(count - count % step for count, step in zip(counts, steps, strict=True))
 
 
-def _keeps_one(topology: Topology, options: CPUOptions) -> bool:
-    """Return whether a CPU, or a core, fewer is published than claims could get, so that one is left.
+def _kept_for(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
+    """Return for whom a CPU, or a core, fewer is published than claims could get; nothing if all are.
 
     Containers without claims need one where they are pinned, and interrupts where claims may have all others quiet:
     for these it may be one on which no pod may run. The scheduler would else allocate a claim that can only be refused.
@@ -191,7 +191,25 @@ def _keeps_one(topology: Topology, options: CPUOptions) -> bool:
         free = allocatable(topology, options)
     containers = options.keep_shared and free == topology.for_pods
     interrupts = options.max_isolation is not Isolation.CPUSET and free == topology.online
-    return bool(free) and (containers or interrupts)
+    needs = {"containers without a claim": containers, "interrupts": interrupts}
+    return tuple(name for name, needed in needs.items() if needed and free)
+
+
+def kept_back(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
+    """Return a sentence if a CPU, or a core, fewer is published than claims could get."""
+    kept_for = _kept_for(topology, options)
+    if not kept_for:
+        return ()
+    if options.mode is DeviceMode.GROUPED:
+        published = sum(published_counts(topology, options))
+    else:
+        published = sum(map(len, individual_parts(topology, options)[:-1]))
+    what = "core" if options.threads is Threads.FULL_CORE else "one"
+    sentence = (
+        f"{published} of {len(topology.for_pods)} CPUs are published; the last {what} is left to "
+        f"{' and '.join(kept_for)} (--reserved-cpus says which)"
+    )
+    return (sentence,)
 
 
 def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, env_isolation, spec_cpus
 from dranode.cpu.config import parse_cpu_config
 from dranode.cpu.description import description, isolation_description
-from dranode.cpu.devices import ATTRIBUTES, cpu_devices, left_out
+from dranode.cpu.devices import ATTRIBUTES, cpu_devices, kept_back, left_out
 from dranode.cpu.disturbances import disturbances, loss
 from dranode.cpu.grant import adopted, grant_cpus
 from dranode.cpu.health import device_health, impairments
@@ -105,6 +105,7 @@ class CPUPlugin(Plugin, Pins, Recovers, Tunes):
             devices=devices,
             hardware=topology,
             warnings=(*topology.warnings, *odd, *left_out(topology, self.options)),
+            notes=kept_back(topology, self.options),
         )
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:

@@ -67,6 +67,11 @@ def load_plugins(names: Iterable[str], root: Root, options: Mapping[str, Any]) -
     return [_made(name, root, options) for name in wanted]
 
 
+def published_names(names: Iterable[str], root: Root) -> tuple[str, ...]:
+    """Return the names under which drivers publish, of drivers that are named so or by their short names."""
+    return tuple(load_plugins((name,), root, {})[0].driver if name in installed() else name for name in names)
+
+
 def load_installed(root: Root) -> list[Plugin]:
     """Every installed driver with its default options; one that cannot be made is left out with a warning."""
     plugins: list[Plugin] = []

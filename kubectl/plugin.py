@@ -13,6 +13,7 @@ import click
 
 from dranode.driver.cli.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.driver.cli.commands import run
+from dranode.driver.cli.settings import between_commas
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.kube.cluster_documents import AT_A_TIME
@@ -104,7 +105,7 @@ def claims(
 
 @plugin.command(short_help="Devices of all drivers: free, taken by whom, tainted why.")
 @click.argument("names", metavar="[NAME...]", nargs=-1)
-@click.option("--driver", default="", metavar="NAME", help="Of this driver.")
+@click.option("--drivers", default="", metavar="NAME,...", help="Of these drivers.")
 @click.option("--node", default="", metavar="NAME", help="On this node.", shell_complete=names_of("Node"))
 @click.option("--state", default="", metavar="STATE", help="Only free, shared, taken, tainted or blocked ones.")
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Of ResourceSlices with these labels.")
@@ -113,7 +114,7 @@ def claims(
 def devices(
     *,
     names: tuple[str, ...],
-    driver: str,
+    drivers: str,
     node: str,
     state: str,
     selector: str,
@@ -125,7 +126,7 @@ def devices(
 
     \b
     Example:
-      kubectl dranode devices --driver gpu.example.com --state free
+      kubectl dranode devices --drivers gpu.example.com --state free
     """
     if state not in ("", *Availability):
         raise UsageError(f'there is no state "{state}"; there are {", ".join(Availability)}')
@@ -135,10 +136,11 @@ def devices(
         slices, held, rules = _devices_seen(_lists(cluster), selector, node)
     if whole:
         _say_unseen(incomplete_pools(slices))
+    asked = between_commas([drivers]) if drivers else ()
     rows = [
         row
         for row in device_rows(slices, held, rules)
-        if driver in ("", row.driver) and node in ("", row.node) and state in ("", row.state)
+        if (not asked or row.driver in asked) and node in ("", row.node) and state in ("", row.state)
     ]
     print_rows(_named(rows, names, lambda row: row.name, "device"), device_listing(), output, headers=not no_headers)
 

@@ -135,7 +135,7 @@ def devices() -> str:
     """Return a page with the attributes and capacities that are published, with the values of made-up machines."""
     parts = [f"# Attributes and capacities\n\nAs published of `--machine {CPUS}` and of `--machine {GPUS}`.\n"]
     for heading, words in _PUBLISHED.items():
-        devices = [device for document in answer(*words) for device in document["spec"]["devices"]]
+        devices = [device for document in answer(*words)["items"] for device in document["spec"]["devices"]]
         # Shorter values first: numbers are in their order then.
         rows = sorted(
             {row for device in devices for row in _rows(device)}, key=lambda row: (*row[:2], len(row[2]), row)

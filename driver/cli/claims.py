@@ -15,10 +15,11 @@ from dranode.driver.cli.claim_memory import memory_of, memory_usage_of, recorded
 from dranode.driver.cli.claim_tables import draw_claims, draw_looks
 from dranode.driver.cli.claim_usage import usage_of
 from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import names_of_drivers
 from dranode.driver.cli.output import emit, fail, output_option, picture_options, write_pictures
 from dranode.driver.cli.views import driver_views, machine_picture
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.expected_cpus import cpus_of_requests
 from dranode.driver.core.claims.record import Record, doubts
 from dranode.driver.core.claims.uses import UsedClaim, used_claims, with_users
@@ -30,12 +31,12 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import Contents, Damaged
 from dranode.driver.node.ledger_reading import had_ledger, read_ledger
 from dranode.driver.picture.fleet import FleetPicture
-from dranode.driver.plugins import load_installed
+from dranode.driver.plugins import load_installed, published_names
 
 
 @click.command(short_help="The claims on record on this node.")
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
-@click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Only this driver, by its full name.")
+@names_of_drivers("Only these, by short name or as they publish.")
 @click.option(
     "--pod-resources-socket",
     default="",
@@ -90,7 +91,7 @@ def command(
       dranode claims --html claims.html
     """
     plugins = Path(kubelet_root) / "plugins"
-    ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in _recorded(plugins, drivers)}
+    ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in _recorded(plugins, drivers, root)}
     for driver, contents in ledgers.items():
         for sentence in doubts(contents.doubt, contents.records, driver):
             click.echo(f"{driver}: {sentence}", err=True)
@@ -129,12 +130,17 @@ def _picture(root: Root, kubelet_root: Path) -> FleetPicture:
     return machine_picture("Claims on node", root, driver_views(load_installed(root), kubelet_root))
 
 
-def _recorded(plugins: Path, drivers: tuple[str, ...]) -> list[str]:
+def _recorded(plugins: Path, drivers: tuple[str, ...], root: Root) -> list[str]:
     """Return the drivers that have or had a ledger, among those asked for, or among all."""
+    asked = published_names(drivers, root)
     try:
         # Path.glob ignores folders without permission, but the claims of their ledgers count too.
         names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
-        return [name for name in names if name in (drivers or names) and had_ledger(plugins / name / "ledger.db")]
+        known = {*names, *(plugin.driver for plugin in load_installed(root))} if asked else set()
+        for name in asked:
+            if name not in known:
+                raise UsageError(f"no driver {name} is installed or has a record; there is {', '.join(sorted(known))}")
+        return [name for name in names if name in (asked or names) and had_ledger(plugins / name / "ledger.db")]
     except (FileNotFoundError, NotADirectoryError):
         fail(f"{plugins} is not there; name kubelet's root with --kubelet-root")
     except OSError as error:

@@ -13,13 +13,14 @@ from typing import Any, Final
 import click
 
 from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import names_of_drivers
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.root import Root, boot_id
 from dranode.driver.node.ledger_reading import had_ledger
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.plugins import default_drivers, load_installed, load_plugins
+from dranode.driver.plugins import default_drivers, load_installed, load_plugins, published_names
 from dranode.driver.process.locks import FileLock
 
 _LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy")
@@ -27,7 +28,7 @@ _LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy
 
 @click.command(short_help="Hand out again what is kept back since a ledger was lost.")
 @machine_option
-@click.option("--driver", "drivers", multiple=True, metavar="NAME", help="Default: those that serve by default.")
+@names_of_drivers("By short name or as they publish; default: those that serve by default.")
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
 @click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
 @click.option("--dry-run", is_flag=True, help="Only say what is missing.")
@@ -96,7 +97,8 @@ def _plugins(drivers: tuple[str, ...], root: Root) -> list[Plugin]:
     if not drivers:
         return load_plugins(default_drivers(), root, {})
     known = {plugin.driver: plugin for plugin in load_installed(root)}
-    for driver in drivers:
+    names = published_names(drivers, root)
+    for driver in names:
         if driver not in known:
             raise UsageError(f"no driver {driver} is installed; there is {', '.join(sorted(known)) or 'none'}")
-    return [known[driver] for driver in dict.fromkeys(drivers)]
+    return [known[driver] for driver in dict.fromkeys(names)]

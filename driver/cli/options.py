@@ -168,8 +168,13 @@ def variables() -> frozenset[str]:
 
 
 def which_drivers(function: F) -> F:
-    """`--drivers`, or `--driver`: the short names of installed drivers, between commas, as often as one likes."""
+    """`--drivers`: the short names of installed drivers, between commas, as often as one likes."""
     return _click_option(drivers_setting())(function)
+
+
+def names_of_drivers(text: str) -> Callable[[F], F]:
+    """`--drivers` where a driver may also be named as it publishes; between commas."""
+    return click.option("--drivers", multiple=True, metavar="NAME,...", callback=_between_commas, help=text)
 
 
 def _between_commas(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:

@@ -100,14 +100,14 @@ def default_node_name() -> str:
 
 
 def drivers_setting() -> CommandOption:
-    """`--drivers`, or `--driver`: the short names of installed drivers, between commas, as often as one likes."""
+    """`--drivers`: the short names of installed drivers, between commas, as often as one likes."""
     default = default_drivers()
     known = ", ".join(sorted(installed()))
     return CommandOption(
-        ("--drivers", "--driver"),
+        ("--drivers",),
         f"The drivers: {known}; may be repeated (default {','.join(default)}).",
         default,
-        ("DRANODE_DRIVERS", "DRANODE_DRIVER"),
+        ("DRANODE_DRIVERS",),
         metavar="NAME,...",
         repeats=True,
     )

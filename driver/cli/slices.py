@@ -25,7 +25,7 @@ from dranode.driver.plugins import load_plugins
 def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, **options: Any) -> None:
     """The ResourceSlices that this machine would publish; what the API would refuse is left out and named.
 
-    -o yaml is a List, as other commands and kubectl take it; -o json is a list of the slices.
+    -o yaml and -o json are a List, as other commands and kubectl take it.
 
     \b
     Example:
@@ -33,13 +33,15 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, *
       dranode slices --node-name worker --device-taints -o yaml
     """
     slices: list[ResourceSlice] = []
+    notes: list[str] = []
     for plugin in load_plugins(drivers, root, {**options, "node_name": node_name}):
         inventory = publishable(plugin.discover())
         report_oddities(plugin.driver, inventory.warnings)
         specs = desired_slices(plugin.driver, node_name, inventory)
+        notes += (f"{plugin.driver}: {note}" for note in inventory.notes)
         slices += [complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs)]
-    documents: Any = encode(slices)
-    if output == "yaml":  # what other commands and kubectl take; JSON is a bare list, on which programs rely
-        documents = {"apiVersion": "v1", "kind": "List", "items": documents}
-    if not emit(documents, output):
-        show_slices(console(), slices)
+    if not emit({"apiVersion": "v1", "kind": "List", "items": encode(slices)}, output):
+        screen = console()
+        show_slices(screen, slices)
+        for note in notes:
+            screen.print(note)

@@ -60,12 +60,12 @@ class PlainTable:
         widths = _widths(texts, options.max_width - _GAP * (len(texts) - 1))
         whole = sum(widths) + _GAP * (len(texts) - 1)
         if whole <= options.max_width or not console.is_terminal:
-            table = Table(box=None, pad_edge=False, width=max(whole, options.max_width))
+            table = Table(box=None, pad_edge=False)
             for name, width in zip(self._names, widths, strict=True):
                 table.add_column(Text(name), width=width, overflow="fold")
             for row in self._rows:
                 table.add_row(*map(_broken, row, widths))
-            yield table
+            yield from console.render(table, options.update(width=max(whole, options.max_width)))
             return
         room = options.max_width - max(map(len, self._names)) - _GAP
         for number, row in enumerate(self._rows):

@@ -255,7 +255,7 @@ def _refusal(problem: str, at: Any) -> yaml.constructor.ConstructorError:
 def _items(document: Any) -> Iterator[dict[str, Any]]:
     """Yield the document, or the items of a `List`; items of a typed list may leave out what the list says.
 
-    A plain array is taken as such a list: `dranode slices -o json` prints one.
+    A plain array is taken as such a list.
     """
     if isinstance(document, list) and document:
         for item in document:

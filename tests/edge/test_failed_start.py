@@ -80,7 +80,7 @@ def test_of_several_drivers_that_cannot_all_start_none_leaves_a_folder(folder: P
         taken.listen()
         before = left(folder)
         (folder / "store").mkdir()
-        drivers = ("--driver", "cpu", "--driver", "memory")
+        drivers = ("--drivers", "cpu", "--drivers", "memory")
         done = serve(folder, "--store", folder / "store", *drivers)
     assert done.returncode == 2, done.stderr
     assert "another process listens on" in done.stderr

@@ -96,7 +96,7 @@ def test_people_see_machines_and_why_something_waits(files: Path) -> None:
 
 def test_workloads_pass_their_queues_and_are_placed(tmp_path: Path) -> None:
     queues = [
-        "--driver",
+        "--drivers",
         "gpu",
         "--queues",
         str(EXAMPLES / "queues.yaml"),

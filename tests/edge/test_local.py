@@ -299,7 +299,7 @@ def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_l
         (["typo.yaml"], 1, 'document 1 (ResourceClam): kind: Kubernetes has no kind "ResourceClam"'),
         (["node.yaml"], 1, "no claim, template or pod is in node.yaml"),
         (["--keep"], 2, "--state"),
-        (["--driver", "fpga"], 2, 'no driver "fpga"'),
+        (["--drivers", "fpga"], 2, 'no driver "fpga"'),
         (["--group-by", "rack"], 2, "rack"),
         (["--config", "config.yaml"], 2, "reservedcpus"),
         (["--state", "broken.yaml"], 1, "broken.yaml"),

@@ -44,7 +44,7 @@ def test_the_demo_draws_cleanly_and_in_the_same_layout_before_and_after(tmp_path
 
 @WIDTHS
 def test_a_local_run_draws_other_drivers_devices_in_their_numa_node(tmp_path: Path, width: int) -> None:
-    machine: list[str | Path] = ["--driver", "cpu", "--driver", "gpu", "--machine", EXAMPLES / "gpu-server.yaml"]
+    machine: list[str | Path] = ["--drivers", "cpu", "--drivers", "gpu", "--machine", EXAMPLES / "gpu-server.yaml"]
     status, screen = in_terminal([PROGRAM, "local", *machine, EXAMPLES / "gpu-aligned.yaml"], width, tmp_path)
     assert status == 0
     assert [line for line in screen.lines if SPINNER.search(line)] == []
@@ -69,7 +69,7 @@ def test_cdi_devices_are_for_those_who_ask(tmp_path: Path) -> None:
 def test_attempts_of_queues_are_blocks_whose_lines_hang(tmp_path: Path, width: int) -> None:
     queues: list[str | Path] = ["--queues", EXAMPLES / "queues.yaml", "--nodes", EXAMPLES / "queues-nodes.yaml"]
     status, screen = in_terminal(
-        [PROGRAM, "local", "--driver", "gpu", *queues, EXAMPLES / "queues-workloads.yaml"], width, tmp_path
+        [PROGRAM, "local", "--drivers", "gpu", *queues, EXAMPLES / "queues-workloads.yaml"], width, tmp_path
     )
     assert status == 1  # one workload still waits for quota
     start = screen.lines.index("cycle 1  train")

@@ -133,7 +133,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "ledger-unusable",
         "do not delete the ledger",
     ),
-    "records that are missing": (doubtful_ledger, "records-missing", f"dranode forget-lost --driver {DRIVER}"),
+    "records that are missing": (doubtful_ledger, "records-missing", f"dranode forget-lost --drivers {DRIVER}"),
     "a damaged record": (damaged_row, "record-quarantined", "delete the pods that use the claim"),
     "a lost CDI spec": (lost_spec, "cdi-spec-missing", "restart the driver"),
     "a CDI spec left over": (left_over_spec, "cdi-spec-left-over", "dranode drain"),

@@ -250,7 +250,7 @@ class Node:
             Violation: that cannot be said.
         """
         program = str(Path(sys.executable).with_name("dranode"))
-        command = [program, "forget-lost", "--driver", DRIVER, "--kubelet-root", "kubelet", "--cdi-dir", "cdi"]
+        command = [program, "forget-lost", "--drivers", DRIVER, "--kubelet-root", "kubelet", "--cdi-dir", "cdi"]
         done = subprocess.run(command, cwd=self.folder, check=False, capture_output=True, text=True)
         if done.returncode:
             raise Violation(f"what was lost cannot be forgotten: {done.stderr}")

@@ -73,7 +73,7 @@ def test_the_image_holds_what_serve_needs_and_no_more(image: str, tmp_path: Path
 def test_the_node_commands_run_in_the_image(image: str) -> None:
     assert run(image, "dranode", "serve", "--help").returncode == 0
     published = run(image, "dranode", "slices", "--machine", "sockets=1,numa=1,cores=2,threads=2", "-o", "json")
-    assert [each["spec"]["driver"] for each in json.loads(published.stdout)] == ["dra.cpu"]
+    assert [each["spec"]["driver"] for each in json.loads(published.stdout)["items"]] == ["dra.cpu"]
     # Nothing serves and nothing is mounted: faults, not a traceback.
     judged = run(image, "dranode", "doctor")
     assert judged.returncode == 1

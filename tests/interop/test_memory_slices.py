@@ -34,7 +34,7 @@ def slices(*flags: str) -> list[dict[str, Any]]:
     """The slices that a node with that machine would publish."""
     words = ["slices", "--drivers", "memory", "--machine", MACHINE, "--node-name", "node", *flags, "-o", "json"]
     done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=True)
-    return list(json.loads(done.stdout))
+    return list(json.loads(done.stdout)["items"])
 
 
 @contextlib.contextmanager

@@ -42,7 +42,6 @@ FRAMEWORK_FLAGS: Final = frozenset(
             "await-daemonset",
             "crio-config",
             "device-taints",
-            "driver",
             "drivers",
         ),
         *("dry-run", "force", "namespace", "through-driver", "verbose"),

@@ -313,7 +313,7 @@ def doubts(doubt: str, records: Iterable[Record], driver: str) -> tuple[str, ...
 
 
 def _command(driver: str) -> str:
-    return f"dranode forget-lost --driver {driver}"
+    return f"dranode forget-lost --drivers {driver}"
 
 
 # Says what is known while ledger or hardware cannot be read.

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def run(*files: str) -> dict[str, Any]:
-    arguments = ["--driver", "cpu", "--driver", "gpu", "--machine", str(EXAMPLES / "gpu-server.yaml"), "-o", "json"]
+    arguments = ["--drivers", "cpu", "--drivers", "gpu", "--machine", str(EXAMPLES / "gpu-server.yaml"), "-o", "json"]
     result = CliRunner().invoke(command, [*arguments, *(str(EXAMPLES / file) for file in files)])
     if isinstance(result.exception, DranodeError):
         raise result.exception

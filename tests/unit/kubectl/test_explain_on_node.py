@@ -196,7 +196,7 @@ def test_a_pod_group_is_not_a_pod_that_is_on_record(way: Way) -> None:
     way.node.prepare("g", grouped=True)
     beside = "claim default/g is for podgroup crew, whose pods are not on record"
     for pod in ("crew", "crew-0"):
-        _, stations, _ = way.explain(f"default/{pod}", "--driver", "cpu")
+        _, stations, _ = way.explain(f"default/{pod}", "--drivers", "cpu")
         what = f"nothing is on record here of default/{pod}, and there is no cluster to ask; {beside}"
         assert stations == [("record", "unseen", what)]
 
@@ -317,7 +317,7 @@ def test_a_cgroup_that_is_not_to_be_seen_stops_nothing(way: Way) -> None:
 
 
 def test_without_an_api_server_the_node_alone_is_looked_at(way: Way) -> None:
-    status, stations, _ = way.explain("default/a", "--driver", "cpu")
+    status, stations, _ = way.explain("default/a", "--drivers", "cpu")
     assert (status, stations[0][1], stations[-1][:2]) == (0, "unseen", ("CPUs", "passed"))
 
 
@@ -344,7 +344,7 @@ def test_a_ledger_that_may_not_be_read_is_not_taken_for_an_empty_one(
     way: Way, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     forbid(monkeypatch, ledger(way).parent)
-    status, stations, _ = way.explain(name, "--driver", "cpu")
+    status, stations, _ = way.explain(name, "--drivers", "cpu")
     ((station, passed, what),) = stations
     assert (status, station, passed) == (0, "record", "unseen")
     assert what.startswith("whether ")

@@ -100,7 +100,7 @@ def test_devices_are_free_taken_shared_or_tainted_and_why(cluster: PodCluster, k
     assert rows["worker-1", "gpu-1"][0] == "free"
     assert rows["worker-2", "gpu-1"] == ["tainted", "<none>", "<none>", "m=x:NoSchedule (rule off)"]
     assert kubectl("devices", "--state", "taken", "-o", "name") == f"device/{GPU}/worker-1/gpu-0\n"
-    assert len(kubectl("devices", "--node", "worker-2", "--driver", GPU, "--no-headers").splitlines()) == 2
+    assert len(kubectl("devices", "--node", "worker-2", "--drivers", GPU, "--no-headers").splitlines()) == 2
     with pytest.raises(UsageError, match="there are free, taken, shared, tainted, blocked"):
         kubectl("devices", "--state", "lost")
 
@@ -108,7 +108,7 @@ def test_devices_are_free_taken_shared_or_tainted_and_why(cluster: PodCluster, k
 def test_a_shared_device_with_nothing_left_is_taken(cluster: PodCluster, kubectl: Any) -> None:
     every = [result("cpudevnuma000", CPU, "worker-1", shareID="s1", consumedCapacity={"cpu": "8"})]
     cluster.claim("all", cpus("8"), results=every, node="worker-1", pods=["p"])
-    row = table(kubectl("devices", "--node", "worker-1", "--driver", CPU))[1]
+    row = table(kubectl("devices", "--node", "worker-1", "--drivers", CPU))[1]
     assert row[4:6] == ["taken", "0/8 cpu"]
 
 
@@ -131,7 +131,7 @@ def test_a_partition_whose_counters_others_have_is_blocked(cluster: PodCluster, 
     cluster.api.put("resourceslices", {"metadata": {"name": "b"}, "spec": {**spec, "devices": devices}})
     half = {**result("half-0", "mig", "worker-1"), "pool": "p"}
     cluster.claim("mine", request(device_class=GPU), results=[half], node="worker-1", pods=["p"])
-    rows = {line[2]: line[4] for line in table(kubectl("devices", "--driver", "mig"))[1:]}
+    rows = {line[2]: line[4] for line in table(kubectl("devices", "--drivers", "mig"))[1:]}
     assert rows == {"whole": "blocked", "half-0": "taken", "half-1": "free"}
 
 
@@ -140,7 +140,7 @@ def test_devices_of_an_older_generation_are_left_out(cluster: PodCluster, kubect
     spec = {"driver": "nic", "nodeName": "worker-2", "devices": [{"name": "old"}]}
     pool = {"name": "worker-2", "generation": 1, "resourceSliceCount": 1}
     cluster.api.put("resourceslices", {"metadata": {"name": "x"}, "spec": {**spec, "pool": pool}})
-    assert kubectl("devices", "--driver", "nic", "-o", "name") == "device/nic/worker-2/new\n"
+    assert kubectl("devices", "--drivers", "nic", "-o", "name") == "device/nic/worker-2/new\n"
 
 
 def test_nodes_have_what_is_free_by_numa_node_and_driver(cluster: PodCluster, kubectl: Any) -> None:
@@ -187,7 +187,7 @@ def test_memory_and_huge_pages_have_their_own_columns_and_names(cluster: PodClus
     items = json.loads(kubectl("nodes", "worker-1", "-o", "json"))["items"]
     totals = {name: amount for item in items for name, amount in item["total"].items()}
     assert totals.items() >= {"memory": "54Gi", "hugepages-2Mi": "1Gi", "hugepages-1Gi": "2Gi"}.items()
-    of_devices = kubectl("devices", "--driver", "dra.memory")
+    of_devices = kubectl("devices", "--drivers", "dra.memory")
     assert "50Gi/54Gi memory" in of_devices
     assert "1Gi/1Gi hugepages-2Mi" in of_devices
     assert "default/mine(4Gi)" in of_devices
@@ -225,7 +225,7 @@ def test_fit_asks_the_cluster_that_kubectl_is_about(cluster: PodCluster, kubectl
 
 def test_a_server_without_taint_rules_is_no_error(cluster: PodCluster, kubectl: Any) -> None:
     cluster.api.versions = ("v1beta1",)
-    assert len(kubectl("devices", "--driver", GPU, "--no-headers").splitlines()) == 4
+    assert len(kubectl("devices", "--drivers", GPU, "--no-headers").splitlines()) == 4
 
 
 def refuse(cluster: PodCluster, resource: str) -> None:

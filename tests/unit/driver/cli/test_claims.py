@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from dranode.cpu.options import CPUOptions, read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.cli.claims import command
-from dranode.driver.core.api.errors import DranodeError, MachineError
+from dranode.driver.core.api.errors import DranodeError, MachineError, UsageError
 from dranode.driver.core.claims.answers import Prepared
 from dranode.driver.core.claims.record import LOST, Record
 from dranode.driver.core.diagnosis.container_cgroups import container_cgroup
@@ -123,7 +123,7 @@ def test_a_ledger_that_may_lack_claims_is_said_beside_the_rows_with_the_command_
     assert [row["uid"] for row in json.loads(done.stdout)] == ["uid-lost", "uid-a"]
     missing, lost = done.stderr.splitlines()
     assert missing.startswith(f"dra.cpu: nothing new is handed out on this node: {LOST}")
-    assert missing.endswith("run `dranode forget-lost --driver dra.cpu`")
+    assert missing.endswith("run `dranode forget-lost --drivers dra.cpu`")
     assert "while the claim with UID uid-lost may hold anything" in lost
 
 
@@ -461,3 +461,16 @@ def test_notes_that_are_damaged_are_said_and_the_claims_still_verified(machine: 
     assert "disturbance" not in row["verify"]
     assert row["verify"]["containers"]
     assert "dra.cpu: what disturbed its claims is not known: the driver's notes" in machine.table("--verify")
+
+
+def test_drivers_are_named_as_they_publish_or_by_their_short_names_and_a_typo_is_an_error(
+    machine: RecordedMachine,
+) -> None:
+    machine.prepare("a", 2)
+    rows, _ = machine.run()
+    for words in (["cpu"], ["dra.cpu"], ["memory,cpu"], ["memory", "--drivers", "dra.cpu"]):
+        assert machine.run("--drivers", *words) == (rows, None)
+    assert machine.run("--drivers", "memory") == ([], None)
+    done = CliRunner().invoke(command, [*machine.options(), "--drivers", "cpuu"])
+    assert str(done.exception).startswith("no driver cpuu is installed or has a record; there is dra.cpu, ")
+    assert isinstance(done.exception, UsageError)

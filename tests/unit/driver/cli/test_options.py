@@ -73,10 +73,10 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
 
 def names(done: subprocess.CompletedProcess[str]) -> list[str]:
     assert (done.returncode, done.stderr) == (0, "")
-    return [device["name"] for each in json.loads(done.stdout) for device in each["spec"]["devices"]]
+    return [device["name"] for each in json.loads(done.stdout)["items"] for device in each["spec"]["devices"]]
 
 
-WALL = ("slices", "--machine", "cores=2", "--driver", "wall", "-o", "json")
+WALL = ("slices", "--machine", "cores=2", "--drivers", "wall", "-o", "json")
 
 
 def test_a_driver_has_flags_variables_and_a_section_of_its_own(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_driver_has_flags_variables_and_a_section_of_its_own(tmp_path: Path) -
 @pytest.mark.parametrize("command", ["slices", "doctor", "local", "drain"])
 def test_a_driver_has_its_options_wherever_hardware_may_be_touched(tmp_path: Path, command: str) -> None:
     install(tmp_path)
-    done = run(tmp_path, command, "--driver", "wall", DRANODE_WALL_COUNT="9", DRANODE_KUBELET_ROOT=str(tmp_path))
+    done = run(tmp_path, command, "--drivers", "wall", DRANODE_WALL_COUNT="9", DRANODE_KUBELET_ROOT=str(tmp_path))
     assert (done.returncode, done.stderr) == (2, "dranode: --wall-count is 8 at most, not 9\n")
 
 
@@ -112,9 +112,8 @@ def test_a_driver_has_its_options_wherever_hardware_may_be_touched(tmp_path: Pat
         (("--drivers", "cpu,memory"), {}),
         (("--drivers=cpu, memory",), {}),
         (("--drivers", "cpu", "--drivers", "memory"), {}),
-        (("--driver", "cpu", "--driver", "memory"), {}),
         ((), {"DRANODE_DRIVERS": "cpu,memory"}),
-        ((), {"DRANODE_DRIVER": "cpu memory"}),
+        ((), {"DRANODE_DRIVERS": "cpu memory"}),
     ],
     ids=str,
 )
@@ -164,7 +163,7 @@ def test_a_broken_declaration_is_one_warning_until_its_driver_is_asked_for(
         tmp_path, "slices", "--machine", MACHINE, "--config", "config.yaml", "-o", "json", DRANODE_WALL_COUNT="3"
     )
     assert others.returncode == 0
-    assert len(json.loads(others.stdout)) == 1
+    assert len(json.loads(others.stdout)["items"]) == 1
     (line,) = others.stderr.splitlines()
     assert sentence in line
     asked = run(tmp_path, *WALL)
@@ -176,7 +175,7 @@ def test_a_broken_declaration_is_one_warning_until_its_driver_is_asked_for(
 @pytest.mark.parametrize("options", [SOUND, "import no_such_module"], ids=["sound", "broken"])
 def test_another_package_does_not_take_the_place_of_a_driver_of_ours(tmp_path: Path, options: str) -> None:
     install(tmp_path, options, name="cpu")
-    for words in (["--driver", "cpu"], []):
+    for words in (["--drivers", "cpu"], []):
         found = names(run(tmp_path, "slices", "--machine", MACHINE, *words, "--group-by", "machine", "-o", "json"))
         assert found == ["cpudevmachine"]
 
@@ -187,7 +186,7 @@ def test_commands_that_load_every_driver_go_on_without_a_broken_one(tmp_path: Pa
     if broken == "plugin":
         (tmp_path / "wall.py").write_text("import no_such_module")
     (tmp_path / "plugins/dra.cpu").mkdir(parents=True)
-    for words in (["check", str(CLAIM)], ["forget-lost", "--driver", "dra.cpu", "--kubelet-root", str(tmp_path)]):
+    for words in (["check", str(CLAIM)], ["forget-lost", "--drivers", "dra.cpu", "--kubelet-root", str(tmp_path)]):
         done = run(tmp_path, *words)
         (warning, *others) = done.stderr.splitlines()
         assert "driver=wall is left out: " in warning

@@ -31,7 +31,7 @@ def run(*arguments: str) -> Result:
 def slices(*arguments: str) -> list[dict[str, Any]]:
     result = run(*SERVER, *arguments, "-o", "json")
     assert result.exit_code == 0, result.output
-    made: list[dict[str, Any]] = json.loads(result.stdout)
+    made: list[dict[str, Any]] = json.loads(result.stdout)["items"]
     return made
 
 
@@ -57,7 +57,7 @@ def test_what_is_shown_is_what_the_api_takes(options: tuple[str, ...]) -> None:
 
 def test_slices_are_numbered_in_their_names() -> None:
     arguments = ("--machine", "sockets=1,numa=1,l3=1,cores=65,threads=2", "--cpu-device-mode", "individual")
-    made = json.loads(run(*arguments, "--node-name", "n", "-o", "json").stdout)
+    made = json.loads(run(*arguments, "--node-name", "n", "-o", "json").stdout)["items"]
     assert [one["metadata"]["generateName"] for one in made] == ["00000-dra.cpu-n-", "00001-dra.cpu-n-"]
 
 
@@ -90,11 +90,34 @@ def test_reserved_cpus_that_cannot_be_meant_are_wrong_usage(reserved: str) -> No
     assert "--reserved-cpus" in str(result.exception)
 
 
-def test_yaml_is_a_list_that_other_commands_take_and_json_the_bare_slices(tmp_path: Path) -> None:
-    printed = {form: run(*SERVER, "-o", form).stdout for form in ("yaml", "json")}
-    path = tmp_path / "slices.yaml"
-    path.write_text(printed["yaml"], encoding="utf-8")
-    read = [source.document for source in read_documents(path)]
-    assert yaml.safe_load(printed["yaml"])["kind"] == "List"
-    assert read
-    assert read == json.loads(printed["json"])
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_yaml_and_json_are_the_list_that_other_commands_take(tmp_path: Path, form: str) -> None:
+    printed = run(*SERVER, "-o", form).stdout
+    path = tmp_path / f"slices.{form}"
+    path.write_text(printed, encoding="utf-8")
+    document = yaml.safe_load(printed)
+    assert (document["apiVersion"], document["kind"]) == ("v1", "List")
+    assert [source.document for source in read_documents(path)] == document["items"] != []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "15 of 16 CPUs are published; the last one is left to containers without a claim"),
+        (("--cpu-device-mode", "individual"), "15 of 16 CPUs are published; the last one is left to"),
+        (
+            ("--threads", "full-core"),
+            "14 of 16 CPUs are published; the last core is left to containers",
+        ),
+        (
+            ("--max-isolation", "quiet"),
+            "the last one is left to containers without a claim and interrupts (--reserved-cpus",
+        ),
+        (("--reserved-cpus", "0"), ""),
+    ],
+)
+def test_people_see_why_a_cpu_fewer_is_published_than_there_are(arguments: tuple[str, ...], said: str) -> None:
+    table = " ".join(run("--machine", "cores=8,threads=2", *arguments).stdout.split())
+    assert said in table
+    assert ("are published;" in table) == bool(said)
+    assert "are published" not in run("--machine", "cores=8,threads=2", *arguments, "-o", "json").stdout

@@ -239,7 +239,7 @@ def test_a_damaged_row_whose_uid_can_name_no_file_keeps_unprepare_going(tmp_path
     again = opened(tmp_path)
     assert unprepare(again, second) == {second.metadata.uid: None}
     refused = str(prepare(again, second)["b"])
-    assert f"run `dranode forget-lost --driver {LAMPS}`" in refused
+    assert f"run `dranode forget-lost --drivers {LAMPS}`" in refused
 
 
 def test_a_driver_that_pins_still_gets_a_damaged_row(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_rows_come_back_without_the_copy_and_new_claims_wait_for_the_administrat
     assert before.items() <= records.items()
     refused = str(prepare(node, claim(4)))
     assert "nothing new is handed out on this node: the ledger was lost" in refused
-    assert "run `dranode forget-lost --driver dra.cpu`" in refused
+    assert "run `dranode forget-lost --drivers dra.cpu`" in refused
     assert isinstance(prepare(node, claim(1)), Prepared)
 
 
@@ -254,7 +254,7 @@ def test_the_command_says_what_is_missing_and_forgets_it(tmp_path: Path) -> None
     places = ["--machine", MACHINE, "--kubelet-root", str(tmp_path / "kubelet"), "--cdi-dir", str(tmp_path / "cdi")]
     ran = [
         CliRunner().invoke(command, [*places, *more])
-        for more in (["--dry-run"], ["--driver", "dra.cpu"], ["-o", "json"])
+        for more in (["--dry-run"], ["--drivers", "dra.cpu"], ["-o", "json"])
     ]
     assert [one.exit_code for one in ran] == [0, 0, 0]
     assert "dra.cpu: new claims wait until it is forgotten" in ran[0].output
