@@ -42,9 +42,9 @@ from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
 from dranode.sim.cluster.attribute_warnings import selector_warnings
 from dranode.sim.cluster.config_errors import parameter_errors
-from dranode.sim.cluster.controllers import POD_TEMPLATES
+from dranode.sim.cluster.controllers import POD_TEMPLATES, controller_errors
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.manifests import SPECS, check_cluster_object
+from dranode.sim.cluster.manifests import CLUSTER, SPECS, check_cluster_object
 from dranode.sim.cluster.pod_fields import unknown_pod_fields
 from dranode.sim.cluster.sharing import ExclusiveUse, claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.undecoded import all_problems
@@ -52,6 +52,8 @@ from dranode.sim.cluster.workload import request_names
 from dranode.sim.scheduler.amounts import pod_amount_errors
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE
 from dranode.sim.scheduler.documents import SchedulingPod
+from dranode.sim.scheduler.labels import LabelMatcher
+from dranode.sim.scheduler.terms import PodTerms
 
 NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)
 
@@ -144,7 +146,7 @@ def _name_errors(source: SourceDocument, seen: set[tuple[str, ...]]) -> Iterator
         yield FieldError("metadata.name", f"a {source.kind} of this name is there already")
     if key is not None:
         seen.add(key)
-    elif not source.name and source.kind in _POD_TEMPLATES:
+    elif not source.name and (source.kind in _POD_TEMPLATES or source.kind in CLUSTER) and source.kind not in SPECS:
         yield FieldError("metadata.name", "a name or a generateName is required")
 
 
@@ -198,33 +200,61 @@ def _pod(
     templates: Mapping[ClaimKey, ResourceClaimTemplate],
     sharing: _Sharing,
 ) -> Iterator[CheckResult]:
-    """The verdict on a pod, or on a pod template that uses claims; nothing for other documents."""
-    path = _POD_TEMPLATES.get(source.kind)
-    if path is None:
-        return
-    template: Any = source.document
-    for name in path:
-        template = template.get(name) if isinstance(template, Mapping) else None
+    """The verdict on a pod, or on what makes pods if there is something to say of it."""
+    path = _POD_TEMPLATES[source.kind]
     head = "".join(f"{name}." for name in path)
     namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
 
     def look(document: Mapping[str, Any]) -> list[FieldError]:
-        pod = decode(SchedulingPod, document)
+        errors = [*controller_errors(document)] if path and source.kind != "PodTemplate" else []
+        check_cluster_object(SourceDocument(source.file, source.index, dict(document)))
+        pod = _pod_in(document, path)
+        _check_selectors(pod, head)
         found = [*pod_errors(pod, lambda entry: request_names(entry, namespace, claims, templates))]
-        return [*found, *pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
+        found += [*pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
+        return [*errors, *(FieldError(f"{head}{error.path}", error.message) for error in found)]
 
-    written = {"spec": template.get("spec", {})} if isinstance(template, Mapping) else {}
-    errors = all_problems(look, written)
+    errors = all_problems(look, source.document)
     warnings = [*unknown_pod_fields(source.document, source.kind, path)]
     uses_claims = False
     if not errors:
-        entries = decode(SchedulingPod, written).spec.resource_claims
+        entries = _pod_in(source.document, path).spec.resource_claims
         uses_claims = bool(entries)
         lacking = pod_warnings(entries, namespace, claims, templates)
         warnings += (FieldError(f"{head}{warning.path}", warning.message) for warning in lacking)
     if errors or warnings or uses_claims or source.kind == "Pod":
-        placed = tuple(FieldError(f"{head}{error.path}", error.message) for error in errors)
-        yield CheckResult(source.file, source.kind, source.name, placed, warnings=tuple(warnings))
+        yield CheckResult(source.file, source.kind, source.name, tuple(errors), warnings=tuple(warnings))
+
+
+def _check_selectors(pod: SchedulingPod, head: str) -> None:
+    """Refuse a pod with a selector of labels that is none."""
+    where = ""
+    try:
+        PodTerms.of(pod)
+        for index, constraint in enumerate(pod.spec.topology_spread_constraints):
+            where = f"spec.topologySpreadConstraints[{index}].labelSelector"
+            LabelMatcher(constraint.label_selector)
+    except DocumentError as error:
+        raise DocumentError(_field_error(error).message, f"{head}{where or error.path}") from error
+
+
+def _pod_in(document: Mapping[str, Any], path: Sequence[str]) -> SchedulingPod:
+    """The pod of a document, or the one of the template at a path in it.
+
+    Raises:
+        DocumentError: it does not decode; the error says where in the document.
+    """
+    template: Any = document
+    for name in path:
+        template = template.get(name) if isinstance(template, Mapping) else None
+    template = template if template is not None else {}
+    if path and isinstance(template, Mapping):
+        template = {name: template[name] for name in ("metadata", "spec") if name in template}
+    try:
+        return decode(SchedulingPod, template)
+    except DocumentError as error:
+        where = ".".join(filter(None, (*path, error.path)))
+        raise DocumentError(_field_error(error).message, where) from error
 
 
 class _Sharing:

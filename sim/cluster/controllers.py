@@ -19,6 +19,7 @@ from dranode.driver.core.api.pod_validation import pod_errors
 from dranode.driver.core.api.resource import APIDocument, Node, ObjectMeta
 from dranode.driver.core.api.sentence import number_of
 from dranode.driver.core.api.source_document import SourceDocument
+from dranode.driver.core.api.validation import FieldError
 from dranode.sim.allocator.nodeselector import only
 from dranode.sim.scheduler.amounts import pod_amount_errors
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE
@@ -36,6 +37,7 @@ _INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _HASH: Final = "pod-template-hash"
 _LONGEST: Final = 253
 _DIGITS: Final = 10
+_NO_COMPLETIONS: Final = "completions are required when the completion mode is Indexed"
 # Where the pod template stands in what makes pods.
 POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {
     "PodTemplate": ("template",),
@@ -202,6 +204,27 @@ def _phase(document: Mapping[str, Any]) -> str:
     return str(status.get("phase")) if isinstance(status, Mapping) else ""
 
 
+def controller_errors(document: Mapping[str, Any]) -> Iterator[FieldError]:
+    """Yield what is wrong with what says how many pods an object makes.
+
+    Raises:
+        DocumentError: the object does not decode.
+    """
+    controller = decode(Controller, document)
+    of_job = controller.spec.job_template is not None
+    spec, path = (_job_in(controller).spec, "spec.jobTemplate.spec") if of_job else (controller.spec, "spec")
+    for name, number in (
+        ("replicas", spec.replicas),
+        ("ordinals.start", spec.ordinals.start),
+        ("parallelism", spec.parallelism),
+        ("completions", spec.completions),
+    ):
+        if number is not None and number < 0:
+            yield FieldError(f"{path}.{name}", f"{number} must not be negative")
+    if spec.completion_mode == "Indexed" and spec.completions is None:
+        yield FieldError(f"{path}.completions", _NO_COMPLETIONS)
+
+
 class _Making:
     """Makes pods, one controller after another; `notes` says of which and how many."""
 
@@ -278,12 +301,7 @@ class _Making:
             return cron_job, "it is of a cluster, and none of its Jobs runs"
         if cron_job.spec.suspend:
             return cron_job, "it is suspended"
-        template = cron_job.spec.job_template or {}
-        try:
-            job = decode(Controller, {key: template[key] for key in ("metadata", "spec") if key in template})
-        except DocumentError as error:
-            message = str(error).removeprefix(f"{error.path}: ")
-            raise DocumentError(message, f"spec.jobTemplate.{error.path}") from error
+        job = _job_in(cron_job)
         metadata = ObjectMeta(
             name=f"{cron_job.metadata.name}-{_MINUTE}",
             namespace=cron_job.metadata.namespace,
@@ -324,7 +342,7 @@ class _Making:
         template = _labelled(template, labels)
         completions = spec.completions
         if completions is None and spec.completion_mode == "Indexed":
-            raise DocumentError("completions are required when the completion mode is Indexed", "spec.completions")
+            raise DocumentError(_NO_COMPLETIONS, "spec.completions")
         if completions is None:
             wanted = len(there) if status.succeeded else parallelism
         else:
@@ -420,6 +438,15 @@ class _Making:
 
 
 _ENDS: Final = ("Complete", "Failed", "SuccessCriteriaMet", "FailureTarget")
+
+
+def _job_in(cron_job: Controller) -> Controller:
+    """The Job in the template of a CronJob."""
+    template = cron_job.spec.job_template or {}
+    try:
+        return decode(Controller, {key: template[key] for key in ("metadata", "spec") if key in template})
+    except DocumentError as error:
+        raise DocumentError(str(error).removeprefix(f"{error.path}: "), f"spec.jobTemplate.{error.path}") from error
 
 
 def _template(controller: Controller) -> Mapping[str, Any]:

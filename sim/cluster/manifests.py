@@ -25,7 +25,9 @@ from dranode.driver.core.api.validation import FieldError, claim_errors, class_e
 from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import check_node_amounts
+from dranode.sim.scheduler.defaults import PriorityClass
 from dranode.sim.scheduler.documents import SchedulingNode
+from dranode.sim.scheduler.owners import LabelledObject, SelectingObject
 
 # The kinds whose fields are all known here.
 SPECS: Final[Mapping[str, type[APIDocument]]] = {
@@ -35,10 +37,17 @@ SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ResourceSlice": ResourceSliceSpec,
     "DeviceTaintRule": DeviceTaintRuleSpec,
 }
-_CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
+# The kinds that decide where pods run, beside pods and what makes them.
+CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
     "Node": SchedulingNode,
     "PodGroup": PodGroup,
     "ResourceSlice": ResourceSlice,
+    "Namespace": LabelledObject,
+    "PriorityClass": PriorityClass,
+    "Service": LabelledObject,
+    "ReplicationController": LabelledObject,
+    "ReplicaSet": SelectingObject,
+    "StatefulSet": SelectingObject,
 }
 
 
@@ -86,12 +95,12 @@ def _refusals(source: SourceDocument) -> Iterator[FieldError]:
 
 
 def check_cluster_object(source: SourceDocument) -> None:
-    """Refuse a Node, ResourceSlice, PodGroup or DeviceTaintRule that does not decode or has impossible amounts.
+    """Refuse an object that decides where pods run and does not decode, or a Node with impossible amounts.
 
     Raises:
         DocumentError: it does not; says where.
     """
-    kind = _CLUSTER.get(source.kind)
+    kind = CLUSTER.get(source.kind)
     if kind is not None:
         value = decode(kind, to_v1(source.document))
         if isinstance(value, SchedulingNode):

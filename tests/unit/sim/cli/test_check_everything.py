@@ -16,6 +16,12 @@ from dranode.driver.plugins import load_plugins
 from dranode.sim.cli.check import command
 
 DRA = "resource.k8s.io/v1"
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "zone",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchExpressions": [{"key": "a", "operator": "In", "values": []}]},
+}
 
 
 def verdicts(folder: Path, *documents: dict[str, Any]) -> list[dict[str, Any]]:
@@ -268,3 +274,27 @@ def test_drivers_declare_all_attributes_that_they_publish(options: dict[str, Any
         published = {name for device in publishable(plugin.discover()).devices for name in device.attributes}
         qualified = {name if "/" in name else f"{plugin.driver}/{name}" for name in published}
         assert qualified <= plugin.attribute_names(), plugin.driver
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({**pod(), "metadata": {"name": "p", "ownerReferences": True}}, "metadata.ownerReferences"),
+        ({**pod(), "status": {"containerStatuses": {}}}, "status.containerStatuses"),
+        ({**pod("Deployment", replicas=-1), "apiVersion": "apps/v1"}, "spec.replicas"),
+        ({**pod("Job", completionMode="Indexed"), "apiVersion": "batch/v1"}, "spec.completions"),
+        (
+            {**pod("CronJob", jobTemplate={"spec": {"parallelism": "x"}}), "apiVersion": "batch/v1"},
+            "spec.jobTemplate.spec.parallelism",
+        ),
+        ({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": []}}, "spec.selector"),
+        ({"apiVersion": "v1", "kind": "Node", "metadata": {}}, "metadata.name"),
+        (
+            pod(topologySpreadConstraints=[SPREAD]),
+            "spec.topologySpreadConstraints[0].labelSelector",
+        ),
+    ],
+)
+def test_what_other_commands_refuse_is_no_valid_document(tmp_path: Path, document: dict[str, Any], path: str) -> None:
+    (found,) = errors(tmp_path, document)
+    assert [where for where, _ in found] == [path]
