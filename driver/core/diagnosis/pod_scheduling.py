@@ -21,7 +21,8 @@ _FIXES: Final = {
     StopCause.DEVICES_DO_NOT_FIT: "ask for less, or for what the devices have: kubectl dranode devices shows it",
     StopCause.CONSTRAINT_UNMET: "leave the constraint out, or ask for what one value of the attribute can serve",
     StopCause.NOTHING_PUBLISHED: "install the driver of that class, or start it: kubectl dranode devices lists what is "
-    "published",
+    "published; one that runs and is not Ready has withdrawn its devices, and Events of its node (NotEnforced) or its "
+    "log say why",
     StopCause.POOL_INCOMPLETE: "wait for the driver to publish the rest of the pool, or restart it if it does not",
     StopCause.SELECTOR_FAILS: "correct the expression: test with has() or .orValue() what a device may lack",
     StopCause.CLASS_MISSING: "create the DeviceClass, or name one that kubectl get deviceclasses lists",
