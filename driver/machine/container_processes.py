@@ -7,13 +7,16 @@ for any other machine.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
+
+if TYPE_CHECKING:
+    import psutil
 
 
 class ContainerProcesses(msgspec.Struct, frozen=True):
@@ -36,6 +39,8 @@ def container_processes(root: Root, pids: Collection[int]) -> ContainerProcesses
     """Return what these processes do; None if none of them can be looked at. One that ends meanwhile is left out."""
     if not pids or not isinstance(root, HostRoot):
         return None
+    import psutil  # noqa: PLC0415 - a megabyte that few nodes need
+
     seen: list[ContainerProcesses] = []
     for pid in pids:
         try:
