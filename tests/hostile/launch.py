@@ -31,7 +31,7 @@ def set_up() -> None:
     time.time = lambda: _wall() + CLOCK.unpack_from(_ahead)[0]
     # gRPC's deadlines are kept by its library, in C, which knows the machine's clock alone.
     for module in (_channel, _server, cygrpc):
-        module.time = SimpleNamespace(time=_wall)
+        module.time = SimpleNamespace(**{**vars(time), "time": _wall})
     plugin.RESCAN_SECONDS = 0.5  # type: ignore[misc]
     node.CONFLICT_WAIT = 0.1  # type: ignore[misc]
 
