@@ -132,7 +132,8 @@ def _beside(
             if not known:
                 return None
             nearest = max(known)
-            where = f" of claim {claim_name(claims[number])}" if len(claims) > 1 else ""
+            # By its place: pods whose claims ask for the same share the answer, and their claims have other names.
+            where = f" of claim {number + 1} of {len(claims)}" if len(claims) > 1 else ""
             sentence = nearest.sentence.replace(f"request {request.name}", f"request {request.name}{where}", 1)
             return Miss(len(wanted), Stage.TOGETHER, nearest.fraction, f"beside the requests before it, {sentence}")
         before = picks

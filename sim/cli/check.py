@@ -66,9 +66,11 @@ def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
         parameters = check_parameters(file, plugins) if problems and not found else None
         if errors:
             verdicts.append(parameters or CheckResult(file, "", "", errors))
-    custom = ((source, custom_group(source.document.get("apiVersion"))) for source in documents)
-    report_notes(passed_over(source for source, group in custom if group and group not in plugins))
     verdicts += check(documents, plugins, _published(plugins), features.new_expressions)
+    refused = {(verdict.file, verdict.kind, verdict.name) for verdict in verdicts if verdict.errors}
+    taken = [source for source in documents if (source.file, source.kind, source.name) not in refused]
+    custom = ((source, custom_group(source.document.get("apiVersion"))) for source in taken)
+    report_notes(passed_over(source for source, group in custom if group and group not in plugins))
     order = {file: number for number, file in enumerate(files)}
     return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]
 

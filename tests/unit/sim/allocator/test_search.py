@@ -538,7 +538,9 @@ def test_two_requests_that_need_more_than_there_is_are_explained_with_the_number
     wants = [claim(request("r", "dra.cpu", capacity={"requests": {"cpu": "10"}}), name=name) for name in ("a", "b")]
     error = allocate(slices, *wants)[0].error
     assert error is not None
-    assert "beside the requests before it, request r of claim b wants 1 device of class dra.cpu with 10 cpu" in error
+    assert (
+        "beside the requests before it, request r of claim 2 of 2 wants 1 device of class dra.cpu with 10 cpu" in error
+    )
     assert "numa0, which has 6 of cpu left, 4 short of 10" in error
     assert "constraint" not in error
 

@@ -89,6 +89,14 @@ def test_the_claims_of_a_pod_are_allocated_together_or_not_at_all(tmp_path: Path
     assert where(rows) == [("x", "b", ["gpu-0"]), ("y", "b", ["gpu-1"]), ("z", None, []), ("w", None, [])]
 
 
+def test_a_pod_that_asks_for_what_another_one_asked_for_is_not_told_of_that_ones_claims(tmp_path: Path) -> None:
+    claims = [claim(name, 2) for name in ("a", "b", "c", "d")]
+    _, rows = run(tmp_path, [gpus("n", 3), CLASS, *claims, pod("first", "a", "b"), pod("second", "c", "d")])
+    errors = {row["name"]: row["error"] for row in rows}
+    assert "request r of claim 2 of 2 wants 2 devices of class gpu, and 1 of 3 devices fits" in errors["d"]
+    assert len({*errors.values()}) == 1
+
+
 def test_what_is_allocated_already_is_taken_into_account_and_not_answered(tmp_path: Path) -> None:
     result = {"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0"}
     held = claim("held", allocation={"devices": {"results": [result]}})
