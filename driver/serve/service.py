@@ -118,6 +118,7 @@ class DriverService:
         self._aside = threading.Event()
         # Why settings could not be changed at the last look, which was reported.
         self._untuned = ""
+        self._started = False
         self._stopping = threading.Event()
         # The machine's settings are to be looked at, since a container starts whose claim has a say in them, say.
         self._starts = threading.Event()
@@ -132,7 +133,7 @@ class DriverService:
         """
         try:
             self.listener.start()
-            for stop in (self.listener.release, self.node.close, self.listener.close):
+            for stop in (self._leave, self.node.close, self.listener.close):
                 self._stops.callback(stop)
             if self._counters is not None:
                 self.listener.calls.observe = self._counters.answered
@@ -148,6 +149,7 @@ class DriverService:
             self._pin()
             self._announcer.report()
             self._become_active()
+            self._started = True
         except BaseException:
             self.stop()
             raise
@@ -155,6 +157,12 @@ class DriverService:
             self.node.untold = self._starts.set
             OwnedThread(f"{self.plugin.driver}-settings", self._keep_tuned, self._fatal).start()
         OwnedThread(f"{self.plugin.driver}-health", self._watch_health, self._fatal).start()
+
+    def _leave(self) -> None:
+        if self._started:
+            self.listener.release()
+        else:
+            self.listener.undo()
 
     def _become_active(self) -> None:
         """Become active at once if this instance is alone, else when it is its time."""

@@ -71,6 +71,18 @@ def test_a_kubelet_root_without_its_folders_is_left_as_it_was(folder: Path) -> N
     assert left(folder) == before
 
 
+@pytest.mark.parametrize("options", [("--reserved-cpus", "0-9"), ("--reserved-cpus", "0-1", "--pod-uid", "u")])
+def test_options_that_do_not_fit_the_hardware_leave_no_folder(folder: Path, options: tuple[str, ...]) -> None:
+    for name in ("plugins", "plugins_registry"):
+        (folder / "kubelet" / name).mkdir(parents=True)
+    (folder / "store").mkdir()
+    before = left(folder)
+    done = serve(folder, "--store", folder / "store", *options)
+    assert done.returncode == 2, done.stderr
+    assert "--reserved-cpus" in done.stderr
+    assert left(folder) == before
+
+
 def test_of_several_drivers_that_cannot_all_start_none_leaves_a_folder(folder: Path) -> None:
     registry = folder / "kubelet" / "plugins_registry"
     registry.mkdir(parents=True)
