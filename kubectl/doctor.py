@@ -10,7 +10,7 @@ import click
 
 from dranode.driver.cli.cluster_option import show_waiting
 from dranode.driver.cli.environment import unknown_variables
-from dranode.driver.cli.options import driver_options, serve_options, variables
+from dranode.driver.cli.options import DriverCommand, driver_options, serve_options, variables
 from dranode.driver.cli.output import ProgressReporter, console, emit, output_option, reporting
 from dranode.driver.cli.settings import unknown_prefixes
 from dranode.driver.cli.terminal import columns
@@ -37,7 +37,7 @@ _PATHS: Final = frozenset(
 )
 
 
-@click.command(short_help="What would stop the driver on this node, or on all, and what to do.")
+@click.command(cls=DriverCommand, short_help="What would stop the driver on this node, or on all, and what to do.")
 @click.option(
     "--root", "folder", default="/", metavar="DIR", help="Where the node's root lies (/host in a node's debugging pod)."
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from dranode.driver.cli.cluster_option import NamedCluster, cluster_options, named_cluster
-from dranode.driver.cli.options import driver_options
+from dranode.driver.cli.options import DriverCommand, driver_options
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.driver.core.claims.plugin import Plugin
@@ -37,7 +37,7 @@ from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
 _NO_MACHINE: Final = "cores=1"
 
 
-@click.command(short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
+@click.command(cls=DriverCommand, short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
 @click.argument("subject", metavar="POD|CLAIM")
 @click.argument("files", nargs=-1, metavar="[FILE...]")
 @cluster_options

@@ -11,7 +11,7 @@ import click
 
 from dranode.driver.cli.drained_nodes import DrainingPods
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import plugin_options
+from dranode.driver.cli.options import DriverCommand, plugin_options
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import DranodeError, LedgerError, UsageError
@@ -37,7 +37,7 @@ from dranode.driver.plugins import load_plugins
 from dranode.driver.process.locks import FileLock
 
 
-@click.command(short_help="Unprepare what is left on this node before the driver is removed.")
+@click.command(cls=DriverCommand, short_help="Unprepare what is left on this node before the driver is removed.")
 @machine_option
 @plugin_options
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")

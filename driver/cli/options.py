@@ -162,6 +162,23 @@ def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
     return function
 
 
+class DriverCommand(click.Command):
+    """A command that takes options of drivers: its help has them at the end, in a group for each driver."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, and then those of each driver."""
+        drivers = {each.parameter: each.driver for each in declared().options}
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            driver = drivers.get(parameter.name or "")
+            if record is not None:
+                groups.setdefault(f"Options of the driver {driver}" if driver else "Options", []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
 def variables() -> frozenset[str]:
     """The environment variables of all options, those of installed drivers among them."""
     return variables_of((*driver_settings(), *SERVE)) | {CONFIG_VARIABLE}

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import driver_options, serve_options, store_option
+from dranode.driver.cli.options import DriverCommand, driver_options, serve_options, store_option
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.pinning.pins import Pins
@@ -67,7 +67,7 @@ class _Stop:
             log.info("stopping signal=%s", signal.Signals(number).name)
 
 
-@click.command(short_help="The node driver: what the DaemonSet runs.")
+@click.command(cls=DriverCommand, short_help="The node driver: what the DaemonSet runs.")
 @machine_option
 @driver_options
 @serve_options

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import driver_options
+from dranode.driver.cli.options import DriverCommand, driver_options
 from dranode.driver.cli.output import console, emit, output_option, report_oddities
 from dranode.driver.cli.slice_table import show_slices
 from dranode.driver.core.api.documents import encode
@@ -18,7 +18,7 @@ from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_plugins
 
 
-@click.command("slices", short_help="The ResourceSlices that this machine would publish.")
+@click.command("slices", cls=DriverCommand, short_help="The ResourceSlices that this machine would publish.")
 @machine_option
 @driver_options
 @output_option

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import driver_options
+from dranode.driver.cli.options import DriverCommand, driver_options
 from dranode.driver.cli.output import console, emit, output_option, report_oddities, reporting
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import Node, ObjectMeta, ResourceSlice
@@ -26,7 +26,10 @@ from dranode.sim.cli.release import asked_features, release_options
 from dranode.sim.cluster.pods import ClusterDocuments, read_cluster_documents
 
 
-@click.command(short_help="Ready claim templates for devices of one NUMA node, half a socket, a GPU with its share.")
+@click.command(
+    cls=DriverCommand,
+    short_help="Ready claim templates for devices of one NUMA node, half a socket, a GPU with its share.",
+)
 @click.option("--manifests", is_flag=True, help="Print DeviceClasses and ResourceClaimTemplates alone, for kubectl.")
 @machine_option
 @driver_options

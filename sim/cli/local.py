@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import driver_options
+from dranode.driver.cli.options import DriverCommand, driver_options
 from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.driver.cli.slice_table import show_slices
 from dranode.driver.core.api.documents import encode
@@ -28,7 +28,7 @@ from dranode.sim.local.show import run_picture, show_claims, show_picture, views
 from dranode.sim.local.start import local_run
 
 
-@click.command(short_help="The local run: publish, allocate, prepare, show, unprepare; no cluster.")
+@click.command(cls=DriverCommand, short_help="The local run: publish, allocate, prepare, show, unprepare; no cluster.")
 @machine_option
 @driver_options
 @click.option(
