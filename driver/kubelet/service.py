@@ -68,8 +68,9 @@ class DRAService:
                 refs, lambda claims, node: node.prepare(claims.get(refs), awaited)
             )
             for ref in refs:
-                outcome = _outcome(answers[ref.uid])
-                log.info("prepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
+                answer = answers[ref.uid]
+                level = logging.INFO if isinstance(answer, Prepared) else logging.WARNING
+                log.log(level, "prepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, _outcome(answer))
             self._answered("prepare", (isinstance(answer, Prepared) for answer in answers.values()), began)
         return answers
 
@@ -85,7 +86,8 @@ class DRAService:
             for ref in refs:
                 refusal = answers[ref.uid]
                 outcome = "done" if refusal is None else f"error={refusal.reason}"
-                log.info("unprepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
+                level = logging.INFO if refusal is None else logging.WARNING
+                log.log(level, "unprepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
             self._answered("unprepare", (refusal is None for refusal in answers.values()), began)
         return answers
 

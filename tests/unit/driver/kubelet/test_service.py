@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.claims.answers import Refused
+from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.kubelet.listener import Listener
@@ -46,6 +47,33 @@ def test_an_error_inside_the_driver_is_an_answer_for_every_claim(call: str, capl
     assert all(isinstance(answer, Refused) for answer in answers.values())
     assert "internal error in dra.example; see the driver's log: " in str(answers["uid-a"])
     assert "Traceback" in caplog.text
+
+
+class Choosy:
+    """Claims and a node that refuses claim b and keeps it."""
+
+    def get(self, refs: Any) -> Any:
+        return refs
+
+    def prepare(self, *_: Any) -> Any:
+        return {"uid-a": Prepared(()), "uid-b": Conflict("CPUs 0-3 are held by default/a")}
+
+    def unprepare(self, *_: Any) -> Any:
+        return {"uid-a": None, "uid-b": Refused("its files cannot be removed")}
+
+
+@pytest.mark.parametrize(("call", "why"), [("prepare", "CPUs 0-3"), ("unprepare", "its files")])
+def test_what_is_refused_is_a_warning_in_the_log_and_what_is_done_is_not(
+    call: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = DRAService("dra.example")
+    service.answer_with(Choosy(), Choosy())
+    with caplog.at_level(logging.INFO):
+        getattr(service, call)(REFS)
+    done, refused = (record for record in caplog.records if record.message.startswith(f"{call} "))
+    assert (done.levelname, refused.levelname) == ("INFO", "WARNING")
+    assert "uid=uid-a" in done.message
+    assert why in refused.message
 
 
 @pytest.fixture
