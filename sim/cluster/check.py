@@ -30,7 +30,7 @@ from dranode.driver.core.api.slice_validation import slice_errors
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.api.unknown_fields import unknown_fields
 from dranode.driver.core.api.validation import BOTH_FORMS, FieldError, claim_errors, class_errors, template_errors
-from dranode.driver.core.claims.allocation import configs_of, results_of
+from dranode.driver.core.claims.allocation import config_path, configs_of, results_of
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.machine.yaml_files import read_yaml
@@ -441,7 +441,9 @@ def _allocated(allocation: AllocationResult | None, plugin: Plugin) -> Iterator[
     """Return what a driver says of its part of an allocation."""
     try:
         results_of(allocation, plugin.driver)
-        for path, config, opaque in configs_of(allocation.devices.config if allocation else (), plugin.driver):
-            yield from parameter_errors(plugin, config.source, opaque.parameters, f"{path}.opaque.parameters")
+        for index, config, opaque in configs_of(allocation.devices.config if allocation else (), plugin.driver):
+            yield from parameter_errors(
+                plugin, config.source, opaque.parameters, f"{config_path(index)}.opaque.parameters"
+            )
     except DocumentError as error:
         yield _field_error(error)

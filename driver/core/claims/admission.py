@@ -40,7 +40,8 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
         )
     try:
         ours = tuple(
-            (result, configs_for(result, allocation.devices.config)) for result in results_of(allocation, plugin.driver)
+            (result, configs_for(result, allocation.devices.config, claim.spec.devices))
+            for result in results_of(allocation, plugin.driver)
         )
     except DocumentError as error:
         raise ClaimError(f"claim {ref} cannot be prepared, for its allocation cannot be read: {error}") from error

@@ -57,18 +57,30 @@ def readable_results(allocation: AllocationResult | None) -> Iterator[DeviceRequ
 
 def configs_of(
     entries: Sequence[Any], driver: str
-) -> Iterator[tuple[str, DeviceAllocationConfiguration, OpaqueDeviceConfiguration]]:
-    """The configurations of one driver among those of `status.allocation.devices.config`, each after its place.
+) -> Iterator[tuple[int, DeviceAllocationConfiguration, OpaqueDeviceConfiguration]]:
+    """The configurations of one driver among those of `status.allocation.devices.config`, each after its index.
 
     Raises:
         DocumentError: one of them does not decode; says where in the claim.
     """
     for index, entry in enumerate(entries):
         if _driver(_field(entry, "opaque")) == driver:
-            path = f"{_PATH}.config[{index}]"
-            config = _read(DeviceAllocationConfiguration, entry, path)
+            config = _read(DeviceAllocationConfiguration, entry, config_path(index))
             if config.opaque is not None:
-                yield path, config, config.opaque
+                yield index, config, config.opaque
+
+
+def config_path(index: int) -> str:
+    """Return the place of a configuration in the claim's allocation."""
+    return f"{_PATH}.config[{index}]"
+
+
+def class_index(entries: Sequence[Any], index: int) -> int:
+    """Return which entry of its class a configuration is: one of as many before it as are for the same requests."""
+    requests = _field(entries[index], "requests")
+    return sum(
+        _field(entry, "source") == "FromClass" and _field(entry, "requests") == requests for entry in entries[:index]
+    )
 
 
 def _driver(entry: Any) -> str:

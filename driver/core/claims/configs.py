@@ -12,12 +12,20 @@ later ones override earlier ones, the last of them is all that matters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from dranode.driver.core.api.resource import DeviceRequestAllocationResult
-from dranode.driver.core.claims.allocation import configs_of
+from dranode.driver.core.api.resource import (
+    DeviceAllocationConfiguration,
+    DeviceClaim,
+    DeviceClaimConfiguration,
+    DeviceRequest,
+    DeviceRequestAllocationResult,
+)
+from dranode.driver.core.claims.allocation import class_index, config_path, configs_of
+
+_NOT_KNOWN: Final = DeviceClaim()
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -26,7 +34,8 @@ class Config(msgspec.Struct, frozen=True):
     Attributes:
         source: `FromClass` or `FromClaim`.
         parameters: a plain document as it came, or what `Plugin.parse_config` made of it.
-        path: its place in the claim, for messages (`status.allocation.devices.config[2].opaque.parameters`).
+        path: where its author wrote it, for messages: `spec.devices.config[0].opaque.parameters`, or of a class
+            `DeviceClass fast: spec.config[0].opaque.parameters`; its place in the allocation where that is not known.
         repeated: whether an equal entry follows, so that this one does not count.
     """
 
@@ -46,10 +55,12 @@ def applies(requests: tuple[str, ...], request: str) -> bool:
     return not requests or request in requests or main_request(request) in requests
 
 
-def configs_for(result: DeviceRequestAllocationResult, configs: Sequence[Any]) -> tuple[Config, ...]:
+def configs_for(
+    result: DeviceRequestAllocationResult, configs: Sequence[Any], written: DeviceClaim = _NOT_KNOWN
+) -> tuple[Config, ...]:
     """The configurations of the result's driver that apply to it, in order, parameters unread.
 
-    `configs` is `status.allocation.devices.config`.
+    `configs` is `status.allocation.devices.config`, `written` is `spec.devices`.
 
     Raises:
         DocumentError: a configuration of the result's driver does not decode.
@@ -60,9 +71,40 @@ def configs_for(result: DeviceRequestAllocationResult, configs: Sequence[Any]) -
         Config(
             source=entry.source,
             parameters=opaque.parameters,
-            path=f"{path}.opaque.parameters",
-            repeated=entry in entries[index + 1 :],
+            path=f"{_path(index, entry, configs, written)}.opaque.parameters",
+            repeated=entry in entries[number + 1 :],
         )
-        for index, (path, entry, opaque) in enumerate(applying)
+        for number, (index, entry, opaque) in enumerate(applying)
     )
     return tuple(sorted(found, key=lambda config: config.source != "FromClass"))
+
+
+def _path(index: int, entry: DeviceAllocationConfiguration, configs: Sequence[Any], written: DeviceClaim) -> str:
+    """Return where an entry of the allocation was written.
+
+    kube-scheduler copies the claim's entries as they are, and those of a class in their order, with the names of the
+    requests for that class (dynamic-resource-allocation, structured allocator).
+    """
+    if entry.source == "FromClaim":
+        same = (number for number, each in enumerate(written.config) if _is_copied(each, entry))
+        number = next(same, None)
+        return f"spec.devices.config[{number}]" if number is not None else config_path(index)
+    classes = {_class_of(name, written.requests) for name in entry.requests} - {""}
+    if len(classes) != 1:
+        return config_path(index)
+    return f"DeviceClass {classes.pop()}: spec.config[{class_index(configs, index)}]"
+
+
+def _is_copied(written: DeviceClaimConfiguration, entry: DeviceAllocationConfiguration) -> bool:
+    return (written.requests, written.opaque) == (entry.requests, entry.opaque)
+
+
+def _class_of(name: str, requests: tuple[DeviceRequest, ...]) -> str:
+    """Return the class of `<request>` or `<request>/<subrequest>`; empty if there is no such request."""
+    for request in requests:
+        if request.exactly is not None and name == request.name:
+            return request.exactly.device_class_name
+        for alternative in request.first_available:
+            if name == f"{request.name}/{alternative.name}":
+                return alternative.device_class_name
+    return ""

@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
+from dranode.driver.core.api.documents import decode
+from dranode.driver.core.api.resource import ResourceClaimSpec
 from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
@@ -114,3 +119,54 @@ def test_a_class_never_overrides_a_claim_whatever_the_order_in_the_allocation(tm
     prepare(opened(tmp_path), allocated_claim("a", LAMPS, ["lamp-0"], config=config))
     (spec,) = specs(tmp_path).values()
     assert spec["devices"][0]["containerEdits"]["env"][1] == "COLOUR=green"
+
+
+def written(*entries: dict[str, Any], requests: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    """The part of a claim that its author wrote."""
+    plain = {"name": "r", "exactly": {"deviceClassName": "bright"}}
+    return {"devices": {"requests": list(requests or (plain,)), "config": list(entries)}}
+
+
+def opaque(colour: str, driver: str = LAMPS) -> dict[str, Any]:
+    return {"opaque": {"driver": driver, "parameters": {"colour": colour}}}
+
+
+WRONG = {"opaque": {"driver": LAMPS, "parameters": {"loud": True}}}
+
+
+def refusal(tmp_path: Path, spec: dict[str, Any], config: list[dict[str, Any]], request: str = "r") -> str:
+    claim = allocated_claim("a", LAMPS, {request: "lamp-0"}, config=config)
+    claim = msgspec.structs.replace(claim, spec=decode(ResourceClaimSpec, spec))
+    return str(prepare(opened(tmp_path), claim)["a"])
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_an_error_in_a_claims_configuration_names_the_place_where_its_author_wrote_it(
+    tmp_path: Path, copies: int
+) -> None:
+    # Entries of other requests are not copied, and up to 1.36 one is copied for each request that it names.
+    entries = [opaque("red") | {"requests": ["other"]}, opaque("red", "other.example.com"), WRONG]
+    config: list[dict[str, Any]] = [{"source": "FromClass", "requests": ["r"], **opaque("red")}]
+    config += [{"source": "FromClaim", **entries[1]}, *([{"source": "FromClaim", **entries[2]}] * copies)]
+    said = refusal(tmp_path, written(*entries), config)
+    assert said.startswith("spec.devices.config[2].opaque.parameters")
+    assert "status.allocation" not in said
+
+
+def test_an_error_in_a_classs_configuration_names_the_class(tmp_path: Path) -> None:
+    alternatives = [{"name": "a", "deviceClassName": "dim"}, {"name": "b", "deviceClassName": "bright"}]
+    prioritized = ({"name": "q", "exactly": {"deviceClassName": "dim"}}, {"name": "r", "firstAvailable": alternatives})
+    of_class = [opaque("red", "other.example.com"), opaque("red"), WRONG]
+    config: list[dict[str, Any]] = [{"source": "FromClass", "requests": ["q"], **opaque("red")}]
+    config += [{"source": "FromClass", "requests": ["r/b"], **each} for each in of_class]
+    said = refusal(tmp_path, written(requests=prioritized), config, "r/b")
+    assert said.startswith("DeviceClass bright: spec.config[2].opaque.parameters")
+
+
+@pytest.mark.parametrize("source", ["FromClaim", "FromClass"])
+def test_what_nobody_is_known_to_have_written_is_named_by_its_place_in_the_allocation(
+    tmp_path: Path, source: str
+) -> None:
+    config: list[dict[str, Any]] = [{"source": source, "requests": ["r"] if source == "FromClaim" else [], **WRONG}]
+    said = refusal(tmp_path, written(WRONG | {"requests": ["other"]}), config)
+    assert said.startswith("status.allocation.devices.config[0].opaque.parameters")
