@@ -31,16 +31,10 @@ from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root
-from dranode.driver.nri.enforced import Enforced
-from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.nri.inquiry import ClaimSource, Inquiry
-from dranode.driver.nri.instance import ALONE, Instance
-from dranode.driver.nri.kernel_limits import limits_in_time
-from dranode.driver.nri.sightings import Sightings
-from dranode.driver.nri.start_gate import StartGate
-from dranode.driver.nri.unsolicited import Unsolicited
-from dranode.driver.nri.verifier import Verifier
+from dranode.driver.nri.inquiry import ClaimSource, Inquiry, Sightings
+from dranode.driver.nri.unsolicited import ALONE, Enforced, EnforcementStatus, Instance, Unsolicited
+from dranode.driver.nri.verifier import StartGate, Verifier, limits_in_time
 
 log = logging.getLogger(__name__)
 

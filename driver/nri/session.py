@@ -8,32 +8,276 @@ that the plug-in subscribed to. Every call is answered.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from google.protobuf.message import Message
+import msgspec
+from google.protobuf.message import DecodeError, Message
 from msgspec.structs import replace
 
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.page_sizes import page_size_name, page_size_of
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
+from dranode.driver.core.pinning.hugepages import HugepageLimits
+from dranode.driver.machine.cgroups import NO_LIMIT
 from dranode.driver.nri import ttrpc
-from dranode.driver.nri.calls import RUNTIME_SERVICE, CallError, SynchronizePart, understand
-from dranode.driver.nri.container import adjustment_to, updates_to
 from dranode.driver.nri.events import (
     Configured,
+    ContainerRemoved,
+    ContainerStarted,
     CreateRequest,
     NRIEvent,
     NRIRequest,
     PluginAccepted,
+    PodGone,
     RegistrationRefused,
+    RuntimePeer,
+    ShutdownAnnounced,
     StartRequest,
     StopRequest,
     SynchronizeRequest,
     UpdateRequest,
     UpdatesAnswered,
 )
-from dranode.driver.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, Demultiplexer, ProtocolError
+from dranode.driver.nri.ttrpc import (
+    PLUGIN_CONNECTION,
+    RUNTIME_CONNECTION,
+    Call,
+    Demultiplexer,
+    ProtocolError,
+    StatusCode,
+)
 from dranode.proto import nri_v1alpha1_pb2 as nri
+
+# NRI's messages into the core's containers and back. Protobuf goes no further than this package.
+
+NO_QUOTA = -1
+"""`cpu.cfs_quota_us` of a container without a limit (runtime-spec, config-linux.md)."""
+
+_STARTED = frozenset((nri.CONTAINER_RUNNING, nri.CONTAINER_PAUSED))
+
+
+def pod_of(message: nri.PodSandbox) -> PodSandbox:
+    """A pod sandbox."""
+    return PodSandbox(id=message.id, uid=message.uid, namespace=message.namespace, name=message.name)
+
+
+def container_of(message: nri.Container, pod: PodSandbox) -> Container:
+    """A container of the pod."""
+    linux = message.linux
+    cpu = linux.resources.cpu
+    return Container(
+        id=message.id,
+        name=message.name,
+        pod=pod,
+        env=tuple(message.env),
+        cdi_devices=tuple(device.name for device in message.CDI_devices),
+        cpus=cpus_of(cpu.cpus),
+        mems=cpus_of(cpu.mems),
+        quota=cpu.quota.value,
+        started=message.state in _STARTED,
+        cgroup=linux.cgroups_path,
+        hugepages=page_limits_of(linux.resources),
+    )
+
+
+def page_limits_of(resources: nri.LinuxResources) -> HugepageLimits:
+    """The limits of huge pages that resources set; a size that cannot be read is left out."""
+    sizes = ((page_size_of(each.page_size), each.limit) for each in resources.hugepage_limits)
+    return tuple(sorted({size: min(limit, NO_LIMIT) for size, limit in sizes if size is not None}.items()))
+
+
+def cpus_of(text: str) -> CPUSet:
+    """A cpu-list that comes from anywhere; one that cannot be read is as good as none, and is replaced."""
+    try:
+        return CPUSet.parse(text)
+    except ValueError:
+        return CPUSet()
+
+
+def adjustment_to(resources: Resources) -> nri.ContainerAdjustment | None:
+    """Return what a container that is being created gets; None if nothing."""
+    if not resources:
+        return None
+    linux = _linux(resources)
+    # The runtime passes the limit itself on; older versions of runc (1.1) leave what is only promised unlimited.
+    _set_files(linux, resources, ("rsvd.max",))
+    return nri.ContainerAdjustment(linux=nri.LinuxContainerAdjustment(resources=linux))
+
+
+def updates_to(updates: Iterable[ContainerUpdate]) -> Iterator[nri.ContainerUpdate]:
+    """New resources for containers that exist."""
+    # After a change of the shared pool hundreds of containers get the same resources: they are written once.
+    resources, linux = Resources(), None
+    for update in updates:
+        if update.resources is not resources:
+            resources = update.resources
+            linux = nri.LinuxContainerUpdate(resources=_changed(resources)) if resources else None
+        yield nri.ContainerUpdate(container_id=update.container_id, linux=linux, ignore_failure=update.ignore_failure)
+
+
+def _linux(resources: Resources) -> nri.LinuxResources:
+    cpu = nri.LinuxCPU(cpus=str(resources.cpus), mems=str(resources.mems))
+    if resources.lift_quota:
+        cpu.quota.value = NO_QUOTA
+    limits = (nri.HugepageLimit(page_size=page_size_name(size), limit=limit) for size, limit in resources.hugepages)
+    return nri.LinuxResources(cpu=cpu, hugepage_limits=limits)
+
+
+def _changed(resources: Resources) -> nri.LinuxResources:
+    """New resources for a container that exists.
+
+    `runc update` leaves limits of huge pages alone but for files of cgroup v2, and refuses these with v1. Both limits
+    are set, as at creation: a page counts when it is promised (`rsvd`), and when it is used.
+    """
+    linux = _linux(resources)
+    _set_files(linux, resources, ("max", "rsvd.max"))
+    return linux
+
+
+def _set_files(linux: nri.LinuxResources, resources: Resources, names: Iterable[str]) -> None:
+    """Set the limits of huge pages as files of cgroup v2 of these names, where the node has that."""
+    for size, limit in resources.hugepages if resources.unified else ():
+        for name in names:
+            linux.unified[f"hugetlb.{page_size_name(size)}.{name}"] = str(limit) if limit < NO_LIMIT else "max"
+
+
+# Gives each call of the runtime its meaning: NRI's methods, in both styles of events, as a table.  Up to NRI 0.11
+# everything but the three container requests comes as StateChange; from 0.12 each event has its own method. A method
+# that is not here is answered with status 12.
+
+PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
+
+
+class SynchronizePart(msgspec.Struct, frozen=True):
+    """One message of a Synchronize; a container may come in an earlier one than its pod.
+
+    Attributes:
+        more: whether another message follows.
+    """
+
+    stream: int
+    pods: tuple[PodSandbox, ...]
+    containers: tuple[Container, ...]
+    more: bool
+
+
+class CallError(Exception):
+    """A call that cannot be understood, with the status that answers it."""
+
+    def __init__(self, code: StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+def understand(stream: int, call: Call) -> NRIEvent | SynchronizePart | None:
+    """Return what the call on `stream` is about; None if it only needs an empty answer.
+
+    Raises:
+        CallError: there is no such method, or its payload does not decode.
+    """
+    if call.service != PLUGIN_SERVICE:
+        raise CallError(StatusCode.UNIMPLEMENTED, f"service {call.service}")
+    method = _METHODS.get(call.method)
+    if method is None:
+        raise CallError(StatusCode.UNIMPLEMENTED, f"method {call.method}")
+    kind, meaning = method
+    try:
+        body = kind.FromString(call.payload)
+    except DecodeError as error:
+        raise CallError(StatusCode.INVALID_ARGUMENT, f"the payload of {call.method} does not decode") from error
+    return meaning(stream, body)
+
+
+def _configure(_stream: int, body: nri.ConfigureRequest) -> NRIEvent:
+    timeout = body.request_timeout / 1000 if body.request_timeout > 0 else RuntimePeer().request_timeout
+    return Configured(RuntimePeer(body.runtime_name, body.runtime_version, body.nri_version, timeout))
+
+
+def _synchronize(stream: int, body: nri.SynchronizeRequest) -> SynchronizePart:
+    pods = tuple(map(pod_of, body.pods))
+    containers = tuple(
+        container_of(container, PodSandbox(container.pod_sandbox_id))
+        for container in body.containers
+        if container.state != nri.CONTAINER_STOPPED
+    )
+    return SynchronizePart(stream, pods, containers, body.more)
+
+
+def _create(stream: int, body: nri.CreateContainerRequest) -> NRIEvent:
+    return CreateRequest(stream, container_of(body.container, pod_of(body.pod)))
+
+
+def _update(stream: int, body: nri.UpdateContainerRequest) -> NRIEvent:
+    cpu = body.linux_resources.cpu
+    requested = Resources(cpus_of(cpu.cpus), cpus_of(cpu.mems), hugepages=page_limits_of(body.linux_resources))
+    return UpdateRequest(stream, container_of(body.container, pod_of(body.pod)), requested, cpu.quota.value)
+
+
+def _stop(stream: int, body: nri.StopContainerRequest) -> NRIEvent:
+    return StopRequest(stream, container_of(body.container, pod_of(body.pod)))
+
+
+def _start(stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
+    return StartRequest(stream, container_of(body.container, pod_of(body.pod)))
+
+
+def _started(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
+    return ContainerStarted(container_of(body.container, pod_of(body.pod)))
+
+
+def _removed(_stream: int, body: nri.ContainerEvent | nri.StateChangeEvent) -> NRIEvent:
+    return ContainerRemoved(container_of(body.container, pod_of(body.pod)))
+
+
+def _pod_gone(_stream: int, body: nri.PodEvent | nri.StateChangeEvent) -> NRIEvent:
+    return PodGone(pod_of(body.pod))
+
+
+def _state_change(stream: int, body: nri.StateChangeEvent) -> NRIEvent | None:
+    meaning = _STATE_CHANGES.get(body.event)
+    return meaning(stream, body) if meaning else None
+
+
+def _shutdown(_stream: int, _body: nri.Empty) -> NRIEvent:
+    return ShutdownAnnounced()
+
+
+def _nothing(_stream: int, _body: Message) -> None:
+    return None
+
+
+_METHODS: Final[Mapping[str, tuple[type[Message], Callable[[int, Any], NRIEvent | SynchronizePart | None]]]] = {
+    "Configure": (nri.ConfigureRequest, _configure),
+    "Synchronize": (nri.SynchronizeRequest, _synchronize),
+    "Shutdown": (nri.Empty, _shutdown),
+    "CreateContainer": (nri.CreateContainerRequest, _create),
+    "UpdateContainer": (nri.UpdateContainerRequest, _update),
+    "StopContainer": (nri.StopContainerRequest, _stop),
+    "StateChange": (nri.StateChangeEvent, _state_change),
+    "StopPodSandbox": (nri.PodEvent, _pod_gone),
+    "RemovePodSandbox": (nri.PodEvent, _pod_gone),
+    "StartContainer": (nri.ContainerEvent, _start),
+    "PostStartContainer": (nri.ContainerEvent, _started),
+    "RemoveContainer": (nri.ContainerEvent, _removed),
+    "RunPodSandbox": (nri.PodEvent, _nothing),
+    "UpdatePodSandbox": (nri.PodEvent, _nothing),
+    "PostUpdatePodSandbox": (nri.PodEvent, _nothing),
+    "PostCreateContainer": (nri.ContainerEvent, _nothing),
+    "PostUpdateContainer": (nri.ContainerEvent, _nothing),
+}
+
+_STATE_CHANGES: Final[Mapping[int, Callable[[int, nri.StateChangeEvent], NRIEvent]]] = {
+    nri.STOP_POD_SANDBOX: _pod_gone,
+    nri.REMOVE_POD_SANDBOX: _pod_gone,
+    nri.START_CONTAINER: _start,
+    nri.POST_START_CONTAINER: _started,
+    nri.REMOVE_CONTAINER: _removed,
+}
+
 
 # All of these exist since NRI 0.2: an older runtime closes the connection on a bit that it does not know.
 _SUBSCRIBED: Final = (

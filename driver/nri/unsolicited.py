@@ -7,25 +7,176 @@ methods but `waiting` and `lag`, which other threads may read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.pinning import enforcement
-from dranode.driver.core.pinning.container_index import ContainerChange
+from dranode.driver.core.pinning.container_index import ContainerChange, Containers
 from dranode.driver.core.pinning.containers import ContainerUpdate
-from dranode.driver.core.pinning.corrections import Drift, changes, effective_of, settled
+from dranode.driver.core.pinning.corrections import Drift, changes, drifted, effective_of, settled
 from dranode.driver.core.pinning.enforcement import Allowed
 from dranode.driver.core.pinning.identity import Ask, Evidence
 from dranode.driver.core.pinning.mending import Lag
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
-from dranode.driver.nri.enforced import Enforced
+from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import Inquiry
-from dranode.driver.nri.instance import Instance
 
 log = logging.getLogger(__name__)
+
+
+# The state of enforcement, for metrics, health and `doctor`.
+
+
+class EnforcementStatus(msgspec.Struct, frozen=True):
+    """The state of enforcement that metrics, health and `doctor` show.
+
+    Attributes:
+        runtime: the runtime at the other end; None while there is none.
+        containers: how many are known.
+        waiting: how many have a mask that is not (yet) the right one.
+        lag: for how many seconds the first of them has been waiting.
+        refused: container creations that were refused, since start.
+        updates: masks that were sent to containers that existed, since start.
+        drifts: containers that were found on other CPUs than they should have, since start.
+        unpinned: containers that were found without a CPU set when a runtime connected, since start.
+        reconnections: those made to mend masks, since start.
+        connections: connections to a runtime, since start.
+    """
+
+    runtime: RuntimePeer | None = None
+    containers: int = 0
+    waiting: int = 0
+    lag: float = 0.0
+    refused: int = 0
+    updates: int = 0
+    drifts: int = 0
+    unpinned: int = 0
+    reconnections: int = 0
+    connections: int = 0
+
+
+# The containers that are enforced: what is known of them, what they were sent, and the figures of both.
+
+# Seconds that a runtime may take for the masks that it was sent, which it applies one after another, unless it says
+# something before.
+_SETTLING: Final = 10.0
+
+
+class Enforced(msgspec.Struct):
+    """The containers of one runtime. The thread that owns the connection changes them.
+
+    Attributes:
+        clock: seconds, monotonic.
+        containers: those that are known.
+        status: the figures so far.
+        drifts: what the verifier, another thread, found since it was last looked at.
+        silent: whether another instance answers what is decided now, and counts it.
+        elsewhere: whether another instance may have moved containers since this one knew where they are.
+        out_of_turn: whether updates are on their way that answer no request.
+        resized: the container that the last request was to update, whose own update comes last.
+    """
+
+    clock: Callable[[], float]
+    containers: Containers = msgspec.field(default_factory=Containers)
+    status: EnforcementStatus = msgspec.field(default_factory=EnforcementStatus)
+    drifts: tuple[Drift, ...] = ()
+    silent: bool = False
+    elsewhere: bool = False
+    out_of_turn: bool = False
+    resized: str = ""
+    # When containers were last sent a mask.
+    _sent_at: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+    def mended(self) -> Containers:
+        """Return the containers, with what the kernel was found to say of them since the last decision."""
+        drifts, self.drifts = self.drifts, ()
+        if drifts:
+            self.containers.carry_out(drifted(self.containers, drifts))
+        return self.containers
+
+    def carry_out(self, allowed: Allowed) -> tuple[ContainerUpdate, ...]:
+        """Take note of a decision, and return the updates that are to be sent."""
+        for warning in allowed.warnings:
+            log.warning("%s", warning)
+        self.containers.carry_out(allowed.change)
+        if allowed.updates and not self.silent:
+            self.status = replace(self.status, updates=self.status.updates + len(allowed.updates))
+        if allowed.updates:
+            now = self.clock()
+            self._sent_at = {**self.moving(), **{update.container_id: now for update in allowed.updates}}
+        return allowed.updates
+
+    def take_back(self, ids: Iterable[str]) -> None:
+        """Take note that updates were decided and did not arrive: these containers may have other resources."""
+        late = map(self.containers.get, ids)
+        self.containers.carry_out(ContainerChange(tuple(each.in_doubt() for each in late if each)))
+
+    def called(self) -> None:
+        """Take note that the runtime calls: it has done, or failed to do, what its last calls were answered with.
+
+        Runtimes call for one thing after another and hold their lock until its answer is carried out.
+        """
+        if not self.out_of_turn:
+            self._sent_at = {key: at for key, at in self._sent_at.items() if key == self.resized}
+        self.resized = ""
+
+    def moving(self) -> dict[str, float]:
+        """Return the ids of containers that were sent a mask a moment ago, with the time at which it was sent."""
+        now = self.clock()
+        return {key: at for key, at in self._sent_at.items() if now - at < _SETTLING}
+
+
+# An instance of a driver at a runtime: alone, or one of two while the driver is being replaced.
+
+
+class Instance(Protocol):
+    """An instance's part: this one answers, or the other.
+
+    Both instances are asked everything and both decide, so that either can go on where the other ends; one answers.
+    """
+
+    @property
+    def active(self) -> bool:
+        """Return whether this instance sends updates out of turn."""
+
+    @property
+    def speaks(self) -> bool:
+        """Return whether this instance answers with adjustments where no other is shown the same.
+
+        Without being active it does so as long as the active one is not connected to the runtime.
+        """
+
+    def turn(self, request: str) -> bool:
+        """Return whether this instance answers the request with adjustments."""
+
+    def connected(self) -> None:
+        """Take note that a runtime shows requests to this instance from now on."""
+
+    def disconnected(self) -> None:
+        """Take note that no runtime shows requests to this instance any more."""
+
+
+class _Alone(msgspec.Struct, frozen=True):
+    active: bool = True
+    speaks: bool = True
+
+    def turn(self, request: str) -> bool:
+        del request
+        return self.speaks
+
+    def connected(self) -> None:
+        pass
+
+    def disconnected(self) -> None:
+        pass
+
+
+ALONE: Final[Instance] = _Alone()
+"""The only instance: it answers everything."""
+
 
 # Seconds after an unsolicited update that failed.
 _RETRY: Final = 30.0

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.machine.folder_events import FolderEvents
-from dranode.driver.nri.wake import Wake
 from dranode.driver.process.locks import FileLock
+from dranode.driver.process.threads import Wake
 
 log = logging.getLogger(__name__)
 

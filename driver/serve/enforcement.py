@@ -30,7 +30,7 @@ from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer, Starts
-from dranode.driver.nri.instance import ALONE, Instance
+from dranode.driver.nri.unsolicited import ALONE, Instance
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
-from dranode.driver.nri.enforcement_status import EnforcementStatus
+from dranode.driver.nri.unsolicited import EnforcementStatus
 from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.enforcement import Enforcement, PinningDriver
 from dranode.driver.serve.pinning_together import PinningTogether

@@ -19,7 +19,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.machine.folder_events import FolderEvents
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.node.specs import Stamp
-from dranode.driver.nri.wake import Wake
+from dranode.driver.process.threads import Wake
 
 log = logging.getLogger(__name__)
 

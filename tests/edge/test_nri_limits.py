@@ -8,8 +8,8 @@ import pytest
 
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import SynchronizeRequest
-from dranode.driver.nri.mux import MAX_FRAME, PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame
 from dranode.driver.nri.session import Session
+from dranode.driver.nri.ttrpc import MAX_FRAME, PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import PLUGIN, container, pod
 

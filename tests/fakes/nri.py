@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dranode.driver.nri import ttrpc
-from dranode.driver.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, Demultiplexer, frame
+from dranode.driver.nri.ttrpc import PLUGIN_CONNECTION, RUNTIME_CONNECTION, Demultiplexer, frame
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.waiting import PATIENCE
 

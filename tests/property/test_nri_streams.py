@@ -14,8 +14,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.containers import Resources
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import CreateRequest, NRIEvent, StopRequest, SynchronizeRequest, UpdateRequest
-from dranode.driver.nri.mux import PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame
 from dranode.driver.nri.session import Session
+from dranode.driver.nri.ttrpc import PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame
 from tests.fakes.nri import Wire
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "nri-frames.json").read_text())

@@ -22,7 +22,7 @@ EXCEPTIONS = {
     ("cpu/plugin.py", "no CPU is reserved, so one fewer is published than there are, for containers without a claim"),
     ("cpu/plugin.py", "no CPU is reserved, so one fewer is published than there are, for interrupts, since claims"),
     # What is logged is a sentence of a decision, which names container and pod itself.
-    ("driver/nri/enforced.py", "%s"),
+    ("driver/nri/unsolicited.py", "%s"),
     ("driver/nri/inquiry.py", "containers are compared with what was last known of claims: %s"),
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.nri import attempts as attempts_module
+from dranode.driver.nri import client as attempts_module
 from dranode.driver.nri import client as client_module
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer

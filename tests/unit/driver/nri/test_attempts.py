@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.nri import attempts as attempts_module
-from dranode.driver.nri.attempts import Attempts, delay
-from dranode.driver.nri.client import NRIClient
+from dranode.driver.nri import client as attempts_module
+from dranode.driver.nri.client import Attempts, NRIClient, delay
 from dranode.driver.nri.enforcer import Enforcer
-from dranode.driver.nri.wake import Wake
+from dranode.driver.process.threads import Wake
 from tests.fakes.nri import FakeRuntime
 from tests.fakes.nri_client import Bench, Node
 from tests.fakes.waiting import PATIENCE, eventually

@@ -22,8 +22,8 @@ from dranode.driver.nri.events import (
     UpdateRequest,
     UpdatesAnswered,
 )
-from dranode.driver.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, Chunk, Demultiplexer, frame
 from dranode.driver.nri.session import Session
+from dranode.driver.nri.ttrpc import PLUGIN_CONNECTION, RUNTIME_CONNECTION, Chunk, Demultiplexer, frame
 
 VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "nri-frames.json").read_text())["nri_versions"]
 VERSIONS = pytest.mark.parametrize("version", VECTORS)

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from dranode.driver.nri import ttrpc
-from dranode.driver.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, frame
+from dranode.driver.nri.ttrpc import PLUGIN_CONNECTION, RUNTIME_CONNECTION, frame
 from tests.fakes.nri import CallFailedError, container
 from tests.fakes.nri_client import ENV, HELD, P1, Bench
 from tests.fakes.waiting import eventually

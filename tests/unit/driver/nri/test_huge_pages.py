@@ -13,7 +13,7 @@ from dranode.driver.core.pinning.containers import Container, ContainerUpdate, R
 from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Part
 from dranode.driver.machine.cgroups import NO_LIMIT, Cgroups
-from dranode.driver.nri.container import adjustment_to, page_limits_of, updates_to
+from dranode.driver.nri.session import adjustment_to, page_limits_of, updates_to
 from dranode.driver.nri.verifier import Verifier
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.enforcement import pod

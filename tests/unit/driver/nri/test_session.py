@@ -24,8 +24,8 @@ from dranode.driver.nri.events import (
     UpdateRequest,
     UpdatesAnswered,
 )
-from dranode.driver.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, ProtocolError
 from dranode.driver.nri.session import EVENTS, Session
+from dranode.driver.nri.ttrpc import PLUGIN_CONNECTION, RUNTIME_CONNECTION, ProtocolError
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import Wire, container, go_frames, pod
 

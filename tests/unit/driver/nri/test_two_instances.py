@@ -19,9 +19,9 @@ from dranode.driver.core.pinning.joined import JoinedSnapshots
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.nri.enforcement_status import EnforcementStatus
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
+from dranode.driver.nri.unsolicited import EnforcementStatus
 
 EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
