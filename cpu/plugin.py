@@ -40,9 +40,8 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.layout import Layout
 from dranode.driver.core.claims.plugin import Plugin, Stop
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
 from dranode.driver.machine import kubepods, udev
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root

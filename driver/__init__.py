@@ -42,9 +42,8 @@ from dranode.driver.core.claims.layout import Box, Layout
 from dranode.driver.core.claims.options import Option
 from dranode.driver.core.claims.plugin import Plugin, Stop
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.pins import Pins
 from dranode.driver.core.pinning.pods_cgroup import PodsCgroup
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part, Pins
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.kubepods import pods_cgroup_changes, read_pods_cgroup
 from dranode.driver.machine.numa import missing_nodes, node_cpus

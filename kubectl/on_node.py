@@ -14,7 +14,7 @@ from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.claim import follow
 from dranode.driver.core.diagnosis.facts import Facts, Fault, NodeFacts, Place, ServeOptions
 from dranode.driver.core.diagnosis.station import Way
-from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.snapshot import Pins
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.plugins import installed, load_plugins

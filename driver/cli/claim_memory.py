@@ -17,7 +17,7 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.usage import Figure
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup
 from dranode.driver.core.diagnosis.placement import pod_names, pod_uids
-from dranode.driver.core.pinning.effective import Effective
+from dranode.driver.core.pinning.containers import Effective
 from dranode.driver.core.pinning.outside import (
     RecordedClaim,
     RecordedParts,
@@ -25,8 +25,7 @@ from dranode.driver.core.pinning.outside import (
     container_has_memory,
     expected_memory,
 )
-from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.core.pinning.snapshot import HeldClaim
+from dranode.driver.core.pinning.snapshot import HeldClaim, Pins
 from dranode.driver.machine.cgroups import NO_LIMIT, Cgroups
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.processes import require_visible

@@ -18,7 +18,7 @@ from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.options import DriverCommand, driver_options, serve_options, store_option
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.snapshot import Pins
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.source import Credentials
 from dranode.driver.kubelet.listener import Listener

@@ -17,7 +17,7 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.page_sizes import page_size_name
-from dranode.driver.core.pinning.effective import Effective
+from dranode.driver.core.pinning.containers import Effective
 from dranode.driver.machine.root import Root, read_text
 
 _UNIFIED: Final = "sys/fs/cgroup"

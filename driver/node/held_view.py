@@ -11,8 +11,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot, Pins
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.record_store import RecordStore
 

@@ -21,13 +21,19 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Notify, Unpinned, notify_none
 from dranode.driver.core.pinning import enforcement
-from dranode.driver.core.pinning.container_index import Containers, claims_of
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.corrections import Drift, by_configuration, drifted, overruled, to_compare
+from dranode.driver.core.pinning.container_index import (
+    Containers,
+    Drift,
+    by_configuration,
+    claims_of,
+    drifted,
+    overruled,
+    to_compare,
+)
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pinned, Resources
 from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
-from dranode.driver.core.pinning.overlaps import start_refusal
-from dranode.driver.core.pinning.pinned import Pinned
+from dranode.driver.core.pinning.refusals import start_refusal
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.root import Root

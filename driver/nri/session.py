@@ -19,7 +19,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.page_sizes import page_size_name, page_size_of
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.hugepages import HugepageLimits
+from dranode.driver.core.pinning.snapshot import HugepageLimits
 from dranode.driver.machine.cgroups import NO_LIMIT
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (

@@ -14,12 +14,19 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.pinning import enforcement
-from dranode.driver.core.pinning.container_index import ContainerChange, Containers
+from dranode.driver.core.pinning.container_index import (
+    ContainerChange,
+    Containers,
+    Drift,
+    Lag,
+    changes,
+    drifted,
+    effective_of,
+    settled,
+)
 from dranode.driver.core.pinning.containers import ContainerUpdate
-from dranode.driver.core.pinning.corrections import Drift, changes, drifted, effective_of, settled
 from dranode.driver.core.pinning.enforcement import Allowed
 from dranode.driver.core.pinning.identity import Ask, Evidence
-from dranode.driver.core.pinning.mending import Lag
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.inquiry import Inquiry

@@ -15,15 +15,19 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.page_sizes import page_size_name
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.claims.events import DriftRepaired, HugePagesStillCapped, Notify, QuotaStillCaps
-from dranode.driver.core.pinning.container_index import Containers, claims_of
-from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.corrections import Drift, drift, effective_of, has_what_it_should
-from dranode.driver.core.pinning.effective import Effective
-from dranode.driver.core.pinning.hugepages import limit_sums
-from dranode.driver.core.pinning.mending import REPAIRS, Repairs
-from dranode.driver.core.pinning.overlaps import Overlap, key_of, looked_at, overlaps_at_start
-from dranode.driver.core.pinning.pinned import Pinned, expected, having
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.core.pinning.container_index import (
+    REPAIRS,
+    Containers,
+    Drift,
+    Repairs,
+    claims_of,
+    drift,
+    effective_of,
+    has_what_it_should,
+)
+from dranode.driver.core.pinning.containers import Container, Effective, Pinned, expected, having
+from dranode.driver.core.pinning.refusals import Overlap, key_of, looked_at, overlaps_at_start
+from dranode.driver.core.pinning.snapshot import HeldSnapshot, limit_sums
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
 

@@ -21,10 +21,8 @@ from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadErro
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import Notify, notify_none
 from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.pinning.claim_names import claim_key
 from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.joined import JoinedSnapshots
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldSnapshot, JoinedSnapshots, claim_key
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dranode.driver.core.claims.enforcing import NotEnforced, no_runtime
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.pinned import Pinned
+from dranode.driver.core.pinning.containers import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.node import NodeClaims

@@ -23,8 +23,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes, was_tuned
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldSnapshot, Pins
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources

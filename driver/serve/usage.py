@@ -15,9 +15,8 @@ from typing import Final
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.claims.usage import ClaimShare, ClaimsUsage, ContainerReading, Figure, SourceValues, UsageBook
-from dranode.driver.core.pinning.claim_names import claim_key
-from dranode.driver.core.pinning.pinned import Pinned, having
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinning.containers import Pinned, having
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, claim_key
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.numa import local_nodes, node_cpus

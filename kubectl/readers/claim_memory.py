@@ -11,7 +11,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.diagnosis.claim import ContainerMemory
 from dranode.driver.core.diagnosis.placement import pod_uids
-from dranode.driver.core.pinning.effective import Effective, difference, words
+from dranode.driver.core.pinning.containers import Effective, difference, words
 from dranode.driver.core.pinning.outside import (
     RecordedClaim,
     RecordedParts,
@@ -19,8 +19,7 @@ from dranode.driver.core.pinning.outside import (
     container_has_memory,
     expected_memory,
 )
-from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.core.pinning.snapshot import HeldClaim
+from dranode.driver.core.pinning.snapshot import HeldClaim, Pins
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.processes import pods_seen
 from dranode.driver.machine.root import Root

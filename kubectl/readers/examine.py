@@ -16,7 +16,7 @@ from dranode.driver.core.claims.options import DriverOption
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
 from dranode.driver.core.diagnosis.runtime import nri_answers
-from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.snapshot import Pins
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.root import Root

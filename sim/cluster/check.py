@@ -32,7 +32,7 @@ from dranode.driver.core.api.unknown_fields import unknown_fields
 from dranode.driver.core.api.validation import BOTH_FORMS, FieldError, claim_errors, class_errors, template_errors
 from dranode.driver.core.claims.allocation import config_path, configs_of, results_of
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.snapshot import Pins
 from dranode.driver.machine.yaml_files import read_yaml
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors
 from dranode.sim.cel.costs import LIMIT

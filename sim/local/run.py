@@ -20,7 +20,7 @@ from dranode.driver.core.claims.answers import Prepared, Refused
 from dranode.driver.core.claims.expected_cpus import cpus_of_requests
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import PreparedDevice, Record
-from dranode.driver.core.pinning.pins import Pins
+from dranode.driver.core.pinning.snapshot import Pins
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.driver.serve.service import DriverService

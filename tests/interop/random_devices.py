@@ -171,9 +171,9 @@ class RandomDevices:
         if self._features.list_type_attributes and dice.random() < 0.7:
             device["attributes"]["nodes"] = {"ints": sorted(dice.sample(range(4), dice.randint(1, 3)))}
         if self._binds and dice.random() < 0.4:
-            device["bindingConditions"] = [READY]
+            device |= {"bindingConditions": [READY], "bindingFailureConditions": ["broken"]}
             if dice.random() < 0.5:
-                device |= {"bindingFailureConditions": ["broken"], "bindsToNode": True}
+                device["bindsToNode"] = True
         if dice.random() < 0.5:
             device["attributes"]["ecc"] = {"bool": dice.random() < 0.5}
         if self._ragged and dice.random() < 0.15:

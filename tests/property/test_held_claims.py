@@ -16,8 +16,7 @@ from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Pins
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 

@@ -11,12 +11,10 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.pinning.container_index import Containers
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.corrections import changes, settle
+from dranode.driver.core.pinning.container_index import Containers, changes, settle
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pinned, Resources
 from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused, create, stop, synchronize, update
 from dranode.driver.core.pinning.identity import Evidence, KubeletPodClaims
-from dranode.driver.core.pinning.pinned import Pinned
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 CPUS = 12

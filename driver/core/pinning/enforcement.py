@@ -17,13 +17,27 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.pinning.container_index import ContainerChange, Containers
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.corrections import Drift, drift, drifted, has_what_it_should, settle
-from dranode.driver.core.pinning.effective import Effective
-from dranode.driver.core.pinning.hugepages import limits_over
+from dranode.driver.core.pinning.container_index import (
+    ContainerChange,
+    Containers,
+    Drift,
+    drift,
+    drifted,
+    has_what_it_should,
+    settle,
+)
+from dranode.driver.core.pinning.containers import (
+    Container,
+    ContainerUpdate,
+    Effective,
+    Pinned,
+    Resources,
+    expected,
+    resources_for,
+    some_of,
+    stays_on,
+)
 from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
-from dranode.driver.core.pinning.pinned import Pinned, expected, resources_for, some_of, stays_on
 from dranode.driver.core.pinning.refusals import (
     claims_shared_unduly,
     offline_claims,
@@ -33,7 +47,7 @@ from dranode.driver.core.pinning.refusals import (
     why_occupied,
     why_without_cpus,
 )
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldSnapshot, limits_over
 
 NOTHING_FOUND_OUT = Evidence()
 NOTHING_READ: Final[Mapping[str, Effective]] = MappingProxyType({})

@@ -11,10 +11,8 @@ from typing import Self, TypeAlias
 import msgspec
 
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.effective import Effective
-from dranode.driver.core.pinning.hugepages import limit_sums
-from dranode.driver.core.pinning.pinned import bound_nodes, nodes_near_cpus
-from dranode.driver.core.pinning.snapshot import HeldClaim
+from dranode.driver.core.pinning.containers import Effective, bound_nodes, nodes_near_cpus
+from dranode.driver.core.pinning.snapshot import HeldClaim, limit_sums
 
 
 class RecordedClaim(msgspec.Struct, frozen=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Self
+from typing import Final, Self, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -12,9 +13,119 @@ from msgspec.structs import replace
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.claims.expected_cpus import parts_of_container
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.pinning.claim_names import ClaimNames, claim_key
-from dranode.driver.core.pinning.hugepages import NO_LIMITS, HugepageLimits, limit_sums
+from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.record import Record, Unread, claim_device
+
+# Counts the huge pages that containers may have: limits in bytes by page size in bytes, sorted, each size once.
+
+HugepageLimits: TypeAlias = tuple[tuple[int, int], ...]
+
+NO_LIMITS: Final[HugepageLimits] = ()
+
+
+def limit_sums(limits: Iterable[HugepageLimits]) -> HugepageLimits:
+    """Add up limits of each page size."""
+    sums: dict[int, int] = {}
+    for size, amount in (pair for each in limits for pair in each):
+        sums[size] = sums.get(size, 0) + amount
+    return tuple(sorted(sums.items()))
+
+
+def limits_over(before: HugepageLimits, after: HugepageLimits) -> HugepageLimits:
+    """Return the limits before with those after put over them."""
+    return tuple(sorted({**dict(before), **dict(after)}.items())) if after else before
+
+
+def limits_held_to(
+    claimed: HugepageLimits, own: HugepageLimits, sizes: Iterable[int], *, exclusive: bool
+) -> HugepageLimits:
+    """Return the limits that a container should have; sizes that are left out stay as they are.
+
+    Args:
+        claimed: what its claims were given.
+        own: what it was configured with, by kubelet or before.
+        sizes: the page sizes for which containers can be limited.
+        exclusive: whether it gets its claims' pages alone. Else a limit is raised to what claims were given and never
+            lowered: a server with DRANodeAllocatableResources has kubelet count the claims already.
+    """
+    given, before = dict(claimed), dict(own)
+    if exclusive:
+        return tuple((size, given.get(size, 0)) for size in sizes)
+    return tuple((size, max(given[size], before.get(size, 0))) for size in sizes if size in given)
+
+
+# Finds the claims that containers name: by CDI devices that kubelet asked for, and by variables that these inject.
+
+_DIGITS: Final = 9
+
+
+def claim_key(driver: str, uid: str) -> str:
+    """Return what a claim is called in a snapshot: its UID, after its driver where the snapshot is of several."""
+    return f"{driver}/{uid}" if driver else uid
+
+
+class ClaimNames(msgspec.Struct, frozen=True):
+    """The names by which containers name the claims of one driver.
+
+    Attributes:
+        driver: the driver, in a snapshot of several; else empty.
+        cdi_kind: the kind of its CDI devices; empty if there are none.
+        variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
+        part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
+            none.
+        pins_cpus: whether it is among those that decide about CPUs.
+    """
+
+    driver: str = ""
+    cdi_kind: str = ""
+    variable: str = ""
+    part_variable: str = ""
+    pins_cpus: bool = True
+
+    def key(self, uid: str) -> str:
+        """Return what the claim with this UID is called in the snapshot."""
+        return claim_key(self.driver, uid)
+
+    def of_devices(self, devices: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, int | None]]:
+        """Yield claims by key, with the number of the result or None, of which these are the CDI devices.
+
+        A claim's devices are `<kind>=claim-<uid>` and `<kind>=claim-<uid>-<index>`; `known` are the keys of claims on
+        record.
+        """
+        prefix = f"{self.cdi_kind}={claim_device('')}"
+        if not self.cdi_kind:
+            return
+        for device in devices:
+            if not device.startswith(prefix):
+                continue
+            uid = device.removeprefix(prefix)
+            whole, _, index = uid.rpartition("-")
+            if self.key(uid) not in known and _is_index(index) and self.key(whole) in known:
+                yield self.key(whole), int(index)
+            else:
+                yield self.key(uid), None
+
+    def in_env(self, env: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the claims by key that variables name, with the value of each."""
+        if not self.variable:
+            return
+        for entry in env:
+            if entry.startswith(self.variable):
+                name, _, value = entry.partition("=")
+                yield self.key(name.removeprefix(self.variable)), value
+
+    def parts_in_env(self, key: str, env: Iterable[str]) -> Iterator[int]:
+        """Yield the numbers of the claim's results that variables name."""
+        uid = key.removeprefix(self.key(""))
+        if not self.part_variable or self.key(uid) != key:
+            return
+        prefix = f"{self.part_variable}{uid}_"
+        numbers = (entry.removeprefix(prefix).partition("=")[0] for entry in env if entry.startswith(prefix))
+        yield from (int(number) for number in numbers if _is_index(number))
+
+
+def _is_index(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -303,3 +414,83 @@ class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
             if numbers:
                 return frozenset(index for index in numbers if index is not None)
         return frozenset(index for names in self.claim_names for index in names.parts_in_env(key, env))
+
+
+# The part of the seam that only a driver which pins containers to CPUs or NUMA nodes implements, besides `Plugin`.
+
+
+class Pins(ABC):
+    """A driver whose claims hold CPUs or NUMA nodes: NRI pins their containers to these.
+
+    All other containers are pinned to the CPUs that are left, if the driver hands out CPUs.
+    """
+
+    @abstractmethod
+    def pool(self, inventory: Inventory) -> HeldSnapshot:
+        """Return what containers have while there is no record: the CPUs or the NUMA nodes of the machine.
+
+        The framework adds what `pinned` returns for each record, and enforces the result through NRI.
+        """
+
+    def unread_pool(self) -> HeldSnapshot:
+        """Return what is known of these while `discover` fails and has never succeeded.
+
+        Without any online CPU, new containers get what they are known to have: the CPUs of their claims, or the
+        reserved ones.
+        """
+        return HeldSnapshot()
+
+    @abstractmethod
+    def pinned(self, record: Record) -> HeldClaim:
+        """Return what a record means for containers; the answer may depend on nothing but the record."""
+
+
+# The snapshots of several drivers as one, by which one NRI plug-in enforces what all of them gave.
+
+
+class JoinedSnapshots(msgspec.Struct):
+    """The last snapshot of each driver, and all of them as one; a change costs what has changed.
+
+    Two drivers may have given something to one claim, so each claim's key begins with its driver.
+    """
+
+    _latest: dict[str, HeldSnapshot] = msgspec.field(default_factory=dict)
+    _claims: HeldClaims = msgspec.field(default_factory=HeldClaims)
+
+    def put(self, driver: str, snapshot: HeldSnapshot) -> HeldSnapshot:
+        """Take in a driver's snapshot in place of its last one, and return all of them as one."""
+        before = self._latest.get(driver, HeldSnapshot())
+        self._latest[driver] = snapshot
+        new = snapshot.index.by_key
+        changed = before.index.differing(snapshot.index)
+        if changed:
+            put = [replace(new[key], driver=driver) for key in changed if key in new]
+            drop = [claim_key(driver, key) for key in changed if key not in new]
+            self._claims = self._claims.changed(put, drop)
+        return self._joined()
+
+    def _joined(self) -> HeldSnapshot:
+        with_cpus = {driver: each for driver, each in self._latest.items() if each.pins_cpus}
+        others = [each for each in self._latest.values() if not each.pins_cpus]
+        every = tuple(self._latest.values())
+        return HeldSnapshot(
+            claims=self._claims,
+            online=CPUSet.union(each.online for each in with_cpus.values()),
+            reserved=CPUSet.union(each.reserved for each in with_cpus.values()),
+            mems=next((each.mems for each in every if each.mems), NO_CPUS),
+            unread=_first(with_cpus.values() if with_cpus else every),
+            memory_unread=_first(others) if with_cpus else None,
+            pins_cpus=bool(with_cpus),
+            page_sizes=tuple(sorted({size for each in every for size in each.page_sizes})),
+            exclusive_pages=any(each.exclusive_pages for each in every),
+            unified_pages=any(each.unified_pages for each in every),
+            names=tuple(
+                replace(names, driver=driver, pins_cpus=each.pins_cpus or not with_cpus)
+                for driver, each in self._latest.items()
+                for names in each.claim_names
+            ),
+        )
+
+
+def _first(snapshots: Iterable[HeldSnapshot]) -> Unread | None:
+    return next((each.unread for each in snapshots if each.unread is not None), None)

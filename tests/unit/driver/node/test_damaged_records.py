@@ -18,8 +18,7 @@ from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
 from tests.fakes.drivers import (
     DAMAGES,
     Board,

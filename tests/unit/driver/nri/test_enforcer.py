@@ -14,9 +14,9 @@ from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.events import DriftRepaired, Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Unread
+from dranode.driver.core.pinning.container_index import REPAIRS
 from dranode.driver.core.pinning.containers import Container
 from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.mending import REPAIRS
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer

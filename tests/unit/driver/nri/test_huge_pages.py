@@ -9,8 +9,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.events import HugePagesStillCapped, Occurrence, events_of
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.pinning.container_index import Containers
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.pinned import Pinned
+from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pinned, Resources
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Part
 from dranode.driver.machine.cgroups import NO_LIMIT, Cgroups
 from dranode.driver.nri.session import adjustment_to, page_limits_of, updates_to

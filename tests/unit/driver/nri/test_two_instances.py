@@ -15,8 +15,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.pinning.containers import Container, Resources
 from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.joined import JoinedSnapshots
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, JoinedSnapshots, Part
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcer import Enforcer, RefusedError

@@ -17,8 +17,7 @@ from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.pins import Pins
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
 from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims

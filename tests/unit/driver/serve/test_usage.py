@@ -13,10 +13,8 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Unread
 from dranode.driver.core.claims.usage import ClaimsUsage, Figure
-from dranode.driver.core.pinning.hugepages import HugepageLimits
-from dranode.driver.core.pinning.joined import JoinedSnapshots
-from dranode.driver.core.pinning.pinned import Pinned
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.core.pinning.containers import Pinned
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, HugepageLimits, JoinedSnapshots
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.serve.usage import UsageWatch

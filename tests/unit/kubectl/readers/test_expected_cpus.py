@@ -20,7 +20,7 @@ from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import ClaimUse
 from dranode.driver.core.diagnosis.placement import ContainerClaims, placements, pod_uids
-from dranode.driver.core.pinning.pinned import resources_for
+from dranode.driver.core.pinning.containers import resources_for
 from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot
 from dranode.driver.machine.processes import online_for_pods, pods_seen
 from dranode.driver.machine.root import Root

@@ -11,8 +11,8 @@ import pytest
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.pinning.container_index import settle
 from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.corrections import settle
 from dranode.driver.core.pinning.enforcement import (
     Allowed,
     CreationRefused,

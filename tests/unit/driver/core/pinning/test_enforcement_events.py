@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.pinning.container_index import settle
 from dranode.driver.core.pinning.containers import ContainerUpdate, Resources
-from dranode.driver.core.pinning.corrections import settle
 from dranode.driver.core.pinning.enforcement import (
     Allowed,
     create,

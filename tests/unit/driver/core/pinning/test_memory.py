@@ -8,14 +8,19 @@ from msgspec.structs import replace
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.pinning.container_index import ContainerChange, Containers
-from dranode.driver.core.pinning.containers import Container, Resources
-from dranode.driver.core.pinning.corrections import Drift, changes, drift, drifted, settle
-from dranode.driver.core.pinning.effective import Effective
+from dranode.driver.core.pinning.container_index import (
+    ContainerChange,
+    Containers,
+    Drift,
+    changes,
+    drift,
+    drifted,
+    settle,
+)
+from dranode.driver.core.pinning.containers import Container, Effective, Resources
 from dranode.driver.core.pinning.enforcement import Allowed, synchronize, update
 from dranode.driver.core.pinning.identity import Evidence
-from dranode.driver.core.pinning.joined import JoinedSnapshots
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Part
+from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, JoinedSnapshots, Part
 from tests.fakes import enforcement as fake
 from tests.fakes.enforcement import NONE, after, container, made, refusal
 

@@ -2,13 +2,19 @@ from __future__ import annotations
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.pinning import corrections
-from dranode.driver.core.pinning.container_index import Containers
-from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.corrections import Drift, drift, settle
-from dranode.driver.core.pinning.effective import Effective
-from dranode.driver.core.pinning.mending import INTERVAL, PATIENCE, REPAIRS, Lag, Repairs
-from dranode.driver.core.pinning.pinned import Pinned
+from dranode.driver.core.pinning import container_index
+from dranode.driver.core.pinning.container_index import (
+    INTERVAL,
+    PATIENCE,
+    REPAIRS,
+    Containers,
+    Drift,
+    Lag,
+    Repairs,
+    drift,
+    settle,
+)
+from dranode.driver.core.pinning.containers import Container, Effective, Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 
 ONE, TWO = frozenset(("c1",)), frozenset(("c2",))
@@ -55,7 +61,7 @@ def test_drift_is_what_the_kernel_says_against_what_should_be() -> None:
     change, updates = settle(containers, snapshot)
     assert updates == ()
     containers.carry_out(change)
-    containers.carry_out(corrections.drifted(containers, found))
+    containers.carry_out(container_index.drifted(containers, found))
     (update,) = settle(containers, snapshot)[1]
     assert (update.container_id, update.resources.cpus) == ("c1", CPUSet((0, 1)))
 

@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.container_index import Containers
-from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.overlaps import looked_at, overlaps_at_start, start_refusal
-from dranode.driver.core.pinning.pinned import Pinned
+from dranode.driver.core.pinning.containers import Container, Pinned
+from dranode.driver.core.pinning.refusals import looked_at, overlaps_at_start, start_refusal
 from tests.fakes.enforcement import A, B, container, snapshot
 
 HELD = snapshot(A, B)

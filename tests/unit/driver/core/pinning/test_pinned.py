@@ -7,10 +7,8 @@ from msgspec.structs import replace
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.container_index import ContainerChange, Containers
-from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.corrections import settle
-from dranode.driver.core.pinning.pinned import Pinned
+from dranode.driver.core.pinning.container_index import ContainerChange, Containers, settle
+from dranode.driver.core.pinning.containers import Container, Pinned
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
 
 
