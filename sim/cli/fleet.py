@@ -19,8 +19,8 @@ from dranode.driver.plugins import load_plugins
 from dranode.sim.allocator.features import Features
 from dranode.sim.cli.documents import report_notes, simulated
 from dranode.sim.cluster.manifests import check_unused
+from dranode.sim.cluster.nodes_file import Discover
 from dranode.sim.cluster.workload import read_workload, require_pods
-from dranode.sim.fleet.nodes import Discover
 from dranode.sim.fleet.pictured import report_picture
 from dranode.sim.fleet.report import FleetReport, fleet_document
 from dranode.sim.fleet.run import ImaginedFleet, admit, place

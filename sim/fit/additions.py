@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.sim.cluster.node_kinds import NodeKind, slice_template, stamped
 from dranode.sim.fit.choice import no_choice
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.fleet.node_kinds import NodeKind, slice_template, stamped
 from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, SchedulingNode
 from dranode.sim.scheduler.requests import PODS
 from dranode.sim.scheduler.snapshot import NodeInfo

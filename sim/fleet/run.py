@@ -14,12 +14,12 @@ from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
+from dranode.sim.cluster.node_kinds import nodes_of
+from dranode.sim.cluster.nodes_file import Discover, read_nodes, slices_of
 from dranode.sim.cluster.workload import read_workload
-from dranode.sim.fleet.node_kinds import nodes_of
-from dranode.sim.fleet.nodes import Discover, read_nodes, slices_of
+from dranode.sim.fleet.queued import FleetNodes
 from dranode.sim.fleet.report import FleetReport, report_on, run_fleet
 from dranode.sim.local.run import Progress
-from dranode.sim.queues.placing import FleetNodes
 from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
 from dranode.sim.queues.setup import load
 

@@ -11,8 +11,8 @@ from dranode.driver import Quantity, open_machine
 from dranode.driver.machine import machine_file
 from dranode.driver.machine.synthetic import Description
 from dranode.gpu.plugin import plugin as gpu_plugin
-from dranode.sim.fleet.node_kinds import NodeKind
-from dranode.sim.fleet.nodes import read_nodes
+from dranode.sim.cluster.node_kinds import NodeKind
+from dranode.sim.cluster.nodes_file import read_nodes
 from dranode.sim.scheduler.documents import NodeTaint
 from tests.edge.test_docs import BLOCK, ROOT
 

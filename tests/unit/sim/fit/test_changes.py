@@ -11,6 +11,7 @@ import pytest
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.quantity import Quantity
+from dranode.sim.cluster.node_kinds import NodeKind
 from dranode.sim.fit.additions import additions_for, model_like, model_of_kind
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.evictions import evictions_for
@@ -18,7 +19,6 @@ from dranode.sim.fit.moves import EXACT_PODS, moves_for
 from dranode.sim.fit.questions import ClusterQuestions
 from dranode.sim.fit.room import room_for
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.fleet.node_kinds import NodeKind
 from tests.fakes.clusters import (
     CLASS,
     Document,

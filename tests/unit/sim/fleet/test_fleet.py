@@ -16,10 +16,10 @@ from dranode.driver.picture.svg import fleet_svg
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
+from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
+from dranode.sim.cluster.nodes_file import read_nodes, slices_of
 from dranode.sim.cluster.place import Fleet
 from dranode.sim.cluster.workload import read_workload
-from dranode.sim.fleet.node_kinds import NodeKind, nodes_of
-from dranode.sim.fleet.nodes import read_nodes, slices_of
 from dranode.sim.fleet.pictured import report_picture
 from dranode.sim.fleet.report import FleetReport, fleet_document, run_fleet, unit_amount
 

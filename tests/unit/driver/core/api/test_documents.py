@@ -14,7 +14,7 @@ from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
 from dranode.gpu.config import GPUConfig
 from dranode.memory.config import MemoryConfig
-from dranode.sim.fleet.node_kinds import NodeKind
+from dranode.sim.cluster.node_kinds import NodeKind
 
 MEMORY = {"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig"}
 GPU = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}

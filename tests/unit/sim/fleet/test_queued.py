@@ -21,8 +21,8 @@ from dranode.driver.core.api.resource import (
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
+from dranode.sim.fleet.queued import FleetNodes
 from dranode.sim.fleet.run import ImaginedFleet, admit
-from dranode.sim.queues.placing import FleetNodes
 from dranode.sim.queues.run import QueueRun, run_queues
 from dranode.sim.queues.setup import load
 from tests.fakes.queues import cluster_queue, document, flavor, group, local_queue, pod_set, sources, workload

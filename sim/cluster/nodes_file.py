@@ -31,7 +31,7 @@ from dranode.driver.core.api.resource import ResourceSlice, ResourceSliceSpec
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.machine.yaml_files import load_documents, read_yaml
-from dranode.sim.fleet.node_kinds import TEMPLATE_POOL, NodeKind, check_node_kinds, slice_template, stamped
+from dranode.sim.cluster.node_kinds import TEMPLATE_POOL, NodeKind, check_node_kinds, slice_template, stamped
 
 Discover: TypeAlias = Callable[[str], Iterable[tuple[str, Inventory]]]
 
