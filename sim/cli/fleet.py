@@ -69,10 +69,11 @@ def run_on_fleet(
         elif fleet is not None:
             report = place(fleet, sources, features, scores=scores, progress=progress)
     if report is not None:
+        report_notes(report.notes)
         write_pictures(html, svg, functools.partial(report_picture, report))
     if not emit(_document(report, run, scores=scores), output):
         _draw(report, run, scores=scores)
-    unplaced = report is not None and any(placement.node is None for placement in report.placements)
+    unplaced = report is not None and any(result.node is None for result in report.results)
     if unplaced or (run is not None and run.waiting):
         raise click.exceptions.Exit(1)
 
@@ -110,8 +111,3 @@ def _draw(report: FleetReport | None, run: QueueRun | None, *, scores: bool) -> 
         screen.print()
     if report is not None:
         show_fleet(screen, report, scores=scores)
-        others = [pod.name for pod in report.pods if not (pod.claims or pod.missing or pod.problem)]
-        if others and run is None:
-            more = f" and {len(others) - 1} more" if others[1:] else ""
-            what = f"pods that ask for no device are not looked at, which dranode fit does: {others[0]}{more}"
-            screen.print(hanging("note:", what, style=""))

@@ -38,7 +38,7 @@ from dranode.sim.local.start import local_run
     "--nodes",
     multiple=True,
     metavar="FILE",
-    help="Place the claims on the nodes of a nodes.yaml, repeatable; no driver prepares.",
+    help="Place the pods and claims on the nodes of a nodes.yaml, repeatable; no driver prepares.",
 )
 @click.option(
     "--queues",
@@ -85,7 +85,7 @@ def command(
       dranode local --html run.html examples/cpu-numa.yaml
       dranode local --nodes nodes.yaml --scores --html fleet.html claims.yaml
     """
-    features = asked_features(kubernetes, feature_gates)
+    features = asked_features(kubernetes, feature_gates, whole_nodes=bool(nodes))
     if nodes or queues:
         run_on_fleet(
             drivers,

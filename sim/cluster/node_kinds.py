@@ -13,11 +13,14 @@ from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dranode.sim.scheduler.amounts import allocatable_errors
 from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, NodeTaint, SchedulingNode
+from dranode.sim.scheduler.requests import PODS
 
 # The name in templates of a pool that has the name of its node.
 TEMPLATE_POOL = "node"
 # Twenty times what a cluster of Kubernetes is built for.
 MOST_NODES: Final = 100_000
+# kubelet's own default.
+_MOST_PODS: Final = Quantity("110")
 
 
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,14 +56,15 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def nodes_of(kinds: Iterable[NodeKind]) -> tuple[SchedulingNode, ...]:
     """The nodes, kind after kind."""
-    return tuple(
-        SchedulingNode(
-            metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **kind.labels}),
-            spec=NodeSpec(taints=kind.taints),
-            status=NodeCapacityStatus(allocatable=kind.allocatable),
-        )
-        for kind in kinds
-        for name in kind.names()
+    return tuple(node_of(kind, name) for kind in kinds for name in kind.names())
+
+
+def node_of(kind: NodeKind, name: str) -> SchedulingNode:
+    """A node of the kind."""
+    return SchedulingNode(
+        metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **kind.labels}),
+        spec=NodeSpec(taints=kind.taints),
+        status=NodeCapacityStatus(allocatable={PODS: _MOST_PODS, **kind.allocatable}),
     )
 
 

@@ -10,7 +10,7 @@
       count: 20
     - name: cpu
       machine: cores=32
-      allocatable: {cpu: "30", memory: 120Gi}            # what pods may take; `dranode fit` asks for it
+      allocatable: {cpu: "30", memory: 120Gi}            # what pods may take of such a node
       taints: [{key: dedicated, effect: NoSchedule}]
 
 Each entry has a machine, whose devices the drivers find, or slices; relative paths start at the file's folder. Unknown

@@ -9,22 +9,18 @@ from typing import Final
 from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
-from dranode.sim.cluster.node_kinds import NodeKind, slice_template, stamped
+from dranode.driver.core.api.resource import ResourceSlice, ResourceSliceSpec
+from dranode.sim.cluster.node_kinds import NodeKind, node_of, slice_template, stamped
 from dranode.sim.fit.choice import no_choice
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, SchedulingNode
-from dranode.sim.scheduler.requests import PODS
+from dranode.sim.scheduler.documents import SchedulingNode
 from dranode.sim.scheduler.snapshot import NodeInfo
 
 LIKE: Final = "like:"
 _HOSTNAME: Final = "kubernetes.io/hostname"
-# kubelet's own default.
-_MOST_PODS: Final = Quantity("110")
 _MOST_NODES: Final = 500
 
 
@@ -70,12 +66,7 @@ class Addition:
 
 def model_of_kind(kind: NodeKind, slices: Iterable[ResourceSliceSpec]) -> NodeModel:
     """A model from an entry of a `nodes.yaml`."""
-    node = SchedulingNode(
-        metadata=ObjectMeta(name=kind.name, labels=kind.labels),
-        spec=NodeSpec(taints=kind.taints),
-        status=NodeCapacityStatus(allocatable={PODS: _MOST_PODS, **kind.allocatable}),
-    )
-    return NodeModel(kind.name, node, tuple(slices))
+    return NodeModel(kind.name, node_of(kind, kind.name), tuple(slices))
 
 
 def model_like(name: str, dump: ClusterDump) -> NodeModel:

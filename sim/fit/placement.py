@@ -29,6 +29,7 @@ class Placement:
         problem: why no node is looked at, in one sentence; empty if they are.
         everywhere: whether a plug-in of kube-scheduler says so, and so of all nodes.
         outcomes: what the claims get on the node that were not allocated before.
+        devices: the raw score of KEP-4816 of each node that the pod fits on; empty if it asks for no devices.
     """
 
     pod: str
@@ -39,6 +40,7 @@ class Placement:
     problem: str = ""
     everywhere: bool = False
     outcomes: tuple[Outcome, ...] = ()
+    devices: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def obstacle(demand: PodDemand, state: ClusterState) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dranode.driver.core.api.errors import UsageError
+from dranode.driver.core.api.resource import ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome
-from dranode.sim.allocator.state import PoolID
+from dranode.sim.allocator.picks import Solution
+from dranode.sim.allocator.pools import Pool
+from dranode.sim.allocator.state import PoolID, PoolState
 from dranode.sim.cluster.devices import DeviceAnswers
 from dranode.sim.cluster.extended import NOT_BOUND, cannot_be_bound
 from dranode.sim.cluster.holdings import ClaimKey
@@ -88,18 +91,15 @@ class Scheduler:
         feasible = [state.nodes[name] for name in solutions]
         if not feasible:
             return Placement(demand.pod.key, None, refusals=refusals)
-        scores = (
-            totals(demand.info, state.snapshot, feasible, look.raw_scores(solutions), self._minor)
-            if len(feasible) > 1
-            else ()
-        )
+        devices = look.raw_scores(solutions)
+        scores = totals(demand.info, state.snapshot, feasible, devices, self._minor) if len(feasible) > 1 else ()
         tied = best(scores) if scores else (feasible[0].name,)
         # kube-scheduler tries again, so that one of several will do.
         node = next((name for name in tied if self._can_be_bound(state, demand, name)), None)
         if node is None:
             return Placement(demand.pod.key, None, tied, scores, problem=NOT_BOUND.format(demand.pod.key))
         outcomes = look.outcomes(solutions[node], node)
-        return Placement(demand.pod.key, node, tied, scores, refusals, outcomes=outcomes)
+        return Placement(demand.pod.key, node, tied, scores, refusals, outcomes=outcomes, devices=devices)
 
     def fits(self, state: ClusterState, demand: PodDemand, nodes: Iterable[str]) -> dict[str, tuple[Outcome, ...]]:
         """Return the nodes, of these, that the pod fits on, with what its claims get there."""
@@ -164,6 +164,25 @@ class Scheduler:
         """Return the devices that a node sees, by pool and name."""
         pools = self._devices.view(state.nodes[node].node).pools
         return frozenset((pool.id, candidate.device.name) for pool in pools for candidate in pool.candidates)
+
+    def pools(self, state: ClusterState, node: str) -> tuple[tuple[Pool, PoolState], ...]:
+        """Return the pools that a node sees, with what is allocated of them."""
+        pools = self._devices.view(state.nodes[node].node).pools
+        return tuple((pool, state.holdings.state(pool.id)) for pool in pools)
+
+    def devices_left(self, state: ClusterState, node: str) -> Hashable:
+        """Return what is equal for nodes with the same devices, of which the same is left."""
+        info = state.nodes[node]
+        return self._devices.view(info.node).kind, self._devices.states(info.node, state.holdings)
+
+    def useful_drivers(self, state: ClusterState, node: str, claim: ResourceClaim) -> frozenset[str]:
+        """Return the drivers whose devices a claim would get on a node; none if it does not fit there."""
+        try:
+            solution = self._devices.solution(state.nodes[node].node, self._devices.demand((claim,)), state.holdings)
+        except AllocationError:
+            return frozenset()
+        picks = solution.picks if isinstance(solution, Solution) else None
+        return frozenset(pick.candidate.pool.driver for picked in picks or () for pick in picked)
 
     def _can_be_bound(self, state: ClusterState, demand: PodDemand, node: str) -> bool:
         return not cannot_be_bound(demand.extended, demand.claims, state.nodes[node].allocatable)

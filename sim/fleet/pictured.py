@@ -19,12 +19,12 @@ def report_picture(report: FleetReport) -> FleetPicture:
             if claim.status.allocation is not None:
                 _enter(before, pod.name, claim, claim.status.allocation)
     after = dict(before)
-    for placement in report.placements:
-        for outcome in (*placement.outcomes, *placement.shared):
-            _enter(after, placement.pod, outcome.claim, outcome.allocation or outcome.claim.status.allocation)
-    placed = sum(placement.node is not None for placement in report.placements)
+    for result in report.results:
+        for outcome in (*result.outcomes, *result.shared):
+            _enter(after, result.pod, outcome.claim, outcome.allocation or outcome.claim.status.allocation)
+    placed = sum(result.node is not None for result in report.results)
     return fleet_picture(
-        f"{placed} of {len(report.placements)} pods placed on {len(report.nodes)} nodes",
+        f"{placed} of {len(report.results)} pods placed on {len(report.nodes)} nodes",
         report.slices,
         [("before", tuple(before.values())), ("after", tuple(after.values()))],
         known={node.name: () for node in report.nodes},
@@ -40,14 +40,11 @@ def _enter(claims: dict[str, FleetClaim], pod: str, claim: ResourceClaim, alloca
 
 
 def _waiting(report: FleetReport) -> Iterator[WaitingPod]:
-    for placement in report.placements:
-        failed = [outcome for outcome in (*placement.outcomes, *placement.shared) if outcome.error]
-        if failed:
-            names = tuple(f"{each.claim.metadata.namespace}/{each.claim.metadata.name}" for each in failed)
-            misses = (f"{node}: {miss.sentence}" for node, miss in placement.misses[1:])
-            yield WaitingPod(
-                placement.pod, names, tuple(dict.fromkeys((*(each.error or "" for each in failed), *misses)))
-            )
+    for result in report.results:
+        if result.node is None:
+            claims = (outcome.claim for outcome in (*result.outcomes, *result.shared))
+            names = tuple(f"{claim.metadata.namespace}/{claim.metadata.name}" for claim in claims)
+            yield WaitingPod(result.pod, names, (result.error, *result.details))
 
 
 def _facts(report: FleetReport) -> Iterator[str]:

@@ -10,25 +10,24 @@ there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dranode.driver.core.api.documents import encode, encode_json
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.core.api.units import is_published_name, unit_of
 from dranode.driver.core.claims.allocation import readable_results
-from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.counters import Counters, available_counters
-from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.pools import Pool
-from dranode.sim.allocator.state import Allocated, Amount, PoolState
-from dranode.sim.allocator.taint_rules import DeviceTaintRule
-from dranode.sim.cluster.place import SCORING, Fleet
-from dranode.sim.cluster.pods import PodPlacement, place_pods
-from dranode.sim.cluster.workload import PodWithClaims, asked_by
+from dranode.sim.allocator.state import Amount, PoolState
+from dranode.sim.cluster.workload import PodWithClaims
+from dranode.sim.fit.scheduler import Scheduler
+from dranode.sim.fit.state import ClusterState
+from dranode.sim.fleet.placing import SCORING, PodResult
+from dranode.sim.scheduler.documents import SchedulingNode
 
 # So many different claims are tried on each state of a node to see what is stranded, the most frequent first.
 MAX_TRIED: Final = 64
@@ -72,71 +71,50 @@ class FleetReport:
 
     Attributes:
         slices: what the nodes published.
-        placements: where each pod went, in order.
+        results: where each pod went, in order.
         nodes: in the order of `nodes.yaml`.
         alternatives: for each prioritized list, by request, how often each alternative was taken; None: how often none.
         pods: the pods as they were before, some of them with claims that were allocated.
+        notes: what the answer does not rest on, one sentence each.
     """
 
     slices: tuple[ResourceSlice, ...]
-    placements: tuple[PodPlacement, ...]
+    results: tuple[PodResult, ...]
     nodes: tuple[NodeReport, ...]
     alternatives: Mapping[str, Mapping[str | None, int]] = field(default_factory=dict)
     pods: tuple[PodWithClaims, ...] = ()
-
-
-def run_fleet(
-    slices: Sequence[ResourceSlice],
-    classes: Sequence[DeviceClass],
-    nodes: Sequence[tuple[Node, str]],
-    pods: Sequence[PodWithClaims],
-    *,
-    features: Features,
-    new_share_id: Callable[[], str],
-    rules: Sequence[DeviceTaintRule] = (),
-    scores: bool = False,
-    progress: Callable[[str], None] = lambda _: None,
-) -> FleetReport:
-    """Place all pods, in order, on nodes, and report on the fleet.
-
-    Args:
-        slices: what the nodes publish.
-        classes: the DeviceClasses.
-        nodes: each node and what it is, for people.
-        pods: the pods with their claims, some of which may be allocated.
-        features: the allocator's feature gates.
-        new_share_id: makes the `shareID` of a share of a device (KEP-5075).
-        rules: the DeviceTaintRules (KEP-5055).
-        scores: whether each placement has the scores of the nodes (KEP-4816).
-        progress: called with a sentence on what happens next.
-    """
-    allocator = Allocator(slices, classes, features, new_share_id=new_share_id, rules=rules, claims=asked_by(pods))
-    allocated = Allocated.of(claim for pod in pods for claim in pod.claims)
-    fleet = Fleet(allocator, [node for node, _ in nodes], allocated)
-    placements = []
-    for number, placement in enumerate(place_pods(fleet, pods, scores=scores), start=1):
-        placements.append(placement)
-        progress(f"pod {number} of {len(pods)}: {placement.pod}")
-    progress("looking for what is stranded")
-    return report_on(fleet, slices, nodes, placements, pods)
+    notes: tuple[str, ...] = ()
 
 
 def report_on(
-    fleet: Fleet,
+    scheduler: Scheduler,
+    state: ClusterState,
+    *,
     slices: Sequence[ResourceSlice],
-    nodes: Sequence[tuple[Node, str]],
-    placements: Sequence[PodPlacement],
-    pods: Sequence[PodWithClaims],
+    nodes: Iterable[tuple[SchedulingNode, str]],
+    results: Sequence[PodResult],
+    pods: Iterable[PodWithClaims],
+    notes: Iterable[str] = (),
 ) -> FleetReport:
-    """The report on a fleet on which these pods are placed; `nodes` gives each node and what it is, for people."""
-    claims = [outcome.claim for placement in placements for outcome in placement.outcomes]
-    slices = tuple(slices)
+    """The report on a fleet on which pods were placed.
+
+    Args:
+        scheduler: what placed them.
+        state: the fleet as they leave it.
+        slices: what the nodes publish.
+        nodes: each node and what it is, for people.
+        results: where each pod went.
+        pods: the pods as they were before.
+        notes: what the answer does not rest on.
+    """
+    claims = [outcome.claim for result in results for outcome in result.outcomes]
     return FleetReport(
-        slices,
-        tuple(placements),
-        tuple(_node_reports(fleet, nodes, claims, _in_steps(slices))),
-        _alternatives(placements),
+        tuple(slices),
+        tuple(results),
+        tuple(_node_reports(scheduler, state, nodes, claims, _in_steps(slices))),
+        _alternatives(results),
         tuple(pods),
+        tuple(notes),
     )
 
 
@@ -161,7 +139,10 @@ def fleet_document(report: FleetReport, *, scores: bool) -> dict[str, Any]:
     """The report in the form of `dranode local -o json`; with `scores`, the nodes' scores for each pod."""
     document = {
         "slices": [encode(one) for one in report.slices],
-        "claims": [_claim(outcome) for placement in report.placements for outcome in placement.outcomes],
+        "claims": [_claim(outcome) for result in report.results for outcome in result.outcomes],
+        "pods": [
+            {"pod": result.pod, "node": result.node, "error": result.sentence or None} for result in report.results
+        ],
         "unprepared": True,
         "nodes": [
             {
@@ -176,9 +157,9 @@ def fleet_document(report: FleetReport, *, scores: bool) -> dict[str, Any]:
     if scores:
         document["scoring"] = SCORING
         document["scores"] = [
-            {"pod": placement.pod, "node": score.node, "raw": score.raw, "score": score.score}
-            for placement in report.placements
-            for score in placement.scores
+            {"pod": result.pod, "node": score.node, "raw": score.raw, "score": score.score, "total": score.total}
+            for result in report.results
+            for score in result.scores
         ]
     return document
 
@@ -202,17 +183,21 @@ def _plain(amount: Amount) -> int | float:
 
 
 def _node_reports(
-    fleet: Fleet, nodes: Iterable[tuple[Node, str]], claims: Iterable[ResourceClaim], in_steps: Collection[str]
+    scheduler: Scheduler,
+    state: ClusterState,
+    nodes: Iterable[tuple[SchedulingNode, str]],
+    claims: Iterable[ResourceClaim],
+    in_steps: Collection[str],
 ) -> Iterator[NodeReport]:
     tried = _most_frequent(claims)
-    by_state: dict[int, Mapping[str, Unit]] = {}
+    known: dict[Hashable, Mapping[str, Unit]] = {}
     for node, machine in nodes:
         name = node.metadata.name
-        state = fleet.state(name)
-        if state not in by_state:
-            useful = frozenset(driver for claim in tried for driver in fleet.drivers(name, (claim,)))
-            by_state[state] = _units(fleet.pools(name), useful, in_steps)
-        yield NodeReport(name, machine, by_state[state])
+        left = scheduler.devices_left(state, name)
+        if left not in known:
+            useful = frozenset(driver for claim in tried for driver in scheduler.useful_drivers(state, name, claim))
+            known[left] = _units(scheduler.pools(state, name), useful, in_steps)
+        yield NodeReport(name, machine, known[left])
 
 
 def _most_frequent(claims: Iterable[ResourceClaim]) -> list[ResourceClaim]:
@@ -272,10 +257,10 @@ def _amounts(pool: Pool, state: PoolState, in_steps: Collection[str]) -> Iterato
             yield unit, capacity.value.value, 0 if whole else max(0, capacity.value.value - consumed.get(name, 0))
 
 
-def _alternatives(placements: Iterable[PodPlacement]) -> dict[str, dict[str | None, int]]:
+def _alternatives(results: Iterable[PodResult]) -> dict[str, dict[str | None, int]]:
     taken: dict[str, dict[str | None, int]] = {}
-    for placement in placements:
-        for outcome in placement.outcomes:
+    for placed in results:
+        for outcome in placed.outcomes:
             names = {result.request for result in readable_results(outcome.allocation)}
             for request in outcome.claim.spec.devices.requests:
                 if request.first_available:

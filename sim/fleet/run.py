@@ -6,22 +6,25 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import Node, ResourceSlice
+from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
-from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.node_kinds import nodes_of
 from dranode.sim.cluster.nodes_file import Discover, read_nodes, slices_of
 from dranode.sim.cluster.workload import read_workload
+from dranode.sim.fit.questions import ClusterQuestions
+from dranode.sim.fleet.cluster import demands_in, imagined_dump, imagined_notes
+from dranode.sim.fleet.placing import place_pods
 from dranode.sim.fleet.queued import FleetNodes
-from dranode.sim.fleet.report import FleetReport, report_on, run_fleet
+from dranode.sim.fleet.report import FleetReport, report_on
 from dranode.sim.local.run import Progress
 from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
 from dranode.sim.queues.setup import load
+from dranode.sim.scheduler.documents import SchedulingNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,13 @@ class ImaginedFleet:
         slices: what they publish.
     """
 
-    nodes: tuple[tuple[Node, str], ...]
+    nodes: tuple[tuple[SchedulingNode, str], ...]
     slices: tuple[ResourceSlice, ...]
+
+    @property
+    def bare_nodes(self) -> tuple[SchedulingNode, ...]:
+        """Return the nodes alone."""
+        return tuple(node for node, _ in self.nodes)
 
     @classmethod
     def read(cls, path: Path | str, discover: Discover) -> ImaginedFleet:
@@ -79,16 +87,27 @@ def place(
         DocumentError: a document does not decode, or names claims or requests that there are not; says where.
     """
     workload = read_workload(sources, features)
-    return run_fleet(
-        fleet.slices,
-        workload.classes,
-        fleet.nodes,
-        workload.pods,
-        features=features,
-        new_share_id=_share_id,
-        rules=workload.rules,
+    dump = imagined_dump(fleet.bare_nodes, fleet.slices, sources, workload)
+    questions = ClusterQuestions.of(dump, features, _share_id)
+    demands = demands_in(workload.pods, dump, features)
+    asked = count(1)
+    results, state = place_pods(
+        questions,
+        questions.state,
+        demands,
         scores=scores,
-        progress=progress,
+        progress=lambda pod: progress(f"pod {next(asked)} of {len(demands)}: {pod}"),
+    )
+    progress("looking for what is stranded")
+    notes = imagined_notes(fleet.bare_nodes, dump, demands)
+    return report_on(
+        questions.scheduler,
+        state,
+        slices=fleet.slices,
+        nodes=fleet.nodes,
+        results=results,
+        pods=workload.pods,
+        notes=notes,
     )
 
 
@@ -112,12 +131,23 @@ def admit(
     if fleet is None:
         return run_queues(setup, Anywhere()), None
     workload = read_workload(sources, features)
-    allocator = Allocator(fleet.slices, workload.classes, features, new_share_id=_share_id, rules=workload.rules)
-    allocated = Allocated.of(claim for pod in workload.pods for claim in pod.claims)
-    placed = FleetNodes(allocator, [node for node, _ in fleet.nodes], allocated, setup, sources)
+    dump = imagined_dump(fleet.bare_nodes, fleet.slices, sources, workload)
+    questions = ClusterQuestions.of(dump, features, _share_id)
+    placed = FleetNodes(questions, setup, sources)
     run = run_queues(setup, placed)
-    placements = [placement for pods in placed.placements.values() for placement in pods]
-    return run, report_on(placed.fleet, fleet.slices, fleet.nodes, placements, workload.pods)
+    results = [result for pods in placed.results.values() for result in pods]
+    demands = [placed.state.demands[result.pod] for result in results]
+    notes = imagined_notes(fleet.bare_nodes, dump, demands)
+    report = report_on(
+        questions.scheduler,
+        placed.state,
+        slices=fleet.slices,
+        nodes=fleet.nodes,
+        results=results,
+        pods=workload.pods,
+        notes=notes,
+    )
+    return run, report
 
 
 def _share_id() -> str:

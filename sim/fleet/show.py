@@ -12,12 +12,10 @@ from rich.text import Text
 from dranode.driver.cli.terminal import PlainTable, columns, hanging
 from dranode.driver.core.api.units import part_text
 from dranode.driver.core.claims.allocation import readable_results
-from dranode.sim.cluster.place import SCORING
-from dranode.sim.cluster.pods import PodPlacement
+from dranode.sim.fleet.placing import SCORING, PodResult
 from dranode.sim.fleet.report import FleetReport, NodeReport, add_units, unit_amount
+from dranode.sim.scheduler.scores import DEVICES, WEIGHTS
 
-# kube-scheduler weighs the score of its plug-in for dynamic resources with this (KEP-4816).
-WEIGHT = 2
 _SHOWN_REASONS = 8
 _SHOWN_PODS = 40
 
@@ -25,34 +23,34 @@ _SHOWN_PODS = 40
 def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
     """Draw the report; with the table of scores if it was asked for."""
     screen.print(_machines(report.nodes))
-    placed = sum(placement.node is not None for placement in report.placements)
-    screen.print(f"\n{placed} of {len(report.placements)} pods placed on {len(report.nodes)} nodes.")
+    placed = sum(result.node is not None for result in report.results)
+    screen.print(f"\n{placed} of {len(report.results)} pods placed on {len(report.nodes)} nodes.")
     if placed:
         screen.print()
-        show_placements(screen, report.placements)
+        show_placements(screen, report.results)
     if report.alternatives:
         screen.print()
         screen.print(_alternatives(report))
     if scores:
-        screen.print(_scores(report.placements))
+        screen.print(_scores(report.results))
         screen.print(f"score is {SCORING}.", markup=False)
-    _show_waiting(screen, report.placements)
+    _show_waiting(screen, report.results)
 
 
-def show_placements(screen: Console, placements: Iterable[PodPlacement]) -> None:
+def show_placements(screen: Console, results: Iterable[PodResult]) -> None:
     """Draw where each placed pod went, and which devices its claims got there."""
-    placed = [placement for placement in placements if placement.node is not None]
+    placed = [result for result in results if result.node is not None]
     table = columns("pod", "node", "devices")
-    for placement in placed[:_SHOWN_PODS]:
-        table.add_row(Text(placement.pod), Text(placement.node or ""), Text(", ".join(_devices(placement))))
+    for result in placed[:_SHOWN_PODS]:
+        table.add_row(Text(result.pod), Text(result.node or ""), Text(", ".join(_devices(result))))
     screen.print(table)
     if len(placed) > _SHOWN_PODS:
         screen.print(f"... and {len(placed) - _SHOWN_PODS} more pods; -o json has all of them.")
 
 
-def _devices(placement: PodPlacement) -> Iterator[str]:
+def _devices(placed: PodResult) -> Iterator[str]:
     """Each device, with how much of it where it is shared."""
-    for outcome in (*placement.outcomes, *placement.shared):
+    for outcome in (*placed.outcomes, *placed.shared):
         for result in readable_results(outcome.allocation):
             amounts = ", ".join(part_text(amount, name) for name, amount in result.consumed_capacity.items())
             yield f"{result.device} ({amounts})" if amounts else result.device
@@ -81,28 +79,29 @@ def _alternatives(report: FleetReport) -> PlainTable:
     return table
 
 
-def _scores(placements: Iterable[PodPlacement]) -> PlainTable:
-    table = columns("pod", "node", "raw", "score", f"x weight {WEIGHT}", "chosen")
-    for placement in placements:
-        for score in placement.scores:
-            chosen = "*" if score.node == placement.node else ""
-            numbers = (score.raw, score.score, WEIGHT * score.score)
-            table.add_row(placement.pod, score.node, *map(str, numbers), chosen)
+def _scores(results: Iterable[PodResult]) -> PlainTable:
+    table = columns("pod", "node", "raw", "score", f"x weight {WEIGHTS[DEVICES]}", "total", "chosen")
+    for result in results:
+        for score in result.scores:
+            chosen = "*" if score.node == result.node else ""
+            total = "-" if score.total is None else str(score.total)
+            numbers = (score.raw, score.score, WEIGHTS[DEVICES] * score.score)
+            table.add_row(result.pod, score.node, *map(str, numbers), total, chosen)
     return table
 
 
-def _show_waiting(screen: Console, placements: Iterable[PodPlacement]) -> None:
-    reasons: Counter[str] = Counter()
-    details: dict[str, PodPlacement] = {}
-    for placement in placements:
-        error = next((outcome.error for outcome in placement.outcomes if outcome.error), None)
-        if error is not None:
-            reasons[error] += 1
-            details.setdefault(error, placement)
-    for error, count in reasons.most_common(_SHOWN_REASONS):
+def _show_waiting(screen: Console, results: Iterable[PodResult]) -> None:
+    reasons: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    first: dict[tuple[str, tuple[str, ...]], str] = {}
+    for result in results:
+        if result.node is None:
+            reason = (result.error, result.details)
+            reasons[reason] += 1
+            first.setdefault(reason, result.pod)
+    for (error, details), count in reasons.most_common(_SHOWN_REASONS):
         screen.print()
-        screen.print(hanging(f"{count} pod{'s' if count > 1 else ''} ({details[error].pod} first)", error))
-        for node, miss in details[error].misses[1:]:
-            screen.print(Padding(hanging(node, miss.sentence, style=""), (0, 0, 0, 2)))
+        screen.print(hanging(f"{count} pod{'s' if count > 1 else ''} ({first[error, details]} first)", error))
+        for line in details:
+            screen.print(Padding(Text(line), (0, 0, 0, 2)))
     if len(reasons) > _SHOWN_REASONS:
         screen.print(f"\n... and {len(reasons) - _SHOWN_REASONS} more reasons; -o json has all of them.")

@@ -1,7 +1,7 @@
 """A whole run over queues.
 
 setup = load(load_documents(paths))
-run = run_queues(setup, FleetNodes(allocator, nodes, allocated, setup, sources))
+run = run_queues(setup, Anywhere())
 """
 
 from __future__ import annotations

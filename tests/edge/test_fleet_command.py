@@ -28,14 +28,27 @@ def test_queues_that_no_workload_asks_are_refused(files: Path) -> None:
     assert "no document is a Workload, nor a Job or pod with the label kueue.x-k8s.io/queue-name" in done.stderr
 
 
-def test_pods_that_ask_for_no_device_are_named_as_not_looked_at(files: Path) -> None:
+def test_pods_that_ask_for_no_device_are_placed_too(files: Path) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": {"containers": [{"name": "c"}]}}
     (files / "pod.yaml").write_text(yaml.safe_dump(pod))
     done = local(files, "--nodes", "nodes.yaml", "pod.yaml")
     assert done.returncode == 0, done.stderr
-    assert "pods that ask for no device are not looked at, which dranode fit does: default/plain" in " ".join(
-        done.stdout.split()
-    )
+    assert "1 of 1 pods placed on 3 nodes" in done.stdout
+
+
+def test_pods_that_no_node_has_the_memory_for_end_the_command_with_status_1_and_say_why(files: Path) -> None:
+    container = {"name": "c", "resources": {"requests": {"memory": "64Gi"}}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fat"}, "spec": {"containers": [container]}}
+    (files / "pod.yaml").write_text(yaml.safe_dump(pod))
+    (files / "sized.yaml").write_text("nodes: [{name: n, machine: cores=4, allocatable: {cpu: 4, memory: 8Gi}}]")
+    done = local(files, "--nodes", "sized.yaml", "pod.yaml", "-o", "json")
+    assert done.returncode == 1, done.stderr
+    (placed,) = json.loads(done.stdout)["pods"]
+    assert (placed["pod"], placed["node"]) == ("default/fat", None)
+    assert placed["error"].startswith("0/1 nodes are available: 1 Insufficient memory.")
+    unsized = local(files, "--nodes", "nodes.yaml", "pod.yaml")
+    assert unsized.returncode == 0
+    assert "node small-0 does not say how much memory it has, of which pod default/fat asks some" in unsized.stderr
 
 
 @pytest.fixture

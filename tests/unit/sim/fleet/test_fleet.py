@@ -9,7 +9,8 @@ import pytest
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import Device, DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.picture.svg import fleet_svg
@@ -18,10 +19,10 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
 from dranode.sim.cluster.nodes_file import read_nodes, slices_of
-from dranode.sim.cluster.place import Fleet
-from dranode.sim.cluster.workload import read_workload
 from dranode.sim.fleet.pictured import report_picture
-from dranode.sim.fleet.report import FleetReport, fleet_document, run_fleet, unit_amount
+from dranode.sim.fleet.report import FleetReport, fleet_document, unit_amount
+from dranode.sim.fleet.run import ImaginedFleet, place
+from dranode.sim.scheduler.documents import NodeTaint, SchedulingNode
 
 CPU = {"name": "cpu", "allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": {"value": "16"}}}
 BIG = {"name": "big", "attributes": {"size": {"string": "big"}}}
@@ -50,18 +51,37 @@ def classes(*drivers: str) -> list[DeviceClass]:
     return [decode(DeviceClass, one) for one in made]
 
 
-def allocator(published: list[ResourceSlice]) -> Allocator:
-    numbers = itertools.count()
-    return Allocator(published, classes("gpu", "cpu"), Features(), new_share_id=lambda: str(next(numbers)))
+def class_documents(*drivers: str) -> list[SourceDocument]:
+    return [
+        source("DeviceClass", driver, {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]})
+        for driver in drivers
+    ]
 
 
-def nodes(*names: str) -> list[Node]:
-    return [Node(metadata=ObjectMeta(name=name)) for name in names]
+def nodes(*names: str, **more: Any) -> tuple[tuple[SchedulingNode, str], ...]:
+    return tuple((node, "m") for node in nodes_of([NodeKind(name=name, **more) for name in names]))
 
 
-def claim(name: str, *requests: dict[str, Any]) -> ResourceClaim:
-    document = {"metadata": {"name": name, "namespace": "default"}, "spec": {"devices": {"requests": list(requests)}}}
-    return decode(ResourceClaim, document)
+def source(kind: str, name: str, spec: dict[str, Any]) -> SourceDocument:
+    return SourceDocument("f", 0, {"kind": kind, "metadata": {"name": name}, "spec": spec})
+
+
+def claim_document(name: str, *requests: dict[str, Any]) -> SourceDocument:
+    return source("ResourceClaim", name, {"devices": {"requests": list(requests)}})
+
+
+def pod_document(name: str, *claims: str, **spec: Any) -> SourceDocument:
+    entries = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+    return source("Pod", name, {"resourceClaims": entries, "containers": [{"name": "c"}], **spec})
+
+
+def asking(**requests: str) -> list[dict[str, Any]]:
+    return [{"name": "c", "resources": {"requests": requests}}]
+
+
+def placed_on(fleet: ImaginedFleet, documents: list[SourceDocument], *, scores: bool = False) -> FleetReport:
+    everything = [*class_documents("gpu", "cpu"), *documents]
+    return place(fleet, everything, Features(), scores=scores, progress=lambda _: None)
 
 
 def size(name: str) -> list[dict[str, Any]]:
@@ -77,49 +97,53 @@ def cpus(count: int) -> dict[str, Any]:
     return {"name": "cpu", "exactly": {"deviceClassName": "cpu", "capacity": {"requests": {"dra.cpu/cpu": str(count)}}}}
 
 
+ANY_GPU = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+
+
 def test_the_node_with_the_better_alternative_wins_and_scores_are_a_part_of_the_greatest() -> None:
-    published = [*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", gpu=[BIG, SMALL])]
-    fleet = Fleet(allocator(published), nodes("a", "b", "c"), Allocated())
-    first = fleet.place([claim("x", gpu("big", "small"))], scores=True)
+    published = (*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", gpu=[BIG, SMALL]))
+    claims = [claim_document(name, gpu("big", "small")) for name in ("x", "y")]
+    first, second = placed_on(ImaginedFleet(nodes("a", "b", "c"), published), claims, scores=True).results
     assert first.node == "c"
     assert [(score.node, score.raw, score.score) for score in first.scores] == [
         ("a", 7, 87),
         ("b", 7, 87),
         ("c", 8, 100),
     ]
-    second = fleet.place([claim("y", gpu("big", "small"))], scores=True)
     assert second.node == "a", "the first of equals"
     assert [(score.node, score.score) for score in second.scores] == [("a", 100), ("b", 100), ("c", 100)]
 
 
 def test_a_pod_without_a_prioritized_list_scores_nothing_anywhere() -> None:
-    fleet = Fleet(allocator([*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL])]), nodes("a", "b"), Allocated())
-    placed = fleet.place([claim("x", {"name": "r", "exactly": {"deviceClassName": "gpu"}})], scores=True)
-    assert [(score.raw, score.score) for score in placed.scores] == [(0, 0), (0, 0)]
+    fleet = ImaginedFleet(nodes("a", "b"), (*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL])))
+    (result,) = placed_on(fleet, [claim_document("x", ANY_GPU)], scores=True).results
+    assert [(score.raw, score.score) for score in result.scores] == [(0, 0), (0, 0)]
 
 
 def test_the_scores_of_several_lists_add_up() -> None:
-    fleet = Fleet(allocator(slices("a", gpu=[BIG, SMALL])), nodes("a"), Allocated())
-    placed = fleet.place([claim("x", gpu("big")), claim("y", gpu("big", "small"))], scores=True)
-    assert [score.raw for score in placed.scores] == [8 + 7]
+    fleet = ImaginedFleet(nodes("a"), tuple(slices("a", gpu=[BIG, SMALL])))
+    claims = [claim_document("x", gpu("big")), claim_document("y", gpu("big", "small"))]
+    (result,) = placed_on(fleet, [*claims, pod_document("p", "x", "y")], scores=True).results
+    assert [score.raw for score in result.scores] == [8 + 7]
 
 
 def test_equal_nodes_evaluated_once_give_what_each_by_itself_would() -> None:
     seeded = random.Random(6)
     kinds = [[CPU], [CPU, {**CPU, "name": "cpu2"}], [CPU]]
     names = [f"n{number}" for number in range(9)]
-    published = [
+    published = tuple(
         one for number, name in enumerate(names) for one in slices(name, cpu=kinds[number % 3], gpu=[BIG, SMALL])
-    ]
-    fleet = Fleet(allocator(published), nodes(*names), Allocated())
-    naive, allocated = allocator(published), Allocated()
-    for number in range(60):
-        wanted = claim(
-            f"c{number}", seeded.choice([cpus(4), cpus(10), cpus(16), gpu("big"), gpu("small"), gpu("big", "small")])
-        )
-        placed = fleet.place([wanted])
+    )
+    requests = [cpus(4), cpus(10), cpus(16), gpu("big"), gpu("small"), gpu("big", "small")]
+    claims = [claim_document(f"c{number}", seeded.choice(requests)) for number in range(60)]
+    results = placed_on(ImaginedFleet(nodes(*names), published), claims).results
+    numbers = itertools.count()
+    naive = Allocator(published, classes("gpu", "cpu"), Features(), new_share_id=lambda: str(next(numbers)))
+    allocated = Allocated()
+    for document, result in zip(claims, results, strict=True):
+        wanted = decode(ResourceClaim, document.document)
         best = None
-        for node in nodes(*names):
+        for node, _ in nodes(*names):
             (outcome,) = naive.allocate([wanted], node, allocated)
             if outcome.allocation is not None:
                 request = outcome.allocation.devices.results[0].request
@@ -128,12 +152,12 @@ def test_equal_nodes_evaluated_once_give_what_each_by_itself_would() -> None:
                 )
                 if best is None or score > best[0]:
                     best = (score, outcome)
-        assert placed.node == (best[1].node if best else None)
+        assert result.node == (best[1].node if best else None)
         if best is not None and best[1].allocation is not None:
             allocated = allocated.with_allocations([best[1].allocation])
             mine, theirs = (
-                [(result.pool, result.device, result.consumed_capacity) for result in allocation.devices.results]
-                for allocation in (placed.outcomes[0].allocation, best[1].allocation)
+                [(each.pool, each.device, each.consumed_capacity) for each in allocation.devices.results]
+                for allocation in (result.outcomes[0].allocation, best[1].allocation)
                 if allocation is not None
             )
             assert mine == theirs
@@ -152,17 +176,122 @@ def test_a_device_for_all_nodes_is_given_away_once() -> None:
             },
         },
     )
-    fleet = Fleet(allocator([shared]), nodes("a", "b"), Allocated())
-    assert fleet.place([claim("x", gpu("big"))]).node == "a"
-    assert fleet.place([claim("y", gpu("big"))]).node is None
+    claims = [claim_document(name, gpu("big")) for name in ("x", "y")]
+    results = placed_on(ImaginedFleet(nodes("a", "b"), (shared,)), claims).results
+    assert [result.node for result in results] == ["a", None]
 
 
-def test_what_fits_nowhere_is_explained_for_each_kind_of_node() -> None:
-    published = [*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", cpu=[CPU])]
-    placed = Fleet(allocator(published), nodes("a", "b", "c"), Allocated()).place([claim("x", cpus(20))])
-    assert placed.node is None
-    assert [node for node, _ in placed.misses] == ["c", "a"]
-    assert "16 of dra.cpu/cpu left, 4 short of 20" in str(placed.outcomes[0].error)
+def test_what_fits_nowhere_is_explained_for_each_group_of_nodes() -> None:
+    published = (*slices("a", gpu=[SMALL]), *slices("b", gpu=[SMALL]), *slices("c", cpu=[CPU]))
+    report = placed_on(ImaginedFleet(nodes("a", "b", "c"), published), [claim_document("x", cpus(20))])
+    (result,) = report.results
+    assert (result.node, result.error) == (None, "0/3 nodes are available: 3 cannot allocate all claims.")
+    assert any("16 of dra.cpu/cpu left, 4 short of 20" in line for line in result.details)
+    assert "16 of dra.cpu/cpu left, 4 short of 20" in str(result.outcomes[0].error)
+    assert fleet_document(report, scores=False)["pods"] == [
+        {"pod": "default/x", "node": None, "error": result.outcomes[0].error}
+    ]
+
+
+# --- what else decides on a node ---
+
+
+def servers(**more: Any) -> ImaginedFleet:
+    published = (*slices("a", gpu=[BIG, SMALL]), *slices("b", gpu=[BIG, SMALL]))
+    return ImaginedFleet(nodes("a", "b", **more), published)
+
+
+SMALL_NODE = {"allocatable": {"cpu": Quantity("4"), "memory": Quantity("8Gi")}}
+
+
+def test_a_pod_goes_to_no_node_that_has_too_little_cpu_for_it_whatever_devices_are_there() -> None:
+    large = pod_document("large", "x", containers=asking(cpu="6"))
+    report = placed_on(servers(**SMALL_NODE), [claim_document("x", gpu("big")), large])
+    (result,) = report.results
+    assert result.node is None
+    assert result.error == "0/2 nodes are available: 2 Insufficient cpu."
+    assert result.outcomes[0].error == (
+        "0/2 nodes are available: 2 Insufficient cpu. 2 nodes: Insufficient cpu: nearest is a: 2 CPUs short "
+        "(asked 6 CPUs, free 4 CPUs)."
+    )
+
+
+def test_pods_that_ask_for_no_device_are_placed_and_take_their_part_of_the_node() -> None:
+    plain = [pod_document(f"plain{number}", containers=asking(cpu="3")) for number in range(2)]
+    last = pod_document("last", "x", containers=asking(cpu="3"))
+    report = placed_on(servers(**SMALL_NODE), [*plain, claim_document("x", gpu("big")), last])
+    assert [(result.pod, result.node) for result in report.results] == [
+        ("default/plain0", "a"),
+        ("default/plain1", "b"),
+        ("default/last", None),
+    ]
+
+
+def test_pods_that_are_bound_to_a_node_of_the_fleet_take_their_part_of_it() -> None:
+    bound = pod_document("bound", nodeName="a", containers=asking(cpu="3"))
+    waiting = pod_document("waiting", "x", containers=asking(cpu="3"))
+    report = placed_on(servers(**SMALL_NODE), [bound, claim_document("x", gpu("big")), waiting])
+    assert [(result.pod, result.node) for result in report.results] == [("default/waiting", "b")]
+
+
+def test_a_tainted_node_takes_only_pods_that_tolerate_it() -> None:
+    fleet = servers(taints=(NodeTaint(key="dedicated", effect="NoSchedule"),))
+    tolerant = pod_document("tolerant", "y", tolerations=[{"key": "dedicated", "operator": "Exists"}])
+    claims = [claim_document(name, gpu("big")) for name in ("x", "y")]
+    report = placed_on(fleet, [*claims, pod_document("other", "x"), tolerant])
+    assert [(result.pod, result.node) for result in report.results] == [
+        ("default/other", None),
+        ("default/tolerant", "a"),
+    ]
+
+
+def test_a_node_takes_110_pods_unless_its_entry_says_otherwise() -> None:
+    fleet = ImaginedFleet(nodes("a"), tuple(slices("a", cpu=[{**CPU, "capacity": {"dra.cpu/cpu": {"value": "200"}}}])))
+    report = placed_on(fleet, [claim_document(f"c{number}", cpus(1)) for number in range(111)])
+    assert [result.node for result in report.results].count("a") == 110
+    assert "Too many pods" in report.results[-1].error
+
+
+def test_pods_that_keep_apart_go_to_different_nodes() -> None:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "db"}}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pods = [pod_document(f"db{number}", affinity=affinity) for number in range(3)]
+    for pod in pods:
+        pod.document["metadata"]["labels"] = {"app": "db"}
+    assert [result.node for result in placed_on(servers(), pods).results] == ["a", "b", None]
+
+
+def test_a_node_that_does_not_say_how_much_cpu_it_has_counts_as_having_enough_and_a_note_says_so() -> None:
+    report = placed_on(servers(), [pod_document("p", containers=asking(cpu="64", memory="1Gi"))])
+    assert [result.node for result in report.results] == ["a"]
+    assert [note.partition(",")[0] for note in report.notes] == [
+        "node a does not say how much cpu it has",
+        "node a does not say how much memory it has",
+    ]
+    assert not placed_on(servers(**SMALL_NODE), [pod_document("p", containers=asking(cpu="1"))]).notes
+
+
+def test_a_pod_that_waits_for_its_scheduling_gates_has_no_place() -> None:
+    report = placed_on(servers(), [pod_document("p", schedulingGates=[{"name": "g"}])])
+    assert [(result.node, "scheduling gates" in result.error) for result in report.results] == [(None, True)]
+
+
+def test_a_claim_without_a_pod_and_a_pod_of_its_name_both_have_a_place() -> None:
+    claims = [claim_document("x", gpu("big")), claim_document("y", gpu("big"))]
+    report = placed_on(servers(), [*claims, pod_document("x", "y")])
+    places = [(outcome.claim.metadata.name, outcome.node) for result in report.results for outcome in result.outcomes]
+    assert sorted(places) == [("x", "a"), ("y", "b")]
+
+
+def test_the_pod_with_the_higher_priority_is_placed_first() -> None:
+    claims = [claim_document(name, gpu("big")) for name in ("x", "y", "z")]
+    pods = [pod_document(name, name, priority=number) for number, name in enumerate(("x", "y", "z"))]
+    results = placed_on(servers(), [*claims, *pods]).results
+    assert [(result.pod, result.node) for result in results] == [
+        ("default/z", "a"),
+        ("default/y", "b"),
+        ("default/x", None),
+    ]
 
 
 # --- nodes.yaml ---
@@ -251,31 +380,14 @@ def test_a_machine_may_be_described_at_greater_length_than_a_file_is_named(tmp_p
 # --- the whole run ---
 
 
-def source(kind: str, name: str, spec: dict[str, Any]) -> SourceDocument:
-    return SourceDocument("f", 0, {"kind": kind, "metadata": {"name": name}, "spec": spec})
-
-
-def claim_document(name: str, *requests: dict[str, Any]) -> SourceDocument:
-    return source("ResourceClaim", name, {"devices": {"requests": list(requests)}})
-
-
 def run(documents: list[SourceDocument], *, scores: bool = False) -> FleetReport:
     inventory = [
         ("cpu", Inventory((decode(Device, CPU),))),
         ("gpu", Inventory((decode(Device, BIG), decode(Device, SMALL)))),
     ]
     kinds = (NodeKind(name="n", machine="m", count=3),)
-    workload = read_workload(documents, Features())
-    numbers = itertools.count()
-    return run_fleet(
-        slices_of(kinds, lambda _: inventory),
-        classes("cpu", "gpu"),
-        [(node, "m") for node in nodes_of(kinds)],
-        workload.pods,
-        features=Features(),
-        new_share_id=lambda: str(next(numbers)),
-        scores=scores,
-    )
+    fleet = ImaginedFleet(tuple((node, "m") for node in nodes_of(kinds)), slices_of(kinds, lambda _: inventory))
+    return placed_on(fleet, documents, scores=scores)
 
 
 def test_what_no_claim_of_the_run_can_use_is_stranded() -> None:
@@ -303,9 +415,8 @@ def in_steps(name: str, capacity: str, step: str) -> dict[str, Any]:
 def test_what_one_pool_shares_out_in_different_steps_is_not_added_up() -> None:
     memory, more, huge = in_steps("m0", "2Gi", "1Mi"), in_steps("m1", "1Gi", "1Mi"), in_steps("h", "1Gi", "2Mi")
     larger = {**huge, "name": "g", "capacity": {"size": {"value": "1Gi", "requestPolicy": {"validValues": ["1Gi"]}}}}
-    published = [*slices("n0", memory=[memory, more, huge, larger], cpu=[CPU]), *slices("n1", memory=[memory])]
-    kinds = [(node, "m") for node in nodes("n0", "n1")]
-    report = run_fleet(published, [], kinds, (), features=Features(), new_share_id=str)
+    published = (*slices("n0", memory=[memory, more, huge, larger], cpu=[CPU]), *slices("n1", memory=[memory]))
+    report = placed_on(ImaginedFleet(nodes("n0", "n1"), published), [])
     assert [{name: unit_amount(unit.total) for name, unit in node.units.items()} for node in report.nodes] == [
         {
             "dra.cpu/cpu": "16",
@@ -323,8 +434,7 @@ def test_memory_and_huge_pages_have_the_names_of_kubernetes_resources_and_are_no
         return {**in_steps(name, size, step), "attributes": attributes}
 
     devices = [memory("m0", "2Gi", "1Mi", None), memory("m1", "1Gi", "2Mi", None), memory("h", "1Gi", "2Mi", "2m")]
-    kinds = [(node, "m") for node in nodes("n0")]
-    report = run_fleet(slices("n0", memory=devices), [], kinds, (), features=Features(), new_share_id=str)
+    report = placed_on(ImaginedFleet(nodes("n0"), tuple(slices("n0", memory=devices))), [])
     (node,) = report.nodes
     totals = {name: unit_amount(unit.total) for name, unit in node.units.items()}
     assert totals == {"hugepages-2Mi": "1Gi", "memory": "3Gi"}
@@ -364,7 +474,7 @@ def test_a_pod_that_shares_a_claim_follows_it() -> None:
         source("Pod", "p2", {"resourceClaims": [entry, own]}),
     ]
     report = run(documents)
-    assert [(placement.pod, placement.node) for placement in report.placements] == [
+    assert [(result.pod, result.node) for result in report.results] == [
         ("default/p0", "n-0"),
         ("default/p1", "n-1"),
         ("default/p2", "n-1"),
@@ -376,7 +486,7 @@ def test_a_claim_that_was_allocated_before_counts_on_every_node_that_the_pod_may
     both = [{"name": "c", "resourceClaimName": "shared"}, {"name": "own", "resourceClaimName": "own"}]
     claims = [claim_document("shared", gpu("big", "small")), claim_document("own", cpus(4))]
     report = run([*claims, shared, source("Pod", "p1", {"resourceClaims": both})], scores=True)
-    assert [(score.node, score.raw, score.score) for score in report.placements[1].scores] == [("n-0", 8, 100)]
+    assert [(score.node, score.raw, score.score) for score in report.results[1].scores] == [("n-0", 8, 100)]
 
 
 def test_the_document_has_the_parts_that_others_rely_on() -> None:
@@ -389,7 +499,7 @@ def test_the_document_has_the_parts_that_others_rely_on() -> None:
         "stranded": {"dra.cpu/cpu": 16, "gpu": 0},
     }
     assert "kube-scheduler" in document["scoring"]
-    assert document["scores"][0] == {"pod": "default/c", "node": "n-0", "raw": 8, "score": 100}
+    assert document["scores"][0] == {"pod": "default/c", "node": "n-0", "raw": 8, "score": 100, "total": 600}
     assert document["claims"][0]["node"] == "n-0"
     assert len(document["slices"]) == 6
 

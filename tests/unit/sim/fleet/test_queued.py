@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
+from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import (
-    AllocationResult,
     Device,
-    DeviceAllocationResult,
-    DeviceClass,
-    DeviceRequestAllocationResult,
-    Node,
     ObjectMeta,
     ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.state import Allocated
-from dranode.sim.fleet.queued import FleetNodes
+from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
+from dranode.sim.fleet.report import FleetReport
 from dranode.sim.fleet.run import ImaginedFleet, admit
-from dranode.sim.queues.run import QueueRun, run_queues
-from dranode.sim.queues.setup import load
+from dranode.sim.queues.run import QueueRun
+from dranode.sim.scheduler.documents import SchedulingNode
 from tests.fakes.queues import cluster_queue, document, flavor, group, local_queue, pod_set, sources, workload
 
 DRIVER = "gpu.example.com"
@@ -36,6 +30,8 @@ CONFIGURATION = {
 }
 REQUEST = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "dra.gpu"}}]}}
 TEMPLATE = document("ResourceClaimTemplate", "one", {"spec": REQUEST}, "resource.k8s.io/v1")
+GPU_CLASS = document("DeviceClass", "dra.gpu", {}, "resource.k8s.io/v1")
+NO_AMOUNTS: Mapping[str, Quantity] = {}
 SHARED = document("ResourceClaim", "shared", REQUEST, "resource.k8s.io/v1")
 FROM_TEMPLATE = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}]}
 
@@ -46,9 +42,25 @@ def _slice(node: str, gpus: int) -> ResourceSlice:
     return ResourceSlice(metadata=ObjectMeta(name=node), spec=spec)
 
 
+def _fleet(allocatable: Mapping[str, Quantity]) -> ImaginedFleet:
+    kinds = [
+        NodeKind(name=name, machine="m", labels={"tier": name.partition("-")[0]}, allocatable=allocatable)
+        for name in GPUS
+    ]
+    published = (_slice(node, gpus) for node, gpus in GPUS.items())
+    return ImaginedFleet(tuple((node, "m") for node in nodes_of(kinds)), tuple(published))
+
+
+def _reserved(*names: str) -> tuple[tuple[SchedulingNode, str], ...]:
+    kinds = [NodeKind(name=name, machine="m", labels={"tier": "reserved"}) for name in names]
+    return tuple((node, "m") for node in nodes_of(kinds))
+
+
 def _run(
-    *documents: Mapping[str, Any], quota: tuple[int, int] = (9, 9), allocated: Allocated | None = None
-) -> tuple[QueueRun, FleetNodes]:
+    *documents: Mapping[str, Any],
+    quota: tuple[int, int] = (9, 9),
+    allocatable: Mapping[str, Quantity] = NO_AMOUNTS,
+) -> tuple[QueueRun, FleetReport]:
     queue = cluster_queue(
         "q",
         group(["gpus", "cpu"], reserved=[quota[0], 99], spot=[quota[1], 99]),
@@ -56,31 +68,22 @@ def _run(
         flavorFungibility={"whenCanPreempt": "MayStopSearch"},
     )
     base = [flavor("reserved", tier="reserved"), flavor("spot", tier="spot"), queue, local_queue("door", "q")]
-    read = sources([*base, CONFIGURATION, TEMPLATE, SHARED, *documents])
-    setup = load(read)
-    ids = count()
-    allocator = Allocator(
-        [_slice(node, gpus) for node, gpus in GPUS.items()],
-        [DeviceClass(metadata=ObjectMeta(name="dra.gpu"))],
-        Features(),
-        new_share_id=lambda: str(next(ids)),
-    )
-    nodes = [Node(metadata=ObjectMeta(name=name, labels={"tier": name.partition("-")[0]})) for name in GPUS]
-    fleet = FleetNodes(allocator, nodes, allocated or Allocated(), setup, read)
-    return run_queues(setup, fleet), fleet
+    read = sources([*base, CONFIGURATION, TEMPLATE, SHARED, GPU_CLASS, *documents])
+    run, report = admit(_fleet(allocatable), read, Features())
+    assert report is not None
+    return run, report
 
 
-def _devices(fleet: FleetNodes) -> dict[str, list[str]]:
+def _devices(report: FleetReport) -> dict[str, list[str]]:
     """By pod, the devices that it got as `<node>/<device>`."""
     return {
-        item.pod.removeprefix("default/"): [
-            f"{result.pool}/{result.device}"
-            for outcome in item.outcomes
+        result.pod.removeprefix("default/"): [
+            f"{each.pool}/{each.device}"
+            for outcome in result.outcomes
             if outcome.allocation is not None
-            for result in outcome.allocation.devices.results
+            for each in outcome.allocation.devices.results
         ]
-        for placed in fleet.placements.values()
-        for item in placed
+        for result in report.results
     }
 
 
@@ -120,10 +123,27 @@ def test_who_is_preempted_leaves_its_devices_to_the_one_that_comes_in() -> None:
 
 
 def test_what_others_have_allocated_is_not_given_again() -> None:
-    result = DeviceRequestAllocationResult(request="r", driver=DRIVER, pool="reserved-1", device="gpu-0")
-    taken = Allocated().with_allocations([AllocationResult(devices=DeviceAllocationResult(results=(result,)))])
-    _, fleet = _run(_wants("w", 2), allocated=taken)
+    result = {"request": "r", "driver": DRIVER, "pool": "reserved-1", "device": "gpu-0"}
+    taken = document("ResourceClaim", "taken", REQUEST, "resource.k8s.io/v1")
+    taken["status"] = {"allocation": {"devices": {"results": [result]}}}
+    _, fleet = _run(_wants("w", 2), taken)
     assert _devices(fleet) == {"w-main-0": ["reserved-1/gpu-1"], "w-main-1": ["reserved-2/gpu-0"]}
+
+
+def test_pods_whose_cpu_the_nodes_of_a_flavor_do_not_have_go_to_the_next_flavor() -> None:
+    first, second = (_wants(name, 2, created=created) for name, created in (("a", 1), ("b", 2)))
+    run, fleet = _run(first, second, allocatable={"cpu": Quantity("1"), "memory": Quantity("8Gi")})
+    assert _devices(fleet) == {"a-main-0": ["reserved-1/gpu-0"], "a-main-1": ["reserved-2/gpu-0"]}
+    assert run.waiting == ("b",)
+    reasons = [row["reason"] for row in run.attempts if row["workload"] == "b"]
+    assert any("Insufficient cpu" in reason for reason in reasons)
+
+
+def test_who_is_preempted_leaves_its_cpu_to_the_one_that_comes_in() -> None:
+    low = _admitted(_wants("low", 3), count=3, gpus=True)
+    high = _wants("high", 2, priority=1)
+    _, fleet = _run(low, high, quota=(3, 0), allocatable={"cpu": Quantity("2"), "memory": Quantity("8Gi")})
+    assert sorted(_devices(fleet)) == ["high-main-0", "high-main-1"]
 
 
 def test_a_claim_that_workloads_share_is_allocated_once() -> None:
@@ -153,11 +173,10 @@ def test_a_claim_that_the_documents_have_allocated_keeps_its_device() -> None:
     queue = cluster_queue("q", group(["gpus", "cpu"], reserved=[9, 99]))
     gpus = document("DeviceClass", "dra.gpu", {}, "resource.k8s.io/v1")
     base = [flavor("reserved", tier="reserved"), queue, local_queue("door", "q"), CONFIGURATION, TEMPLATE, gpus]
-    node = Node(metadata=ObjectMeta(name="reserved-1", labels={"tier": "reserved"}))
-    fleet = ImaginedFleet(((node, "made up"),), (_slice("reserved-1", 2),))
+    fleet = ImaginedFleet(_reserved("reserved-1"), (_slice("reserved-1", 2),))
     _, report = admit(fleet, sources([*base, taken, _wants("w", 1)]), Features())
     assert report is not None
-    (outcome,) = (outcome for item in report.placements for outcome in item.outcomes)
+    (outcome,) = (outcome for result in report.results for outcome in result.outcomes)
     assert outcome.allocation is not None
     assert [one.device for one in outcome.allocation.devices.results] == ["gpu-1"]
 
@@ -200,7 +219,9 @@ def test_a_workload_whose_template_matches_too_few_devices_of_the_fleet_preempts
         gpus,
         template,
     ]
-    nodes = tuple((Node(metadata=ObjectMeta(name=name, labels={"tier": "reserved"})), "") for name in ("a", "b"))
+    nodes = tuple(
+        (SchedulingNode(metadata=ObjectMeta(name=name, labels={"tier": "reserved"})), "") for name in ("a", "b")
+    )
     fleet = ImaginedFleet(nodes, (_slice("a", 2), _slice("b", 2)))
     run, _ = admit(fleet, sources([*base, low, high]), Features())
     assert run.waiting == ("high",)
