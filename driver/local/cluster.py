@@ -34,9 +34,11 @@ class FolderCluster:
         store: the folder.
         node_name: the node.
         seed: of the random part of names, so that a run can be repeated.
+        stand_in: whether the one kubelet is a stand-in that unprepares nothing while it waits for a Prepare.
     """
 
-    def __init__(self, store: Store, node_name: str, seed: int = 0) -> None:
+    def __init__(self, store: Store, node_name: str, seed: int = 0, *, stand_in: bool = False) -> None:
+        self.stand_in = stand_in
         self.store, self.node_name, self.seed = store, node_name, seed
         self._random = random.Random(seed)  # noqa: S311 - names, not secrets
         self._statuses: dict[str, PublisherStatus] = {}
@@ -78,9 +80,9 @@ class FolderCluster:
         return self.store.get(refs)
 
     def departing(self, records: tuple[Record, ...]) -> bool | None:
-        """Say nothing: a folder has no pods."""
+        """Say nothing for a kubelet, since a folder has no pods; a stand-in is not about to unprepare any."""
         del records
-        return None
+        return False if self.stand_in else None
 
     def notify(self, driver: str, occurrence: Occurrence) -> None:
         """Do nothing: the log has it already."""

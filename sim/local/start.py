@@ -7,6 +7,7 @@ prepares and unprepares over the real sockets with real gRPC that of kubelet. Wh
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,6 +16,7 @@ from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.kubelet import service as kubelet_service
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.cluster import FolderCluster
@@ -52,7 +54,8 @@ def local_run(
         drivers = tuple(plugins)
         sockets = _socket_root(root, drivers, stack)
         store = Store(folder / "store")
-        cluster = FolderCluster(store, node_name)
+        cluster = FolderCluster(store, node_name, stand_in=True)
+        stack.enter_context(_answers_unlogged())
         services: dict[str, DriverService] = {}
         for plugin in drivers:
             progress(f"starting {plugin.driver}")
@@ -68,6 +71,18 @@ def local_run(
         yield LocalRun(node_name, features, store, kubelet, services)
     if reasons:
         raise DranodeError(reasons[0])
+
+
+@contextlib.contextmanager
+def _answers_unlogged() -> Iterator[None]:
+    """Keep what a claim was answered out of the log: the run shows it."""
+    log = logging.getLogger(kubelet_service.__name__)
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _temporary(stack: contextlib.ExitStack, parent: str | None = None) -> Path:

@@ -15,6 +15,8 @@ import yaml
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.local.cluster import FolderCluster
+from dranode.driver.local.store import Store
 from dranode.sim.allocator.features import Features
 from dranode.sim.local.start import local_run
 from tests.fakes.waiting import PATIENCE
@@ -349,7 +351,7 @@ def test_a_configuration_file_is_overridden_by_the_environment_and_that_by_a_fla
         text=True,
         check=True,
     )
-    (device,) = json.loads(done.stdout)[0]["spec"]["devices"]
+    (device,) = json.loads(done.stdout)["items"][0]["spec"]["devices"]
     assert device["name"] == "cpudevmachine"
     assert device["capacity"]["dra.cpu/cpu"]["value"] == "7"
 
@@ -452,3 +454,16 @@ def test_a_class_whose_driver_does_not_run_is_named(tmp_path: Path) -> None:
     rc, shown, _ = local(tmp_path, "--machine", SERVER, "--drivers", "cpu", claims=[gpu])
     assert rc == 1
     assert "no device of class dra.gpu: driver dra.gpu does not run here" in shown["claims"][0]["error"]
+
+
+def test_a_claim_that_is_refused_is_told_once_and_without_a_wait(tmp_path: Path) -> None:
+    claims = [claim(name, "2", {"cpuset": cpus}) for name, cpus in (("a", "2-3"), ("b", "3-4"))]
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump_all(claims))
+    done = dranode("local", "--machine", "cores=8", "claims.yaml", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "3 held by default/a" in " ".join(done.stdout.split())
+    assert "prepare driver=" not in done.stderr
+    # No Unprepare can be on its way: the run's own kubelet is the one that waits.
+    store = Store(tmp_path / "store")
+    assert FolderCluster(store, "node", stand_in=True).departing(()) is False
+    assert FolderCluster(store, "node").departing(()) is None
