@@ -30,8 +30,8 @@ PLANTED = {
         ("driver/core/api/names.py", "from dranode.driver.core.claims import held", "api.names -> .*claims.held"),
         (
             "driver/core/slices/plan.py",
-            "from dranode.driver.core.pinning import pinned",
-            "slices.plan -> .*pinning.pinned",
+            "from dranode.driver.core.pinning import enforcement",
+            "slices.plan -> .*pinning.enforcement",
         ),
     ],
     "Layers of the simulator": [
