@@ -1,4 +1,4 @@
-"""The CPU driver's options, as `dranode.options` lists them. Older flags and keys have no driver's name."""
+"""The CPU driver's options, as `dranode.options` lists them, with dra-driver-cpu's flags and keys where it has some."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ OPTIONS: Final = (
         metavar="LIST",
         reserves=True,
         flag="--reserved-cpus",
-        key="reservedCPUs",
         top_key="reservedCPUs",
     ),
     Option(
@@ -70,7 +69,6 @@ OPTIONS: Final = (
         default=False,
         gate="DRAListTypeAttributes",
         flag="--expose-pcie-roots",
-        key="exposePCIeRoots",
         top_key="exposePCIeRoots",
     ),
     Option(
@@ -86,7 +84,6 @@ OPTIONS: Final = (
         default=False,
         gate="DRANodeAllocatableResources",
         flag="--node-allocatable-mapping",
-        key="publishNodeAllocatableResourceMapping",
         top_key="publishNodeAllocatableResourceMapping",
     ),
 )

@@ -51,52 +51,42 @@ _DRIVER: Final = "dra.cpu"
 
 
 def options() -> str:
-    """Return a page with every option of `serve` and of the drivers: flags, variables, keys, values, defaults."""
+    """Return a page with every option of `serve` and of the drivers: flag, variable, key, values, defaults."""
     settings = {each.parameter: each for each in driver_settings()}
     by_driver: dict[str, list[DriverOption]] = {}
     for each in declared().options:
         by_driver.setdefault(each.driver, []).append(each)
     own = {each.parameter for each in declared().options}
     framework = [MACHINE, *(each for name, each in settings.items() if name not in own), *SERVE, STORE]
-    keys: dict[str, list[str]] = {}
-    for key, parameter in FRAMEWORK_KEYS.items():
-        keys.setdefault(parameter, []).append(key)
+    keys = {parameter: key for key, parameter in FRAMEWORK_KEYS.items()}
     introduction = (
         "# Options\n\nEvery option of `dranode serve`. A flag goes before a variable, a variable before the file that "
         "`--config` or `DRANODE_CONFIG` names, the file before the default; an empty variable counts as none. "
         "[The file](../configuration.md#the-options-of-serve-in-a-file).\n\n## Of `serve`\n"
     )
     parts = [introduction]
-    parts += [_option(each, keys.get(each.parameter, [])) for each in framework]
+    parts += [_option(each, keys.get(each.parameter, "")) for each in framework]
     for driver, declarations in by_driver.items():
         parts.append(f"## Of the driver `{driver}`\n")
-        parts += [_option(settings[each.parameter], _keys(each)) for each in declarations]
+        parts += [_option(settings[each.parameter], _key(each)) for each in declarations]
     return "\n".join(parts)
 
 
-def _keys(option: DriverOption) -> list[str]:
-    top = [option.option.top_key] if option.option.top_key else []
-    return [*top, f"plugins.{option.driver}.{option.key}"]
+def _key(option: DriverOption) -> str:
+    return f"plugins.{option.section}.{option.key}" if option.section else option.key
 
 
-def _option(option: CommandOption, keys: list[str]) -> str:
-    anchor = option.flags[0].strip("-")
+def _option(option: CommandOption, key: str) -> str:
+    anchor = option.flag.strip("-")
     facts = {
-        "Flag": _codes(_flags(option)),
-        "Variable": _codes(option.variables),
-        "Key in the file": _codes(keys),
+        "Flag": _codes([option.flag, *([option.off] if option.is_switch else [])]),
+        "Variable": _codes([option.variable] if option.variable else []),
+        "Key in the file": _codes([key] if key else []),
         "Value": _value(option),
         "Default": _default(option),
     }
     lines = [f"- {name}: {value}" for name, value in facts.items() if value]
-    return f"### `{option.flags[0]}` {{ #{anchor} }}\n\n{plain(option.help)}\n\n" + "\n".join(lines) + "\n"
-
-
-def _flags(option: CommandOption) -> Iterator[str]:
-    for flag in option.flags:
-        yield flag
-        if option.is_switch:
-            yield option.off(flag)
+    return f"### `{option.flag}` {{ #{anchor} }}\n\n{plain(option.help)}\n\n" + "\n".join(lines) + "\n"
 
 
 def _value(option: CommandOption) -> str:

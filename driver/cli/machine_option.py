@@ -26,7 +26,7 @@ def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
 def machine_option(function: F) -> F:
     """Add the option `--machine M`; the command gets the machine's file tree as `root`."""
     return click.option(
-        *MACHINE.flags,
+        MACHINE.flag,
         MACHINE.parameter,
         default=MACHINE.default,
         metavar=MACHINE.metavar,

@@ -6,7 +6,7 @@ file is strict YAML with camel-case keys, dra-driver-cpu's names where it has on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import click
@@ -58,22 +58,27 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
     if not isinstance(document, Mapping):
         raise UsageError(f"{path}: a configuration is a map of options, not a {type(document).__name__}")
     values: dict[str, Any] = {}
-    places: dict[str, str] = {}
     keys = _keys()
     for place, key, value in _entries(path, document):
-        near = next((known for known in keys if known[0] == place and known[1].lower() == key.lower()), None)
         if (place, key) not in keys:
-            known = ", ".join(sorted(name for section, name in keys if section == place)) or "none"
-            hint = f'is spelled "{near[1]}" here' if near else f"is unknown; there are {known}"
-            raise UsageError(f'{path}: the key "{key}"{_under(place)} {hint}')
+            raise UsageError(f'{path}: the key "{key}"{_under(place)} {_hint(place, key, keys)}')
         name = keys[place, key]
-        if name in places:
-            raise UsageError(f'{path}: "{key}"{_under(place)} says what {places[name]} says too; leave one of them out')
-        places[name] = f'"{key}"{_under(place)}'
         # A command ignores the keys of options that it does not have, so that one file serves every command.
         if name in parameters:
             values[name] = _checked(path, f"{_section(place)}{key}", value, parameters[name])
     return values
+
+
+def _hint(place: str, key: str, keys: Iterable[tuple[str, str]]) -> str:
+    """What a key that is unknown may have been meant to be."""
+    alike = [known for known in keys if known[1].lower() == key.lower()]
+    near = next((name for section, name in alike if section == place), None)
+    if near:
+        return f'is spelled "{near}" here'
+    if alike:
+        section, name = alike[0]
+        return f'is unknown; "{name}" stands {_under(section).strip() or "at the top level"}'
+    return f"is unknown; there are {', '.join(sorted(name for section, name in keys if section == place)) or 'none'}"
 
 
 def _entries(path: str, document: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -109,9 +114,7 @@ def _keys() -> dict[tuple[str, str], str]:
     """Section and key -> parameter."""
     keys = {("", key): name for key, name in FRAMEWORK_KEYS.items()}
     for each in declared().options:
-        keys[each.driver, each.key] = each.parameter
-        if each.option.top_key:
-            keys["", each.option.top_key] = each.parameter
+        keys[each.section, each.key] = each.parameter
     return keys | {("", "apiVersion"): "", ("", _SECTIONS): ""}
 
 
@@ -139,12 +142,16 @@ def _checked(path: str, key: str, value: Any, parameter: click.Parameter) -> Any
 
 
 def _click_option(setting: CommandOption) -> Callable[[F], F]:
-    attributes: dict[str, Any] = {"default": setting.default, "help": setting.help, "envvar": list(setting.variables)}
-    flags = setting.flags
+    attributes: dict[str, Any] = {
+        "default": setting.default,
+        "help": setting.help,
+        "envvar": [setting.variable] if setting.variable else [],
+    }
+    flag = setting.flag
     if setting.choices:
         attributes["type"] = click.Choice(setting.choices)
     elif setting.is_switch:
-        flags = tuple(f"{flag}/{setting.off(flag)}" for flag in flags)
+        flag = f"{flag}/{setting.off}"
     elif setting.counts:
         attributes["count"] = True
     elif isinstance(setting.default, int):
@@ -153,7 +160,7 @@ def _click_option(setting: CommandOption) -> Callable[[F], F]:
         attributes |= {"multiple": True, "callback": _between_commas}
     if setting.metavar:
         attributes["metavar"] = setting.metavar
-    return click.option(*flags, setting.parameter, show_envvar=False, **attributes)
+    return click.option(flag, setting.parameter, show_envvar=False, **attributes)
 
 
 def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:

@@ -17,10 +17,10 @@ class CommandOption(NamedTuple):
     """One option.
 
     Attributes:
-        flags: with their hyphens; the first gives the parameter its name unless `name` does.
+        flag: with its hyphens; it gives the parameter its name unless `name` does.
         help: for `--help`.
         default: a text, a whole number, whether a switch is on, names for one that `repeats`, or a function of it.
-        variables: environment variables; the first counts that is not empty.
+        variable: the environment variable; empty for none.
         choices: the texts that are allowed; empty for any.
         metavar: what stands for the value in `--help`.
         repeats: whether it is names between commas, and may be given several times.
@@ -28,10 +28,10 @@ class CommandOption(NamedTuple):
         name: the parameter.
     """
 
-    flags: tuple[str, ...]
+    flag: str
     help: str
     default: str | bool | int | tuple[str, ...] | Callable[[], str] = ""
-    variables: tuple[str, ...] = ()
+    variable: str = ""
     choices: tuple[str, ...] = ()
     metavar: str = ""
     repeats: bool = False
@@ -41,23 +41,33 @@ class CommandOption(NamedTuple):
     @property
     def parameter(self) -> str:
         """Return what the program calls it."""
-        return self.name or self.flags[0].removeprefix("--").replace("-", "_")
+        return self.name or self.flag.removeprefix("--").replace("-", "_")
 
     @property
     def is_switch(self) -> bool:
         """Return whether it has no value but is on or off."""
         return isinstance(self.default, bool)
 
-    @staticmethod
-    def off(flag: str) -> str:
+    @property
+    def off(self) -> str:
         """Return the flag that turns a switch off."""
-        return f"--no-{flag.removeprefix('--')}"
+        return f"--no-{self.flag.removeprefix('--')}"
 
 
 def _setting(flag: str, text: str, default: Any = "", **attributes: Any) -> CommandOption:
     """An option with its own variable."""
     variable = "DRANODE_" + flag.removeprefix("--").replace("-", "_").upper()
-    return CommandOption((flag,), text, default, **{"variables": (variable,)} | attributes)
+    return CommandOption(flag, text, default, variable, **attributes)
+
+
+def default_node_name() -> str:
+    """Return `NODE_NAME` from the downward API, else the host name in lower case."""
+    return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
+
+
+def default_pod_uid() -> str:
+    """Return `POD_UID` from the downward API, else none."""
+    return os.environ.get("POD_UID", "")
 
 
 SERVE: Final = (
@@ -71,21 +81,21 @@ SERVE: Final = (
     _setting("--claim-status", "Write status.devices of prepared claims.", "on", choices=("on", "off")),
     _setting(
         "--pod-uid",
-        "This pod's UID; turns on the sockets of a rolling update.",
-        variables=("DRANODE_POD_UID", "POD_UID"),
+        "This pod's UID (default POD_UID); turns on the sockets of a rolling update.",
+        default_pod_uid,
         metavar="UID",
     ),
     _setting("--log-format", "How to log.", "text", choices=("text", "json")),
-    CommandOption(("-v",), "Log more; twice for every call's details.", 0, counts=True, name="verbosity"),
+    CommandOption("-v", "Log more; twice for every call's details.", 0, counts=True, name="verbosity"),
 )
 """How `serve` reaches kubelet, the runtime and the cluster."""
 
 STORE: Final = CommandOption(
-    ("--store",), "Take claims from a folder of YAML files instead of an API server.", metavar="DIR"
+    "--store", "Take claims from a folder of YAML files instead of an API server.", metavar="DIR"
 )
 
 MACHINE: Final = CommandOption(
-    ("--machine",),
+    "--machine",
     "host (default), a folder or .tar archive that holds sys/, a YAML machine, or a description "
     "such as sockets=2,numa=2,l3=4,cores=4,threads=2 (each number per parent).",
     "host",
@@ -94,20 +104,15 @@ MACHINE: Final = CommandOption(
 )
 
 
-def default_node_name() -> str:
-    """Return `NODE_NAME` from the downward API, else the host name in lower case."""
-    return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
-
-
 def drivers_setting() -> CommandOption:
     """`--drivers`: the short names of installed drivers, between commas, as often as one likes."""
     default = default_drivers()
     known = ", ".join(sorted(installed()))
     return CommandOption(
-        ("--drivers",),
+        "--drivers",
         f"The drivers: {known}; may be repeated (default {','.join(default)}).",
         default,
-        ("DRANODE_DRIVERS",),
+        "DRANODE_DRIVERS",
         metavar="NAME,...",
         repeats=True,
     )
@@ -126,10 +131,10 @@ def declared_settings() -> tuple[CommandOption, ...]:
 def _of_driver(declared: DriverOption) -> CommandOption:
     option = declared.option
     return CommandOption(
-        declared.flags,
+        declared.flag,
         option.help,
         option.default,
-        declared.variables,
+        declared.variable,
         option.choices,
         option.metavar,
         name=declared.parameter,
@@ -153,7 +158,7 @@ def driver_settings() -> tuple[CommandOption, ...]:
 
 def variables_of(settings: Iterable[CommandOption]) -> frozenset[str]:
     """The environment variables of these options."""
-    return frozenset(variable for setting in settings for variable in setting.variables)
+    return frozenset(setting.variable for setting in settings if setting.variable)
 
 
 def unknown_prefixes() -> tuple[str, ...]:

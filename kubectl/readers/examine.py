@@ -96,7 +96,7 @@ def judged_options(
         unshared=tuple(_set(each) for each in own if each.driver in sharing and each.option.unshared),
         gated=_gated(own, options),
         reserved=CPUSet(cpu for each in reserving for cpu in _cpus(each, options)),
-        reserving=" and ".join(each.flags[0] for each in reserving),
+        reserving=" and ".join(each.flag for each in reserving),
         kubelet_root=str(options["kubelet_root"]),
         cdi_dir=str(options["cdi_dir"]),
         nri_socket="" if options["nri_socket"] == "none" else str(options["nri_socket"]),
@@ -112,7 +112,7 @@ def judged_options(
 def _gated(own: Iterable[DriverOption], options: Mapping[str, Any]) -> dict[str, str]:
     """The flags that are on and whose fields a server may drop, with the feature gate that each needs."""
     name, flag, gate = _TAINTS
-    needed = {each.flags[0]: each.option.gate for each in own if each.option.gate and _value(each, options)}
+    needed = {each.flag: each.option.gate for each in own if each.option.gate and _value(each, options)}
     return needed | ({flag: gate} if options.get(name) else {})
 
 
@@ -120,7 +120,7 @@ def _cpus(declared: DriverOption, options: Mapping[str, Any]) -> CPUSet:
     try:
         return CPUSet.parse(str(_value(declared, options)))
     except ValueError as error:
-        raise UsageError(f"{declared.flags[0]}: {error}") from error
+        raise UsageError(f"{declared.flag}: {error}") from error
 
 
 def _value(declared: DriverOption, options: Mapping[str, Any]) -> Any:
@@ -128,7 +128,7 @@ def _value(declared: DriverOption, options: Mapping[str, Any]) -> Any:
 
 
 def _set(declared: DriverOption) -> str:
-    return f"{declared.flags[0]} {declared.option.unshared}"
+    return f"{declared.flag} {declared.option.unshared}"
 
 
 def examine(

@@ -171,7 +171,6 @@ def test_what_another_drivers_chart_had_in_its_configuration_file_is_a_file_here
         ("cdiDir", "cdiDir"),
         ("nriSocket", "nriDir"),
         ("maxIsolation", r"cpu\.maxIsolation"),
-        (r"plugins.cpu.maxIsolation", r"cpu\.maxIsolation"),
         (r"plugins.cpu.hostRoot", r"cpu\.maxIsolation"),
         ("bindAddress", r"probes\.port"),
         ("metricsAddress", r"metrics\.port"),

@@ -194,7 +194,7 @@ def _words() -> tuple[frozenset[str], re.Pattern[str]]:
     words = {form.format(name) for name in short for form in ("dra.{}", "dra_{}")}
     words |= {form.format(name.upper()) for name in short for form in ("{} driver", "{}Config")}
     # An option of one plain word, such as `order`, is a word like any other without its hyphens.
-    words |= {flag for each in declared().options for flag in each.flags}
+    words |= {each.flag for each in declared().options}
     words |= {each.parameter for each in declared().options if "_" in each.parameter}
     return short, re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, sorted(words)))})(?![\w-])")
 

@@ -2,7 +2,8 @@
 
 A driver `lamps` lists them under the entry point group `dranode.options`, by the name that it has in `dranode.plugins`.
 Its option `colour-map` is the flag `--lamps-colour-map`, the variable `DRANODE_LAMPS_COLOUR_MAP`, the key `colourMap`
-in the section `plugins: lamps:` of the configuration file, and `options["colour_map"]` for the driver.
+in the section `plugins: lamps:` of the configuration file, and `options["colour_map"]` for the driver. An option may
+have a flag of its own instead, which its variable follows, and a key at the top level of the file.
 """
 
 from __future__ import annotations
@@ -29,48 +30,15 @@ FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
     "verbosity": "verbosity",
 }
 # The flags of the commands that take drivers' options as well.
-FRAMEWORK_FLAGS: Final = frozenset(
-    f"--{name}"
-    for name in (
-        *(
-            "cdi-dir",
-            "claim-status",
-            "config",
-            "containerd-config",
-            "context",
-            "all-nodes",
-            "await-daemonset",
-            "crio-config",
-            "device-taints",
-            "drivers",
-        ),
-        *("dry-run", "force", "namespace", "through-driver", "verbose"),
-        *(
-            "feature-gates",
-            "help",
-            "html",
-            "http-address",
-            "keep",
-            "kubeconfig",
-            "kubelet-config",
-            "kubelet-root",
-            "kubernetes",
-            "log-format",
-        ),
-        *(
-            "machine",
-            "manifests",
-            "metrics-address",
-            "no-device-taints",
-            "node-name",
-            "nodes",
-            "nri-socket",
-            "output",
-            "pod-resources-socket",
-        ),
-        *("pod-uid", "queues", "root", "scores", "service-account", "state", "store", "svg", "timeout"),
-    )
-)
+FRAMEWORK_FLAGS: Final = frozenset((
+    "--all-nodes", "--await-daemonset", "--cdi-dir", "--claim-status", "--config", "--containerd-config",
+    "--context", "--crio-config", "--device-taints", "--drivers", "--dry-run", "--feature-gates", "--force",
+    "--help", "--html", "--http-address", "--keep", "--kubeconfig", "--kubelet-config", "--kubelet-root",
+    "--kubernetes", "--log-format", "--machine", "--manifests", "--metrics-address", "--namespace",
+    "--no-device-taints", "--node-name", "--nodes", "--nri-socket", "--output", "--pod-resources-socket",
+    "--pod-uid", "--queues", "--root", "--scores", "--service-account", "--state", "--store", "--svg",
+    "--through-driver", "--timeout", "--verbose",
+))  # fmt: skip
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 
 
@@ -86,9 +54,8 @@ class Option:
         gate: the feature gate without which an API server drops what is published while the option is on.
         reserves: whether it is a list of CPUs (`0-1,8`) that no claim gets; `doctor` compares it with kubelet's.
         unshared: the value with which no device may be had by several claims.
-        flag: a second flag, without the driver's name; its variable counts as well.
-        key: the key in the driver's section of the file; the name in camel case if left empty.
-        top_key: a second key, at the top level of the file.
+        flag: its flag, in place of the one with the driver's name; the variable follows it.
+        top_key: its key at the top level of the file, in place of the one in the driver's section.
     """
 
     def __init__(
@@ -103,7 +70,6 @@ class Option:
         reserves: bool = False,
         unshared: str = "",
         flag: str = "",
-        key: str = "",
         top_key: str = "",
     ) -> None:
         if _NAME.fullmatch(name) is None:
@@ -116,7 +82,7 @@ class Option:
             raise ValueError(f'the flag "{flag}" of the option "{name}" is not one such as --colour-map')
         self.name, self.help, self.default, self.choices, self.metavar = name, help, default, choices, metavar
         self.gate, self.reserves, self.unshared = gate, reserves, unshared
-        self.flag, self.key, self.top_key = flag, key, top_key
+        self.flag, self.top_key = flag, top_key
 
 
 class DriverOption(NamedTuple):
@@ -131,20 +97,19 @@ class DriverOption(NamedTuple):
         return self.option.name.replace("-", "_")
 
     @property
-    def flags(self) -> tuple[str, ...]:
-        """The flag that people know, and the other one if there are two."""
-        own = f"--{_words(self.driver)}-{self.option.name}"
-        return (self.option.flag, own) if self.option.flag else (own,)
+    def flag(self) -> str:
+        """Its flag: `--lamps-colour-map`."""
+        return self.option.flag or f"--{_words(self.driver)}-{self.option.name}"
 
     @property
     def parameter(self) -> str:
         """Return what the program calls it, among the options of all drivers."""
-        return self.flags[0].removeprefix("--").replace("-", "_")
+        return self.flag.removeprefix("--").replace("-", "_")
 
     @property
-    def variables(self) -> tuple[str, ...]:
-        """The environment variables that set it, the driver's own first."""
-        return tuple(f"DRANODE_{flag.removeprefix('--').replace('-', '_').upper()}" for flag in reversed(self.flags))
+    def variable(self) -> str:
+        """Its environment variable: `DRANODE_LAMPS_COLOUR_MAP`."""
+        return f"DRANODE_{self.parameter.upper()}"
 
     @staticmethod
     def variable_prefix(driver: str) -> str:
@@ -152,19 +117,24 @@ class DriverOption(NamedTuple):
         return f"DRANODE_{_words(driver).replace('-', '_').upper()}_"
 
     @property
+    def section(self) -> str:
+        """The section of the configuration file that has its key: its driver's, or empty for the top level."""
+        return "" if self.option.top_key else self.driver
+
+    @property
     def key(self) -> str:
-        """Its key in the driver's section of the configuration file: `colourMap`."""
+        """Its key in the configuration file: `colourMap`."""
         first, *others = self.option.name.split("-")
-        return self.option.key or first + "".join(word.capitalize() for word in others)
+        return self.option.top_key or first + "".join(word.capitalize() for word in others)
 
     @property
     def names(self) -> Iterator[str]:
         """Every name that no other driver's option may have: its flags, and its key at the top level of the file."""
-        yield from self.flags
+        yield self.flag
         if isinstance(self.option.default, bool):
-            yield from (f"--no-{flag.removeprefix('--')}" for flag in self.flags)
-        if self.option.top_key:
-            yield f"{self.option.top_key}:"
+            yield f"--no-{self.flag.removeprefix('--')}"
+        if not self.section:
+            yield f"{self.key}:"
 
 
 class Declarations(NamedTuple):

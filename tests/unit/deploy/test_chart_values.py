@@ -65,11 +65,9 @@ def test_memory_that_the_driver_would_not_understand_is_no_value(value: str) -> 
 def keys() -> list[tuple[tuple[str, ...], Any]]:
     """Every key of the configuration file that a driver of ours has, with its option."""
     return [
-        (place, each.option)
+        (("plugins", each.section, each.key) if each.section else (each.key,), each.option)
         for each in declared().options
         if each.driver in OURS and each.key not in REFUSED_BY_A_TEMPLATE
-        for place in ((each.option.top_key,) if each.option.top_key else (), ("plugins", each.driver, each.key))
-        if place
     ]
 
 
@@ -101,15 +99,17 @@ def test_every_key_of_the_framework_is_a_key_of_the_chart_and_a_misspelt_one_is_
         "maxIsolation",
         *(place[0] for place, _ in keys() if len(place) == 1),
     }
-    for place in (("groupby",), ("gropBy",), ("plugins", "cpu", "gropBy"), ("plugins", "cpuu")):
+    for place in (("groupby",), ("gropBy",), ("plugins", "cpu", "groupBy"), ("plugins", "gpu", "sharing")):
         assert problems(in_config(place, "socket")), place
+    assert problems(in_config(("plugins", "memory", "gropBy"), "socket"))
+    assert problems(in_config(("plugins", "cpuu"), "socket"))
 
 
 def test_a_driver_of_others_has_keys_that_the_chart_does_not_know() -> None:
     config = {
         "apiVersion": "v1alpha1",
         "idleSpeed": 3,
-        "plugins": {"fans": {"idleSpeed": 3}, "cpu": {"groupBy": "socket"}},
+        "plugins": {"fans": {"idleSpeed": 3}, "memory": {"groupBy": "socket"}},
     }
     assert problems({"drivers": ["cpu", "fans"], "config": config}) == []
     assert problems({"drivers": ["cpu"], "config": config})
@@ -145,7 +145,7 @@ def test_drivers_are_names_of_entry_points_and_what_they_publish_as() -> None:
 
 
 def test_flags_and_keys_of_the_chart_are_those_of_the_program() -> None:
-    flags = {flag for setting in driver_settings() for flag in setting.flags}
+    flags = {setting.flag for setting in driver_settings()}
     template = (CHART / "templates" / "daemonset.yaml").read_text()
     named = set(
         re.findall(r"^ +- (--(?:cpu|gpu|memory|group|reserved|threads|max|huge)[\w-]*)", template, re.MULTILINE)

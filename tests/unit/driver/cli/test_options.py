@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -82,7 +83,7 @@ WALL = ("slices", "--machine", "cores=2", "--drivers", "wall", "-o", "json")
 def test_a_driver_has_flags_variables_and_a_section_of_its_own(tmp_path: Path) -> None:
     install(tmp_path)
     (tmp_path / "config.yaml").write_text(
-        "drivers: [wall]\nplugins:\n  wall: {count: 1, dim: true}\n  cpu: {order: reference}\n"
+        "drivers: [wall]\norder: reference\nplugins:\n  wall: {count: 1, dim: true}\n  cpu: {hostRoot: /host}\n"
     )
     assert names(run(tmp_path, *WALL)) == ["bright-0", "bright-1"]
     assert names(run(tmp_path, *WALL, "--wall-count", "3", DRANODE_WALL_COUNT="5")) == [
@@ -200,15 +201,13 @@ def test_commands_that_load_every_driver_go_on_without_a_broken_one(tmp_path: Pa
         ("plugins: {fpga: {}}", 'plugins has "fpga", but the installed drivers are cpu, gpu'),
         ("plugins: [cpu]", "plugins must be a map of drivers"),
         ("plugins: {cpu: socket}", "plugins.cpu must be a map of options, not 'socket'"),
-        ("plugins: {cpu: {groupBy: l3}}", 'plugins.cpu.groupBy must be one of numanode, socket, machine, not "l3"'),
+        ("plugins: {memory: {groupBy: l3}}", 'plugins.memory.groupBy must be one of numa, socket, machine, not "l3"'),
+        ("plugins: {cpu: {sharing: shared}}", 'the key "sharing" under plugins.cpu is unknown; there are hostRoot'),
         (
-            "plugins: {cpu: {sharing: shared}}",
-            'the key "sharing" under plugins.cpu is unknown; there are compatAttributes',
+            "plugins: {cpu: {groupBy: socket}}",
+            'the key "groupBy" under plugins.cpu is unknown; "groupBy" stands at the top level',
         ),
-        (
-            "groupBy: socket\nplugins: {cpu: {groupBy: socket}}",
-            '"groupBy" under plugins.cpu says what "groupBy" says too',
-        ),
+        ("reservedMemory: 0:1Gi", 'the key "reservedMemory" is unknown; "reservedMemory" stands under plugins.memory'),
     ],
 )
 def test_a_section_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
@@ -218,29 +217,81 @@ def test_a_section_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, se
     assert sentence in str(refused.value)
 
 
-# What configuration files, manifests and scripts have said before options were declared.
-FORMER = {
-    "cpuDeviceMode": ("--cpu-device-mode", "individual"),
-    "groupBy": ("--group-by", "socket"),
-    "reservedCPUs": ("--reserved-cpus", "0-1"),
-    "threads": ("--threads", "full-core"),
-    "order": ("--order", "reference"),
-    "gpuSharing": ("--gpu-sharing", "shared"),
-    "exposePCIeRoots": ("--expose-pcie-roots", True),
-    "compatAttributes": ("--compat-attributes", True),
-    "publishNodeAllocatableResourceMapping": ("--node-allocatable-mapping", True),
+# The one name of each option of our own drivers: flag, key in the file, and a value.
+NAMES = {
+    "--cpu-device-mode": ("cpuDeviceMode", "individual"),
+    "--group-by": ("groupBy", "socket"),
+    "--reserved-cpus": ("reservedCPUs", "0-1"),
+    "--threads": ("threads", "full-core"),
+    "--order": ("order", "reference"),
+    "--max-isolation": ("maxIsolation", "quiet"),
+    "--cpu-host-root": ("plugins.cpu.hostRoot", "/host"),
+    "--expose-pcie-roots": ("exposePCIeRoots", True),
+    "--compat-attributes": ("compatAttributes", True),
+    "--node-allocatable-mapping": ("publishNodeAllocatableResourceMapping", True),
+    "--gpu-sharing": ("gpuSharing", "shared"),
+    "--memory-group-by": ("plugins.memory.groupBy", "socket"),
+    "--reserved-memory": ("plugins.memory.reservedMemory", "0:1Gi"),
+    "--hugepages-exclusive": ("plugins.memory.hugepagesExclusive", True),
+    "--memory-numa-node-list": ("plugins.memory.numaNodeList", True),
+    "--memory-compat-attributes": ("plugins.memory.compatAttributes", True),
+    "--memory-node-allocatable-mapping": ("plugins.memory.nodeAllocatableMapping", True),
 }
 
 
-@pytest.mark.parametrize("key", FORMER)
-def test_flags_variables_and_keys_from_before_mean_the_same(key: str, tmp_path: Path) -> None:
-    flag, value = FORMER[key]
+@pytest.mark.parametrize("flag", NAMES)
+def test_an_option_of_our_drivers_has_one_flag_one_variable_and_one_key(flag: str, tmp_path: Path) -> None:
+    key, value = NAMES[flag]
     name = flag.removeprefix("--").replace("-", "_")
-    (tmp_path / "config.yaml").write_text(json.dumps({key: value}))
+    document: Any = value
+    for word in reversed(key.split(".")):
+        document = {word: document}
+    (tmp_path / "config.yaml").write_text(json.dumps(document))
     assert config_file(str(tmp_path / "config.yaml"), PARAMETERS) == {name: value}
     words = [flag] if value is True else [flag, str(value)]
     assert serve.make_context("serve", words, resilient_parsing=False).params[name] == value
-    assert f"DRANODE_{name.upper()}" in (PARAMETERS[name].envvar or ())
+    assert PARAMETERS[name].envvar == [f"DRANODE_{name.upper()}"]
+
+
+def test_every_option_of_serve_has_one_flag() -> None:
+    ours = {each.parameter for each in declared().options if each.driver in ("cpu", "gpu", "memory")}
+    assert ours == {flag.removeprefix("--").replace("-", "_") for flag in NAMES}
+    assert {name: option.opts for name, option in PARAMETERS.items() if len(option.opts) > 1} == {}
+    assert {name: option.envvar for name, option in PARAMETERS.items() if len(option.envvar or ()) > 1} == {
+        "config": "DRANODE_CONFIG"
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "config", "sentence"),
+    [
+        (("--driver", "cpu"), {}, "", "--driver"),
+        (("--cpu-group-by", "socket"), {}, "", "--cpu-group-by"),
+        (("--no-cpu-compat-attributes",), {}, "", "--no-cpu-compat-attributes"),
+        ((), {"DRANODE_DRIVER": "cpu"}, "", "DRANODE_DRIVER is unknown: did you mean DRANODE_DRIVERS?"),
+        ((), {"DRANODE_CPU_GROUP_BY": "socket"}, "", "DRANODE_CPU_GROUP_BY is unknown: did you mean DRANODE_GROUP_BY?"),
+        ((), {}, "plugins: {cpu: {deviceMode: individual}}", 'the key "deviceMode" under plugins.cpu is unknown'),
+        ((), {}, "plugins: {gpu: {sharing: shared}}", 'the key "sharing" under plugins.gpu is unknown; there are none'),
+    ],
+    ids=str,
+)
+def test_a_name_that_no_option_has_is_refused_wherever_it_stands(
+    tmp_path: Path, words: tuple[str, ...], environment: dict[str, str], config: str, sentence: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(config)
+    for command in ("slices", "local", "doctor", "drain") if words else ("slices", "local", "bundle", "explain"):
+        done = run(tmp_path, command, *words, *(["--config", "config.yaml"] if config else []), **environment)
+        assert (done.returncode, done.stdout) == (2, ""), command
+        assert sentence in done.stderr
+        assert not words or "No such option" in done.stderr
+
+
+def test_the_uid_of_the_pod_comes_from_the_downward_api_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_UID", "downward")
+    assert serve.make_context("serve", []).params["pod_uid"] == "downward"
+    assert serve.make_context("serve", ["--pod-uid", "given"]).params["pod_uid"] == "given"
+    monkeypatch.setenv("DRANODE_POD_UID", "set")
+    assert serve.make_context("serve", []).params["pod_uid"] == "set"
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -306,6 +357,6 @@ def test_the_options_of_drivers_are_at_the_end_of_the_help_in_groups_of_their_ow
     assert "--help" in before
     for each in declared().options:
         (group,) = (group for group in groups if group.startswith(f"{each.driver}:"))
-        assert each.flags[0] in group
-        assert not any(f"{flag} " in before for flag in each.flags)
+        assert each.flag in group
+        assert f"{each.flag} " not in before
     assert not any("--drivers" in group or "--machine " in group for group in groups)

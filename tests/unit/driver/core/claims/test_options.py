@@ -7,15 +7,15 @@ import pytest
 from dranode.driver.core.claims.options import DriverOption, Option, declarations
 
 DIM = Option("dim-to", "How dark.", default="low", choices=("low", "lower"))
-LOUD = Option("loud", "Say it.", default=False, flag="--loud", top_key="loud")
+LOUD = Option("loud", "Say it.", default=False, flag="--noisy", top_key="noise")
 
 
 def test_an_option_has_its_names_from_its_driver() -> None:
     dim, loud = DriverOption("my_lamps", DIM), DriverOption("lamps", LOUD)
-    assert (dim.flags, dim.parameter, dim.field) == (("--my-lamps-dim-to",), "my_lamps_dim_to", "dim_to")
-    assert (dim.variables, dim.key) == (("DRANODE_MY_LAMPS_DIM_TO",), "dimTo")
-    assert (loud.flags, loud.parameter, loud.field) == (("--loud", "--lamps-loud"), "loud", "loud")
-    assert loud.variables == ("DRANODE_LAMPS_LOUD", "DRANODE_LOUD")
+    assert (dim.flag, dim.parameter, dim.field) == ("--my-lamps-dim-to", "my_lamps_dim_to", "dim_to")
+    assert (dim.variable, dim.section, dim.key) == ("DRANODE_MY_LAMPS_DIM_TO", "my_lamps", "dimTo")
+    assert (loud.flag, loud.parameter, loud.field) == ("--noisy", "noisy", "loud")
+    assert (loud.variable, loud.section, loud.key) == ("DRANODE_NOISY", "", "noise")
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_an_option_that_cannot_be_meant_is_refused_where_it_is_written(fields: d
         ("a", [DIM], r'options of the driver "a" are not a tuple of dranode\.driver\.Option, but a list'),
         ("a", ("dim",), "but a tuple"),
         ("a", (DIM, DIM), 'the driver "a" declares the flag --a-dim-to twice'),
-        ("a", (LOUD,), 'the flag --loud is declared by the driver "a" and by the driver "lamps"'),
+        ("a", (LOUD,), 'the flag --noisy is declared by the driver "a" and by the driver "lamps"'),
         (
             "a",
-            (Option("x", "X.", flag="--no-loud"),),
-            'flag --no-loud is declared by the driver "a" and by the driver "l',
+            (Option("x", "X.", flag="--no-noisy"),),
+            'flag --no-noisy is declared by the driver "a" and by the driver "l',
         ),
         (
             "a",
-            (Option("x", "X.", top_key="loud"),),
-            'the key "loud" is declared by the driver "a" and by the driver "la',
+            (Option("x", "X.", top_key="noise"),),
+            'the key "noise" is declared by the driver "a" and by the driver "la',
         ),
         (
             "a",
