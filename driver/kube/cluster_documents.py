@@ -11,6 +11,7 @@ import msgspec
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.objects import ApiObjects
+from dranode.driver.kube.retry import NO_ANSWER
 
 # Kinds that are listed at a time: most of the time is the server's and the way's.
 AT_A_TIME: Final = 4
@@ -41,12 +42,23 @@ def cluster_documents(objects: ApiObjects, kinds: Mapping[str, Mapping[str, str]
     Raises:
         ApiError: no kind could be read.
     """
+    silences: list[ApiError] = []
+    answered: list[str] = []
 
     def listed(kind: str, query: Mapping[str, str]) -> list[dict[str, Any]] | ApiError:
+        # A server that has answered nothing is not asked for one kind after another, a minute each.
+        if silences and not answered:
+            return silences[0]
         try:
-            return objects.documents(kind, **query)
+            documents = objects.documents(kind, **query)
         except ApiError as error:
+            if error.status == NO_ANSWER:
+                silences.append(error)
+            else:
+                answered.append(kind)
             return error
+        answered.append(kind)
+        return documents
 
     with ThreadPoolExecutor(AT_A_TIME, "list") as pool:
         answers = dict(zip(kinds, pool.map(listed, kinds, kinds.values()), strict=True))

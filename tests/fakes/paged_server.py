@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.objects import ApiObjects
+from dranode.driver.kube.server import UnreachableError
 from dranode.driver.kube.wire import Outgoing
 
 _LACKING = b'{"kind": "Status", "message": "the server could not find the requested resource"}'
@@ -32,6 +33,7 @@ class PagedServer:
         rules: the version that its DeviceTaintRules have; empty if it has none.
         groups: the version that its PodGroups have.
         refused: the resources that may not be listed.
+        silent: whether it answers nothing at all.
         forgets: resources whose next page it has forgotten, as a list that is read too slowly.
         seen: paths with their queries, in the order in which they came.
     """
@@ -41,6 +43,7 @@ class PagedServer:
     rules: str = "v1"
     groups: str = "v1beta1"
     refused: set[str] = field(default_factory=set)
+    silent: bool = False
     forgets: set[str] = field(default_factory=set)
     seen: list[str] = field(default_factory=list)
 
@@ -51,6 +54,8 @@ class PagedServer:
         assert outgoing.method == "GET"
         url = urlsplit(outgoing.path)
         self.seen.append(outgoing.path)
+        if self.silent:
+            raise UnreachableError("the API server did not answer in time")
         if url.path == "/apis/resource.k8s.io":
             return WireAnswer(200, json.dumps({"versions": [{"version": self.version}]}).encode())
         root, _, name = url.path.rpartition("/")

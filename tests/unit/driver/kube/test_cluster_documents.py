@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.kube.cluster_documents import cluster_documents
+from dranode.driver.kube.cluster_documents import AT_A_TIME, cluster_documents
 from dranode.driver.kube.errors import ApiError
 from dranode.sim.allocator.features import Features
 from dranode.sim.fit.dump import LIVE_KINDS, live_kinds, read_dump
@@ -50,6 +50,13 @@ def test_what_may_not_be_listed_is_no_empty_kind() -> None:
 def test_a_server_that_lets_nothing_be_read_is_an_error() -> None:
     with pytest.raises(ApiError, match="does not let this account list resourceslices"):
         cluster_documents(PagedServer({}, refused=set(EVERYTHING)).client(), PAGE_KINDS, "c")
+
+
+def test_a_server_that_answers_nothing_is_not_asked_for_one_kind_after_another() -> None:
+    server = PagedServer({}, silent=True)
+    with pytest.raises(ApiError, match="did not answer in time"):
+        cluster_documents(server.client(), PAGE_KINDS, "c")
+    assert len(server.seen) <= AT_A_TIME
 
 
 def test_the_page_says_what_was_refused_and_shows_the_rest() -> None:
