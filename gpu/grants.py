@@ -44,8 +44,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         vendor: `nvidia`, `amd`, `intel` or a PCI vendor.
         mode: what the GPU is for, which decides its device nodes.
         partition: the number of the partition; None for the whole GPU.
-        partition_mode: the mode of the GPU that the partition is a part of; None if that is not known. Records of
-            earlier versions lack it, and then it is empty.
+        division: how the GPU is divided that the partition is a part of (`GPU.division`). Records of earlier versions
+            lack it.
         parent: address of the physical function, for a virtual one. Records of earlier versions lack it.
         homes: the functions that `vfio` takes from their drivers.
     """
@@ -54,7 +54,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     vendor: str
     mode: GPUMode = GPUMode.COMPUTE
     partition: int | None = None
-    partition_mode: str | None = ""
+    division: str = ""
     parent: str | None = None
     homes: tuple[Home, ...] = ()
 
@@ -69,7 +69,7 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str
     partition: int | None = None
-    partition_mode: str | None = ""
+    division: str = ""
     parent: str | None = None
 
 
@@ -129,7 +129,7 @@ def _grant(chosen: _Given, given: Sequence[_Given]) -> Grant:
         vendor=chosen.gpu.vendor,
         mode=chosen.settings.mode,
         partition=chosen.gpu.partition,
-        partition_mode="" if chosen.gpu.partition is None else chosen.gpu.partition_mode,
+        division=chosen.gpu.division,
         parent=chosen.gpu.parent if chosen.gpu.kind is GPUKind.VF else None,
         homes=_homes(chosen.gpu) if takes else (),
     )
@@ -206,7 +206,7 @@ def gpu_sources(device: str, state: Any) -> frozenset[str] | None:
         source = named_source(device)
         return None if source is None else frozenset((source,))
     place = decode(_Place, state)
-    return frozenset((source_of(place.address, place.parent, place.partition, place.partition_mode),))
+    return frozenset((source_of(place.address, place.parent, place.partition, place.division),))
 
 
 def _check_family(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInventory) -> None:

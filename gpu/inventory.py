@@ -74,6 +74,7 @@ class GPU(msgspec.Struct, frozen=True):
         parent: address of the physical function, or of the GPU that a partition is a part of.
         partition: number of the partition, from 0.
         partition_mode: `<compute>_<memory>`, AMD's words (`CPX_NPS4`).
+        parts: how many partitions the GPU has that this is one of; 0 if it is none.
         pinned: an administrator has chosen the driver (`driver_override`).
         unserved: why no kernel driver serves it, so that no container could use it; empty if one does, or if that is
             not known.
@@ -97,6 +98,7 @@ class GPU(msgspec.Struct, frozen=True):
     parent: str | None = None
     partition: int | None = None
     partition_mode: str | None = None
+    parts: int = 0
     pinned: bool = False
     unserved: str = ""
 
@@ -111,9 +113,18 @@ class GPU(msgspec.Struct, frozen=True):
         return None if self.parent is None else device_name(self.parent)
 
     @property
+    def division(self) -> str:
+        """Return how the GPU is divided that a partition is a part of; empty if it is none.
+
+        It is the mode, with the number of parts if only a part of the mode could be read: `CPX_NPS4`, `NPS4 of 8`.
+        """
+        mode = self.partition_mode or ""
+        return "" if self.partition is None else mode if "_" in mode else f"{mode or 'unknown'} of {self.parts}"
+
+    @property
     def source(self) -> str:
         """Return what it is made of, by names that tell divisions of a GPU apart: see `source_of`."""
-        return source_of(self.address, self.parent, self.partition, self.partition_mode)
+        return source_of(self.address, self.parent, self.partition, self.division)
 
     @property
     def vendor(self) -> str:
@@ -177,14 +188,14 @@ def device_name(address: str, partition: int | None = None) -> str:
     return base if partition is None else f"{base}-p{partition}"
 
 
-def source_of(address: str, parent: str | None, partition: int | None, mode: str | None) -> str:
+def source_of(address: str, parent: str | None, partition: int | None, division: str) -> str:
     """Return what a GPU is made of, by a name that stays when GPUs are divided otherwise (`Plugin.sources`).
 
     A whole GPU is its address. A part is `<address>/<division>/<part>`: a virtual function's division is `vf`, a
-    partition's is the GPU's mode, or `unknown`; the modes divide the same silicon differently.
+    partition's is `GPU.division`: each divides the same silicon differently.
     """
     if partition is not None:
-        return f"{address}/{'unknown' if mode is None else mode}/{partition}"
+        return f"{address}/{division}/{partition}"
     return address if parent is None else f"{parent}/vf/{address}"
 
 

@@ -168,7 +168,8 @@ def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
         mode = _mode(root, gpu.address)
         partitions.append(replace(gpu, partition_mode=mode, memory=gpu.memory or _sum(mine.values())))
         if any(mine):
-            partitions.extend(_partition(gpu, mode, index, node) for index, node in mine.items())
+            whole = replace(gpu, partition_mode=mode, parts=len(mine))
+            partitions.extend(_partition(whole, index, node) for index, node in mine.items())
     return partitions
 
 
@@ -187,14 +188,13 @@ def _hidden(root: Root) -> Iterable[str]:
         )
 
 
-def _partition(gpu: GPU, mode: str | None, index: int, node: KFDNode) -> GPU:
+def _partition(gpu: GPU, index: int, node: KFDNode) -> GPU:
     return replace(
         gpu,
         kind=GPUKind.PARTITION,
         uuid=None,
         parent=gpu.address,
         partition=index,
-        partition_mode=mode,
         memory=node.memory,
     )
 

@@ -264,9 +264,13 @@ def recorded(machine: Machine, device: str, **fields: Any) -> Any:
     return give(machine, result(device, **fields)).grants[0].state
 
 
-def mode(machine: Machine, compute: str) -> Machine:
-    """An AMD GPU in another mode of partitions."""
-    machine.put(machine.root().resolve(f"{DEVICES}/0000:0c:00.0/current_compute_partition"), compute)
+def mode(machine: Machine, compute: str | None) -> Machine:
+    """An AMD GPU in another mode of partitions; None for one that cannot be read."""
+    folder = machine.root().resolve(f"{DEVICES}/0000:0c:00.0")
+    machine.remove(f"{folder}/current_compute_partition")
+    machine.remove(f"{folder}/current_memory_partition")
+    if compute is not None:
+        machine.put(f"{folder}/current_compute_partition", compute)
     return machine
 
 
@@ -277,6 +281,13 @@ def mode(machine: Machine, compute: str) -> Machine:
         pytest.param(mi300x(gpus=1, parts=1), WHOLE, mi300x(gpus=1), PART, id="in parts now"),
         pytest.param(
             mi300x(gpus=1), PART, mode(mi300x(gpus=1, parts=2), "DPX"), "gpu-0000-0c-00-0-p0", id="in fewer parts now"
+        ),
+        pytest.param(
+            mode(mi300x(gpus=1), None),
+            PART,
+            mode(mi300x(gpus=1, parts=2), None),
+            "gpu-0000-0c-00-0-p0",
+            id="in fewer parts now, of a mode that cannot be read",
         ),
         pytest.param(flex(), "gpu-0000-4d-00-3", flex(vfs=0), "gpu-0000-4d-00-0", id="without virtual functions now"),
         pytest.param(flex(vfs=0), "gpu-0000-4d-00-0", flex(), "gpu-0000-4d-00-3", id="with virtual functions now"),
