@@ -20,7 +20,7 @@ from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.claims.consumers import names_every_pod, pods_among
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.cgroups import GONE, Cgroups
-from dranode.driver.machine.pod_cgroups import containers_of, pods_on
+from dranode.driver.machine.kubepods import containers_of, pods_on
 from dranode.driver.machine.root import Root, read_text
 
 _PARTITION: Final = "cpuset.cpus.partition"

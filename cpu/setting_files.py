@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from dranode.cpu.settings import NEW_INTERRUPTS, Kind, Setting
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.attributes import names, read_attribute
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, names, read_attribute
 
 _IRQ: Final = "proc/irq"
 _WORKQUEUE: Final = "sys/devices/virtual/workqueue/cpumask"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.attributes import attribute_if_there, integer
 from dranode.driver.machine.pci import PCI_DEVICES
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, attribute_if_there, integer
 from dranode.gpu.health import AERCounts
 
 

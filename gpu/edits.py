@@ -13,9 +13,8 @@ import msgspec
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode
 from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.machine.attributes import device_if_there, link_name, names
 from dranode.driver.machine.pci import PCI_DEVICES
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, device_if_there, link_name, names
 from dranode.gpu.config import GPUMode
 from dranode.gpu.grants import Intent
 from dranode.gpu.kfd import by_address, kfd_nodes

@@ -13,8 +13,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.machine.attributes import all_names, integer, names, read_attribute, why_unread
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, all_names, integer, names, read_attribute, why_unread
 
 _NODES: Final = "sys/class/kfd/kfd/topology/nodes"
 # How often a topology is read that changes all the while; the last reading counts as it is.

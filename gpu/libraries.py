@@ -16,8 +16,7 @@ from typing import Final
 import msgspec
 
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
-from dranode.driver.machine.attributes import all_names, device_if_there, names
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, all_names, device_if_there, names
 from dranode.gpu.config import GPUMode
 from dranode.gpu.proc import NvidiaFacts, nvidia_facts, nvidia_version
 

@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.machine.attributes import integer, names, read_attribute, why_unread
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, integer, names, read_attribute, why_unread
 from dranode.gpu.sysfs import PROC_NVIDIA
 
 NVIDIAS_DRIVER: Final = "nvidia"

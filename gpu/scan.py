@@ -8,10 +8,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.attributes import names, number, read_attribute
 from dranode.driver.machine.numa import has_one_node
 from dranode.driver.machine.pci import PCI_DEVICES, PCIE_ROOT
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, names, number, read_attribute
 from dranode.gpu.inventory import AMD, GPU, NVIDIA, GPUInventory, GPUKind, doubtful_uuids, sort_key
 from dranode.gpu.kfd import KFDNode, by_address, hidden_nodes, kfd_nodes
 from dranode.gpu.nvml import NVMLFacts

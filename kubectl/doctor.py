@@ -21,8 +21,7 @@ from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.clock import clock_skew
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.server import UnreachableError
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials, UnreachableError
 from dranode.kubectl.class_check import with_class_problems
 from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
 from dranode.kubectl.readers.fleet import read_fleet

@@ -18,8 +18,7 @@ from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ServeOptions
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
-from dranode.driver.kube.cluster_documents import cluster_documents
-from dranode.driver.kube.objects import ApiObjects
+from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.forms import open_machine
 from dranode.kubectl.explaining import Explainer, Subject, subject_of
 from dranode.kubectl.fit_answer import fit_answer

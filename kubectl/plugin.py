@@ -16,8 +16,7 @@ from dranode.driver.cli.commands import run
 from dranode.driver.cli.settings import between_commas
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
-from dranode.driver.kube.cluster_documents import AT_A_TIME
-from dranode.driver.kube.objects import ApiObjects
+from dranode.driver.kube.objects import AT_A_TIME, ApiObjects
 from dranode.kubectl.claim_view import claim_rows
 from dranode.kubectl.complete import candidates, completion_script, names_of
 from dranode.kubectl.device_view import Availability, device_rows, incomplete_pools

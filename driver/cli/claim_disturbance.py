@@ -14,10 +14,9 @@ from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.usage import Figure
 from dranode.driver.core.diagnosis.placement import ClaimPlacement
-from dranode.driver.machine.attributes import names
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_usage import UsageReader
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, names
 from dranode.driver.node.ledger import Contents, decoded_notes
 from dranode.driver.plugins import load_installed
 

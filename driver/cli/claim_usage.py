@@ -24,8 +24,7 @@ from dranode.driver.core.claims.usage import (
 )
 from dranode.driver.core.diagnosis.placement import ClaimPlacement, PlacedContainer, placements, pod_uids
 from dranode.driver.machine.cgroups import Cgroups
-from dranode.driver.machine.container_processes import container_processes
-from dranode.driver.machine.container_usage import UsageReader
+from dranode.driver.machine.container_usage import UsageReader, container_processes
 from dranode.driver.machine.numa import local_nodes, node_cpus
 from dranode.driver.machine.processes import online_for_pods, require_visible
 from dranode.driver.machine.root import Root

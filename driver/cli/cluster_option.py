@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from dranode.driver.cli.output import ProgressReporter, reporting
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials
 from dranode.driver.machine.presence import is_file
 
 F = TypeVar("F", bound=Callable[..., Any])

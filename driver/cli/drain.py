@@ -22,7 +22,7 @@ from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.draining import LeftClaim, Leftover, leftover
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.checkpoint import NAME, read_checkpoint
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.kubelet.registered import unprepare, who_serves

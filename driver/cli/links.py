@@ -14,7 +14,7 @@ from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.api.resource import Device
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.machine.numa import node_cpus, node_distances, node_memory
-from dranode.driver.machine.pci_functions import PCIFunction, network_functions, read_function
+from dranode.driver.machine.pci import PCIFunction, network_functions, read_function
 from dranode.driver.machine.root import Root
 from dranode.driver.picture.proximity import MEANINGS, PCIDevicePlace, PlacedNode, matrix
 from dranode.driver.plugins import load_installed

@@ -11,8 +11,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
-from dranode.driver.machine.archive_writer import write_archive
-from dranode.driver.machine.capture import record
+from dranode.driver.machine.capture import record, write_archive
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.summary import summarize
 

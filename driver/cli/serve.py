@@ -20,7 +20,7 @@ from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.pinning.snapshot import Pins
 from dranode.driver.kube.cluster import KubeCluster
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths

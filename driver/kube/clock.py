@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
+from dranode.driver.kube.http1 import Outgoing, Wire
 from dranode.driver.kube.server import UnreachableError
-from dranode.driver.kube.wire import Outgoing, Wire
 
 
 def clock_skew(wire: Wire, clock: Callable[[], float] = time.time) -> int | None:

@@ -20,11 +20,9 @@ from dranode.driver.core.slices.storable import DesiredSlices
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.events import KubeEvents
-from dranode.driver.kube.reports import ReportingNode
+from dranode.driver.kube.reports import ClaimStatus, KubeEvents, ReportingNode
+from dranode.driver.kube.server import Credentials
 from dranode.driver.kube.slice_loop import SliceLoop
-from dranode.driver.kube.source import Credentials
-from dranode.driver.kube.status import ClaimStatus
 from dranode.driver.process.threads import Fatal
 
 log = logging.getLogger(__name__)

@@ -29,6 +29,46 @@ from dranode.driver.kube.proxy import ProxyError, environment_proxy, parsed_prox
 from dranode.driver.kube.server import Server, UnreachableError, UnusableCredentialsError, tls_context
 from dranode.driver.machine.presence import is_file
 
+# Tokens of the providers that a kubeconfig may name in place of a program: OpenID Connect, and Google's.  The
+# `kubernetes` package renews them. It takes half a second of CPU to load, so nothing else asks it.
+
+
+def provider_headers(path: str, context: str, provider: str) -> Callable[[], Mapping[str, str]]:
+    """Return how requests say who they come from, for a context whose user has an `auth-provider`.
+
+    Raises:
+        UnreachableError: the package is not installed, or does not know the provider.
+    """
+    try:
+        from kubernetes.client import Configuration  # noqa: PLC0415 - half a second
+        from kubernetes.config import kube_config  # noqa: PLC0415 - likewise
+    except ModuleNotFoundError as error:
+        raise UnreachableError(
+            f'auth-provider "{provider}" needs the extra auth-provider, which is not installed: {error}; install '
+            "dranode[auth-provider], or name a program with exec instead"
+        ) from error
+    settings = Configuration()
+    try:
+        load: Any = kube_config.load_kube_config
+        load(path, context=context, client_configuration=settings, persist_config=False)
+    except Exception as error:  # the package raises whatever its readers of YAML and JSON raise
+        raise UnreachableError(f'auth-provider "{provider}" gives no token: {error}') from error
+
+    def headers() -> Mapping[str, str]:
+        try:
+            given: Any = settings.auth_settings().values()
+        except Exception as error:  # a token is renewed from time to time
+            raise UnreachableError(f'auth-provider "{provider}" gives no token: {error}') from error
+        named = {each["key"]: each["value"].strip() for each in given if each["in"] == "header" and each["value"]}
+        if not named:
+            raise UnreachableError(
+                f'auth-provider "{provider}" gives no token; log in again, or name a program with exec'
+            )
+        return named
+
+    return headers
+
+
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 
 
@@ -150,7 +190,7 @@ def _authentication(chosen: ChosenContext, path: str, tls: ssl.SSLContext | None
     """Return how requests say who they come from; what the file says goes before a program's answer, as for kubectl."""
     user = chosen.user
     if user.auth_provider is not None:
-        from dranode.driver.kube.auth_provider import provider_headers  # noqa: PLC0415 - loads `kubernetes`
+        from dranode.driver.kube.kubeconfig import provider_headers  # noqa: PLC0415 - loads `kubernetes`
 
         return provider_headers(path, chosen.name, str(user.auth_provider.get("name", "")))
     if user.token_file:

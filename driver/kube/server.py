@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.kube.http1 import Connected
 from dranode.driver.kube.proxy import Proxy, TLSThroughTLS, tunnel
+from dranode.driver.machine.presence import is_file
 
 CONNECT_SECONDS: Final = 3.0
 _PORTS: Final = {"http": 80, "https": 443}
@@ -162,3 +165,48 @@ def _left(deadline: float) -> float:
 def _plain(host: str) -> str | bytes:
     """Return the host as bytes if it is ASCII: a text loads what international names need, 2 ms of a start."""
     return host.encode() if host.isascii() else host
+
+
+# Finds the credentials for the cluster. It reads and loads nothing, because a driver listens first.
+
+# Where kubelet puts a pod's service account.
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class Credentials(NamedTuple):
+    """The place of the credentials.
+
+    Attributes:
+        kubeconfig: a kubeconfig file, or several as `KUBECONFIG` has them; empty for the service account of this pod.
+        service_account: the folder with the pod's token and its certificate authority.
+        context: the kubeconfig's context; empty for its current one.
+    """
+
+    kubeconfig: str = ""
+    service_account: Path = SERVICE_ACCOUNT
+    context: str = ""
+
+    def check(self) -> None:
+        """See whether there can be credentials at all.
+
+        Raises:
+            UsageError: there cannot.
+        """
+        if self.kubeconfig:
+            if not any(map(_is_kubeconfig, self.kubeconfig.split(os.pathsep))):
+                raise UsageError(f"there is no kubeconfig {self.kubeconfig}; name one with --kubeconfig")
+        elif not os.environ.get("KUBERNETES_SERVICE_HOST"):
+            raise UsageError(
+                "this is no pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig, "
+                "or a folder of claims with --store"
+            )
+
+
+def _is_kubeconfig(path: str) -> bool:
+    try:
+        return is_file(Path(path))
+    except OSError as error:
+        raise UsageError(
+            f"the kubeconfig {path} cannot be looked for: {error.strerror}; run as somebody who may read it, or name "
+            "another one with --kubeconfig"
+        ) from error

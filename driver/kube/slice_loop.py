@@ -7,26 +7,294 @@ write that fails is tried again from a fresh list. While everything is as desire
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from typing import Final
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.resource import ResourceSlice
+from dranode.driver.core.api.documents import API_GROUP, decode, encode, to_v1
+from dranode.driver.core.api.errors import DocumentError, in_words
+from dranode.driver.core.api.resource import Node, OwnerReference, ResourceSlice
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.dropped_fields import dropped_fields
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan, published_specs
 from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.core.slices.storable import CONSUMABLE, DesiredSlices
 from dranode.driver.core.slices.view import SliceView
-from dranode.driver.kube.client import Client
-from dranode.driver.kube.errors import ApiError
-from dranode.driver.kube.retry import Backoff, Pace
-from dranode.driver.kube.slice_writer import SliceWriter
-from dranode.driver.kube.watch import SliceWatch, list_slices
+from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client, from_v1
+from dranode.driver.kube.connection import APIResponse
+from dranode.driver.kube.errors import NO_UID, ApiError, BrokenStreamError
+from dranode.driver.kube.retry import NOT_FOUND, Backoff, Pace
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
+
+
+# Carries out changes to ResourceSlices: one request each, with the preconditions that the plan names.
+
+# The generator of names in k8s.io/apiserver cuts what a name begins with to 58 bytes and adds 5 letters or digits.
+_BEGINNING: Final = 58
+_MADE_UP: Final = "[a-z0-9]{5}"
+
+_DRY_RUN: Final = {"dryRun": "All"}
+
+
+class SliceWriter:
+    """Writes slices of one node."""
+
+    def __init__(self, client: Client, node_name: str) -> None:
+        """Write through `client` for the node of that name."""
+        self._client = client
+        self._node_name = node_name
+
+    def owner(self) -> OwnerReference:
+        """The Node as the owner of its slices, so that they go when it goes.
+
+        Asked for whenever slices are created: a Node that was made again has another UID, and slices of one that is
+        gone are deleted at once.
+
+        Raises:
+            ApiError: the Node cannot be had.
+        """
+        try:
+            request = APIRequest("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
+            uid = _uid_of(self._client.send(request, seconds=ANSWER_SECONDS, patient=False))
+        except DocumentError as error:
+            raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                raise ApiError(
+                    f"the cluster has no node {self._node_name}; name this one with --node-name", error.status
+                ) from error
+            raise
+        return OwnerReference(api_version="v1", kind="Node", name=self._node_name, uid=uid, controller=True)
+
+    def delete(self, change: DeleteSlice) -> None:
+        """Delete a slice; one that is gone is deleted.
+
+        Raises:
+            ApiError: it fails, or somebody else was there meanwhile (409).
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": change.uid, "resourceVersion": change.resource_version},
+        }
+        try:
+            self._client.resource(
+                lambda root, _: APIRequest(
+                    "DELETE", f"{root}/resourceslices/{change.name}", "delete resourceslices", {}, body
+                )
+            )
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    def update(self, change: UpdateSlice, *, dry_run: bool = False) -> ResourceSlice:
+        """Replace a slice; what the server made of it. A dry run asks what it would make of it.
+
+        Raises:
+            ApiError: it fails, or somebody else was there meanwhile (409).
+        """
+        tail = f"resourceslices/{change.slice.metadata.name}"
+        return self._write("PUT", tail, "update resourceslices", change.slice, _DRY_RUN if dry_run else {})
+
+    def create(self, change: CreateSlice) -> ResourceSlice:
+        """Create a slice; what the server made of it.
+
+        Raises:
+            ApiError: it fails.
+        """
+        try:
+            return self._write("POST", "resourceslices", "create resourceslices", change.slice, {})
+        except ApiError as error:
+            raise _of_every_try(error, change.slice.metadata.generate_name) from error
+
+    def _write(
+        self, method: str, tail: str, what: str, written: ResourceSlice, query: Mapping[str, str]
+    ) -> ResourceSlice:
+        document: dict[str, Any] = {**encode(written), "kind": "ResourceSlice"}
+
+        def request(root: str, version: str) -> APIRequest:
+            return APIRequest(method, f"{root}/{tail}", what, query, from_v1(document, version))
+
+        try:
+            return decode(ResourceSlice, self._client.resource(request))
+        except DocumentError as error:
+            raise ApiError(f"the API server's answer to {what} cannot be read: {error}") from error
+
+
+def _uid_of(node: Any) -> str:
+    uid = decode(Node, node).metadata.uid
+    if not uid:
+        raise DocumentError(NO_UID)
+    return uid
+
+
+def _of_every_try(error: ApiError, generate_name: str) -> ApiError:
+    """The error without the name that the server made up, as it has another for every try and is logged only once."""
+    beginning = generate_name[:_BEGINNING]
+    said = re.sub(re.escape(beginning) + _MADE_UP, lambda _: beginning, str(error))
+    return ApiError(said, error.status, retry_after=error.retry_after, of_object=error.of_object)
+
+
+# List and watch of one driver's slices on one node: everything once, then what changes, through every interruption.
+# Bookmarks keep the place while nothing happens. A place that the server has forgotten (410) means listing again; a
+# connection that ends or falls silent means watching on from the place.
+
+# The server ends a watch after five to ten minutes, spread, so that nodes do not come back in step. It sends a bookmark
+# about once a minute: a silence of several says that the connection is dead.
+_WATCH_SECONDS: Final = 300
+_SILENCE_SECONDS: Final = 150.0
+_BACKOFF: Final = Backoff(first=0.5, most=30.0)
+_PAUSE: Final = 1.0
+
+
+class SliceListener(Protocol):
+    """Follows slices."""
+
+    def listed(self, slices: tuple[ResourceSlice, ...], version: str) -> None:
+        """All there are, as of a resource version."""
+
+    def changed(self, changed: ResourceSlice) -> None:
+        """A slice was added or modified."""
+
+    def gone(self, changed: ResourceSlice) -> None:
+        """A slice was deleted."""
+
+    def lost(self) -> None:
+        """Changes may be missed until the next `listed`."""
+
+    def failed(self, error: ApiError) -> None:
+        """The server cannot be listened to for now."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """Slices as of a resource version."""
+
+    slices: tuple[ResourceSlice, ...]
+    version: str
+
+
+def selector(driver: str, node_name: str) -> str:
+    """The field selector for a driver's slices on a node."""
+    return f"spec.driver={driver},spec.nodeName={node_name}"
+
+
+def list_slices(client: Client, driver: str, node_name: str) -> Listed:
+    """The driver's slices on the node now.
+
+    Raises:
+        ApiError: they cannot be had.
+    """
+
+    def request(root: str, version: str) -> APIRequest:
+        del version
+        query = {"fieldSelector": selector(driver, node_name)}
+        return APIRequest("GET", f"{root}/resourceslices", "list resourceslices", query)
+
+    document = client.resource(request, seconds=ANSWER_SECONDS, patient=False)
+    try:
+        version = str(document["metadata"]["resourceVersion"])
+        kind = {"apiVersion": document["apiVersion"], "kind": "ResourceSlice"}
+        # Go writes an empty list as null; an answer without the field is none, and is not taken for an empty list.
+        return Listed(tuple(_slice({**kind, **item}) for item in document["items"] or ()), version)
+    except (KeyError, TypeError, AttributeError, DocumentError) as error:
+        raise ApiError(
+            f"the API server's list of {API_GROUP} resourceslices cannot be read: {in_words(error)}"
+        ) from error
+
+
+class SliceWatch:
+    """Follows the slices; `run` is a thread's work."""
+
+    def __init__(self, client: Client, driver: str, node_name: str, listener: SliceListener) -> None:
+        """Follow `driver`'s slices on `node_name` for `listener`."""
+        self._client = client
+        self._driver = driver
+        self._node_name = node_name
+        self._listener = listener
+        self._stopped = threading.Event()
+        self._response: APIResponse | None = None
+
+    def stop(self) -> None:
+        """End `run` soon, from another thread."""
+        self._stopped.set()
+        response = self._response
+        if response is not None:
+            response.shutdown()
+
+    def run(self) -> None:
+        """List, watch, and begin again where that is needed, until stopped."""
+        attempt = 0
+        while not self._stopped.is_set():
+            tried = self._client.timing.clock()
+            try:
+                listed = list_slices(self._client, self._driver, self._node_name)
+                self._listener.listed(listed.slices, listed.version)
+                version = listed.version
+                while not self._stopped.is_set():
+                    began = self._client.timing.clock()
+                    version = self._watch(version)
+                    attempt = 0
+                    # A server or proxy that ends every watch at once is not to be asked in a tight loop.
+                    if self._client.timing.clock() - began < _PAUSE:
+                        self._stopped.wait(_PAUSE)
+            except ApiError as error:
+                if self._stopped.is_set():
+                    return
+                self._listener.lost()
+                if error.status != HTTPStatus.GONE and not isinstance(error, BrokenStreamError):
+                    self._listener.failed(error)
+                # A watch that lived and then broke, as behind a proxy that ends what is idle, is no failure in a row.
+                if self._client.timing.clock() - tried > _BACKOFF.most:
+                    attempt = 0
+                self._stopped.wait(_BACKOFF.delay(attempt, self._client.timing.dice(), error.retry_after))
+                attempt += 1
+
+    def _watch(self, version: str) -> str:
+        """Follow from a version until the server ends it; the version reached."""
+        seconds = _WATCH_SECONDS * (1 + self._client.timing.dice())
+        query = {
+            "fieldSelector": selector(self._driver, self._node_name),
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": f"{seconds:.0f}",
+        }
+        path = f"/apis/{API_GROUP}/{self._client.version(ANSWER_SECONDS, patient=False)}/resourceslices"
+        request = APIRequest("GET", path, "watch resourceslices", query)
+        for event in self._client.stream(request, _SILENCE_SECONDS, self._opened):
+            version = self._passed_on(event) or version
+            if self._stopped.is_set():
+                break
+        return version
+
+    def _opened(self, response: APIResponse) -> None:
+        self._response = response
+        if self._stopped.is_set():
+            raise ApiError("the watch was stopped")
+
+    def _passed_on(self, event: Any) -> str | None:
+        try:
+            kind, document = event["type"], event["object"]
+            if kind == "ERROR":
+                raise ApiError(str(document.get("message")), int(document.get("code") or 0), of_object=True)
+            if kind != "BOOKMARK":
+                one = _slice(document)
+                (self._listener.gone if kind == "DELETED" else self._listener.changed)(one)
+            return str(document["metadata"]["resourceVersion"])
+        except (KeyError, TypeError, ValueError, AttributeError, DocumentError) as error:
+            raise ApiError(f"an event of the API server's watch cannot be read: {in_words(error)}") from error
+
+
+def _slice(document: Any) -> ResourceSlice:
+    return decode(ResourceSlice, to_v1(document))
+
 
 _RETRY: Final = Backoff(first=0.5, most=30.0)
 _JOIN_SECONDS: Final = 5.0

@@ -1,12 +1,17 @@
 """A machine's file tree that is not the host's: links are followed inside the tree and never lead out of it."""
 
-# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
-
 from __future__ import annotations
 
 import errno
 import os
+import re
 from typing import Final, Protocol
+
+from dranode.driver.core.api.cpuset import CPUSet, mask_text
+from dranode.driver.machine.tree import TreeEntry, TreeFiles
+
+# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
+
 
 _MAX_LINKS: Final = 40  # the kernel's MAXSYMLINKS
 
@@ -108,3 +113,82 @@ class ConfinedRoot:
                 done.clear()
             pending.extend(target.split("/")[::-1])
         return "/".join(done)
+
+
+# A tree laid over other files: its files hide theirs, folders are merged, and nothing can be removed.  One rule is
+# about hardware: a CPU's own `node<N>` entry in the tree hides the entries of that name below it from listings,
+# because a CPU is on one NUMA node (reference behaviour: dra-driver-cpu's sysfs overlay).
+
+# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
+
+
+CPU_FOLDER: Final = re.compile(r"sys/devices/system/cpu/cpu[0-9]+", re.ASCII)
+NODE_NAME: Final = re.compile(r"node[0-9]+", re.ASCII)
+
+
+class OverlayFiles:
+    """`ConfinedFiles` of a tree over other files."""
+
+    def __init__(self, tree: dict[str, TreeEntry], below: ConfinedFiles) -> None:
+        self._above = TreeFiles(tree)
+        self._below = below
+
+    def stands(self, path: str) -> bool:
+        return (self._below if self._above.find(path) is None else self._above).stands(path)
+
+    def link(self, path: str) -> str | None:
+        return (self._below if self._above.find(path) is None else self._above).link(path)
+
+    def read(self, path: str) -> bytes:
+        return (self._below if self._above.find(path) is None else self._above).read(path)
+
+    def names(self, path: str) -> list[str]:
+        above = self._above.find(path)
+        if above is None:
+            return self._below.names(path)
+        names = set(self._above.names(path))
+        try:
+            below = self._below.names(path)
+        except OSError:
+            return list(names)
+        if CPU_FOLDER.fullmatch(path) and any(NODE_NAME.fullmatch(name) for name in names):
+            below = [name for name in below if not NODE_NAME.fullmatch(name)]
+        return list(names.union(below))
+
+    def device(self, path: str) -> tuple[str, int, int]:
+        return (self._below if self._above.find(path) is None else self._above).device(path)
+
+
+# A made-up machine whose settings of interrupts and unbound kernel work may be written, in memory alone.  So the
+# local run shows what quiet claims do, and nothing of the machine on which it runs is changed. Everything else is
+# refused as on all machines that are not the host.
+
+# ruff: noqa: D102 - the protocol Root says what its methods promise
+
+
+_LISTS: Final = re.compile(r"proc/irq/[0-9]+/smp_affinity_list", re.ASCII)
+_MASKS: Final = frozenset(("proc/irq/default_smp_affinity", "sys/devices/virtual/workqueue/cpumask"))
+
+
+class RehearsedRoot(ConfinedRoot):
+    """A made-up machine that takes settings as the kernel does: CPUs, and at least one of them."""
+
+    def __init__(self, files: ConfinedFiles) -> None:
+        super().__init__(files)
+        self._written: dict[str, str] = {}
+
+    def read_bytes(self, path: str) -> bytes:
+        written = self._written.get(path)
+        return super().read_bytes(path) if written is None else f"{written}\n".encode()
+
+    def write(self, path: str, content: str) -> None:
+        if path not in _MASKS and not _LISTS.fullmatch(path):
+            super().write(path, content)
+        super().read_bytes(path)  # what is not there cannot be written
+        try:
+            cpus = (CPUSet.parse_mask if path in _MASKS else CPUSet.parse)(content.strip())
+        except ValueError as error:
+            raise OSError(errno.EINVAL, str(error), path) from error
+        if not cpus:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        self._written[path] = mask_text(cpus) if path in _MASKS else str(cpus)

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.confined import CPU_FOLDER, NODE_NAME, ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles
-from dranode.driver.machine.overlay import CPU_FOLDER, NODE_NAME, OverlayFiles
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 from dranode.driver.machine.yaml_files import read_yaml

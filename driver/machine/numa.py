@@ -8,8 +8,7 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.attributes import all_names, names, read_attribute
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, all_names, names, read_attribute
 
 NODES: Final = "sys/devices/system/node"
 _CPU_FOLDERS: Final = "sys/devices/system/cpu"

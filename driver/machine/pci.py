@@ -8,11 +8,14 @@ the folders. What is found are the values of the standard attributes `resource.k
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.machine.attributes import cpu_mask, number
+import msgspec
+
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.numa import node_cpus
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, all_names, cpu_mask, names, number, read_attribute
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
 # A root complex's folder below /sys/devices; extended domains (VMD) have more digits, and the attribute has no form for
@@ -56,3 +59,93 @@ def numa_node(root: Root, address: str) -> int | None:
         return node
     local = cpu_mask(root, f"{folder}/local_cpus")
     return next((found for found, cpus in nodes.items() if local and local <= cpus), None)
+
+
+# Reads PCI functions with their place in the machine: the bridges above them, their NUMA node, CPUs and link.
+# Source: Documentation/ABI/testing/sysfs-bus-pci (`class`, `numa_node`, `local_cpulist`, `max_link_speed`,
+# `max_link_width`, `current_link_speed`, `current_link_width`), and sysfs-class-net there for names of network
+# devices.
+
+_NETWORK: Final = 0x02  # the first byte of the class code: network controllers, InfiniBand among them
+_SPEED: Final = re.compile(r"([0-9.]+) GT/s.*")
+
+
+class PCIFunction(msgspec.Struct, frozen=True):
+    """A PCI function.
+
+    Attributes:
+        address: `0000:17:00.0`.
+        bridges: what is above it, the root complex (`pci0000:16`) first; empty where the machine does not show it.
+        numa_node: the NUMA node of the CPUs near it; None if it is not known.
+        cpus: these CPUs; none if they are not known.
+        link: the largest speed of its link in GT/s for each lane, and the most lanes; None for what is not known.
+        link_now: the same as it is now; an idle device may have its link slowed down.
+        network: the names of its network devices, if it is a network controller.
+    """
+
+    address: str
+    bridges: tuple[str, ...]
+    numa_node: int | None
+    cpus: CPUSet
+    link: tuple[float | None, int | None]
+    link_now: tuple[float | None, int | None]
+    network: tuple[str, ...] = ()
+
+
+def network_functions(root: Root) -> Iterator[PCIFunction]:
+    """Yield the machine's network controllers, by address.
+
+    Raises:
+        MachineError: there are PCI devices, and they cannot be listed.
+    """
+    for address in sorted(all_names(root, PCI_DEVICES)):
+        code = number(root, f"{pci_folder(root, address)}/class", 16)
+        if code is not None and code >> 16 == _NETWORK:
+            yield read_function(root, address)
+
+
+def read_function(root: Root, address: str) -> PCIFunction:
+    """Return the function at an address; what the machine does not show of it is unknown.
+
+    Raises:
+        MachineError: this process can open no file.
+    """
+    folder, node = pci_folder(root, address), numa_node(root, address)
+    # /sys/devices/<root complex>/<bridge>/.../<function>
+    parts = folder.split("/")[2:-1]
+    return PCIFunction(
+        address,
+        tuple(parts) if parts and PCIE_ROOT.fullmatch(parts[0]) else (),
+        node,
+        _cpus(root, folder) or node_cpus(root).get(-1 if node is None else node, CPUSet()),
+        _link(root, folder, "max"),
+        _link(root, folder, "current"),
+        tuple(sorted(_network_devices(root, folder))),
+    )
+
+
+def _network_devices(root: Root, folder: str) -> Iterator[str]:
+    yield from names(root, f"{folder}/net")
+    # Virtio has a bus of its own between the function and its device.
+    for child in names(root, folder):
+        if child.startswith("virtio"):
+            yield from names(root, f"{folder}/{child}/net")
+
+
+def _cpus(root: Root, folder: str) -> CPUSet:
+    try:
+        return CPUSet.parse(read_attribute(root, f"{folder}/local_cpulist") or "")
+    except ValueError:
+        return CPUSet()
+
+
+def _link(root: Root, folder: str, which: str) -> tuple[float | None, int | None]:
+    speed = _speed(read_attribute(root, f"{folder}/{which}_link_speed"))
+    # A function that has no link says 0 or, as its largest, 255.
+    width = number(root, f"{folder}/{which}_link_width", 10)
+    return speed, width if speed is not None and width else None
+
+
+def _speed(text: str | None) -> float | None:
+    match = _SPEED.fullmatch(text or "")
+    return float(match[1]) if match else None

@@ -18,8 +18,7 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, Process, with_processes
 from dranode.driver.machine.cgroups import Cgroups
-from dranode.driver.machine.kubepods import read_pods_cgroup
-from dranode.driver.machine.pod_cgroups import containers_of, pods_on
+from dranode.driver.machine.kubepods import containers_of, pods_on, read_pods_cgroup
 from dranode.driver.machine.root import Root, read_text
 
 # The parent of all kernel threads, which cannot be moved to other CPUs.

@@ -5,7 +5,11 @@ Paths are relative to the root, without a leading slash: `sys/devices/system/cpu
 
 from __future__ import annotations
 
+import errno
 from typing import Final, Protocol
+
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 
 BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 """Where the kernel says which boot this is."""
@@ -79,3 +83,131 @@ def boot_id(root: Root) -> str:
         return read_text(root, BOOT_ID)
     except OSError:
         return ""
+
+
+# Files of which any may be missing or fail to read: a value, or None for what is unknown.  Where it is this process
+# that can open nothing, nothing follows about the machine: that is a `MachineError`.
+
+_INT64_BITS: Final = 63
+_OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# ENODEV: a device that goes while its files are read, or what is there is no device node.
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
+
+
+def read_attribute(root: Root, path: str) -> str | None:
+    """A file's text without white space around it; None if it cannot be read."""
+    try:
+        return read_text(root, path)
+    except OSError as error:
+        _refuse_our_own(path, error)
+        return None
+
+
+def attribute_if_there(root: Root, path: str) -> str | None:
+    """A file's text without white space around it; None if there is no such file.
+
+    Raises:
+        MachineError: there is one, and it cannot be read.
+    """
+    try:
+        return read_text(root, path)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise _unreadable(path, error) from error
+
+
+def why_unread(root: Root, path: str) -> str:
+    """Return why a file that is there cannot be read; empty if it can, or if there is no such file.
+
+    Raises:
+        MachineError: this process can open no file.
+    """
+    try:
+        root.read_bytes(path)
+    except OSError as error:
+        _refuse_our_own(path, error)
+        return "" if error.errno in _GONE else str(_unreadable(path, error))
+    return ""
+
+
+def number(root: Root, path: str, base: int = 0) -> int | None:
+    """A file's number (`0x10de`, `16`); None if it cannot be read or is none."""
+    return integer(read_attribute(root, path) or "", base)
+
+
+def integer(digits: str, base: int = 0) -> int | None:
+    """The number that is written; None if it is none, or none that an attribute could hold."""
+    try:
+        value = int(digits, base)
+    except ValueError:
+        return None
+    return value if value.bit_length() <= _INT64_BITS else None
+
+
+def cpu_mask(root: Root, path: str) -> CPUSet:
+    """A file's CPU mask; no CPUs if it cannot be read or is none."""
+    try:
+        return CPUSet.parse_mask(read_attribute(root, path) or "0")
+    except ValueError:
+        return CPUSet()
+
+
+def names(root: Root, path: str) -> list[str]:
+    """The names in a folder; none if it cannot be read."""
+    try:
+        return root.listdir(path)
+    except OSError as error:
+        _refuse_our_own(path, error)
+        return []
+
+
+def all_names(root: Root, path: str) -> list[str]:
+    """The names in a folder; none if there is no such folder.
+
+    Raises:
+        MachineError: there is one, and it cannot be read.
+    """
+    try:
+        return root.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def link_name(root: Root, path: str) -> str | None:
+    """The last part of a link's target: a driver's name, a PCI address, an IOMMU group; None if there is no link.
+
+    Raises:
+        MachineError: whether there is one cannot be seen.
+    """
+    try:
+        return root.readlink(path).rstrip("/").rpartition("/")[2] or None
+    except OSError as error:
+        if error.errno in _GONE or error.errno == errno.EINVAL:  # EINVAL: what is there is no link
+            return None
+        raise _unreadable(path, error) from error
+
+
+def device_if_there(root: Root, path: str) -> tuple[str, int, int] | None:
+    """Type, major and minor of a device node, as `Root.device_number`; None if there is no such node.
+
+    Raises:
+        MachineError: whether there is one cannot be seen.
+    """
+    try:
+        return root.device_number(path)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise _unreadable(path, error) from error
+
+
+def _refuse_our_own(path: str, error: OSError) -> None:
+    if error.errno in _OUR_OWN:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> MachineError:
+    return MachineError(f"/{path} cannot be read: {error.strerror or error}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dranode.driver.machine.attributes import names, read_attribute
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, names, read_attribute
 
 _FACTS: Final = {  # name in the summary, file
     "cpus": "sys/devices/system/cpu/online",

@@ -17,10 +17,9 @@ from dranode.driver.core.api.resource import ResourcePool, ResourceSlice, Resour
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ClusterFacts, PublishedSlice, Right, ServeOptions
 from dranode.driver.core.slices.dropped_fields import dropped_fields
-from dranode.driver.kube.client import APIRequest
+from dranode.driver.kube.client import APIRequest, best_version, from_v1
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.retry import NO_ANSWER
-from dranode.driver.kube.versions import best_version, from_v1
 
 T = TypeVar("T")
 

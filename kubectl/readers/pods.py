@@ -17,9 +17,8 @@ from dranode.driver.core.api.resource import Device, DeviceClass, PodResourceCla
 from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.diagnosis.live_objects import LiveEvent, LiveNode, LivePod
 from dranode.driver.core.diagnosis.pod_facts import ClusterObjects, PodClaim, PodFacts, Presence
-from dranode.driver.kube.cluster_documents import AT_A_TIME
 from dranode.driver.kube.errors import ApiError
-from dranode.driver.kube.objects import ApiObjects, value_of
+from dranode.driver.kube.objects import AT_A_TIME, ApiObjects, value_of
 from dranode.kubectl.device_view import newest_slices
 from dranode.kubectl.readers.dump import DumpObjects
 

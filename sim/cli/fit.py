@@ -16,8 +16,7 @@ from dranode.driver.cli.terminal import hanging
 from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.kube.cluster_documents import cluster_documents
-from dranode.driver.kube.objects import ApiObjects
+from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.picture.fleet import FleetPicture
 from dranode.driver.plugins import default_drivers, load_plugins

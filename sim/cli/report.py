@@ -13,8 +13,7 @@ from dranode.driver.cli.settings import MACHINE
 from dranode.driver.cli.views import driver_views, machine_picture, records_root, time_now
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.sentence import number_of
-from dranode.driver.kube.cluster_documents import cluster_documents
-from dranode.driver.kube.objects import ApiObjects
+from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.root import Root
 from dranode.driver.picture.fleet import FleetPicture
 from dranode.driver.plugins import load_installed

@@ -25,7 +25,7 @@ from dranode.driver.core.api.resource import Device, ResourceClaim
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.kube.cluster import KubeCluster
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as dra
 from dranode.proto import pluginregistration_v1_pb2 as registration

@@ -17,8 +17,8 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.source import Credentials
-from dranode.driver.kube.wire import Outgoing
+from dranode.driver.kube.http1 import Outgoing
+from dranode.driver.kube.server import Credentials
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.drivers import allocated_claim, plain, reference
 from tests.fakes.waiting import PATIENCE

@@ -17,9 +17,8 @@ from dranode.driver.core.api.errors import UsageError
 from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
-from dranode.driver.kube.http1 import BrokenError
-from dranode.driver.kube.source import Credentials
-from dranode.driver.kube.wire import Outgoing
+from dranode.driver.kube.http1 import BrokenError, Outgoing
+from dranode.driver.kube.server import Credentials
 from tests.fakes.apiserver import CERTIFICATES, ApiServer, Fault, api_server
 from tests.fakes.doctor import forbid
 from tests.fakes.kubeconfig import write_kubeconfig

@@ -20,9 +20,9 @@ from dranode.driver.core.slices.publication import PublisherStatus
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
-from dranode.driver.kube.source import Credentials
-from dranode.driver.kube.watch import SliceWatch, list_slices
-from dranode.driver.kube.wire import Outgoing
+from dranode.driver.kube.http1 import Outgoing
+from dranode.driver.kube.server import Credentials
+from dranode.driver.kube.slice_loop import SliceWatch, list_slices
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.waiting import PATIENCE, eventually
 

@@ -27,7 +27,7 @@ from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.node.node import NodeClaims

@@ -9,7 +9,7 @@ import pytest
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials
 from tests.fakes.apiserver import api_server
 
 

@@ -21,11 +21,10 @@ from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.exec_credentials import ExecCredentials
+from dranode.driver.kube.http1 import Outgoing
 from dranode.driver.kube.kubeconfig import kubeconfig_context
 from dranode.driver.kube.kubeconfig_file import ConfigExec
-from dranode.driver.kube.server import UnreachableError
-from dranode.driver.kube.source import Credentials
-from dranode.driver.kube.wire import Outgoing
+from dranode.driver.kube.server import Credentials, UnreachableError
 from tests.fakes.apiserver import CERTIFICATES
 from tests.fakes.doctor import forbid
 from tests.fakes.kubeconfig import asked_server, in_base64, tunnel_proxy, write_kubeconfig

@@ -14,7 +14,7 @@ from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.claims.plugin import Stop
 from dranode.driver.kube.cluster import KubeCluster
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.kubelet import StandInKubelet

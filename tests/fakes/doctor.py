@@ -29,10 +29,9 @@ from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kubelet.registration import Registration
 from dranode.driver.kubelet.sockets import bind
-from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.confined import ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.machine.overlay import OverlayFiles
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins

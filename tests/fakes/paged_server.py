@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from dranode.driver.kube.client import Client
+from dranode.driver.kube.http1 import Outgoing
 from dranode.driver.kube.objects import ApiObjects
 from dranode.driver.kube.server import UnreachableError
-from dranode.driver.kube.wire import Outgoing
 
 _LACKING = b'{"kind": "Status", "message": "the server could not find the requested resource"}'
 

@@ -10,8 +10,7 @@ import pytest
 
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.machine.archive_writer import write_archive
-from dranode.driver.machine.capture import record
+from dranode.driver.machine.capture import record, write_archive
 from dranode.driver.machine.forms import open_machine
 
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "machines"

@@ -9,8 +9,7 @@ import pytest
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.slices.desired import publishable
-from dranode.driver.machine.archive_writer import write_archive
-from dranode.driver.machine.capture import record
+from dranode.driver.machine.capture import record, write_archive
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.options import MemoryGroupBy, MemoryOptions

@@ -17,8 +17,8 @@ PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "memory", "proto", "sanity", 
 # Contract -> (file, statement, what the linter says of it). Those in functions and for type checkers count too.
 PLANTED = {
     "Layers: a part imports those below it": [
-        ("driver/machine/search.py", "from dranode.driver.node import ledger", "machine.search -> .*node.ledger"),
-        ("driver/kube/retry.py", "from dranode.driver.kubelet import sockets", "kube.retry -> .*kubelet.sockets"),
+        ("driver/machine/forms.py", "from dranode.driver.node import ledger", "machine.forms -> .*node.ledger"),
+        ("driver/kube/errors.py", "from dranode.driver.kubelet import sockets", "kube.errors -> .*kubelet.sockets"),
         (
             "driver/process/locks.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dranode.driver.serve import service",
@@ -30,8 +30,8 @@ PLANTED = {
         ("driver/core/api/names.py", "from dranode.driver.core.claims import held", "api.names -> .*claims.held"),
         (
             "driver/core/slices/plan.py",
-            "from dranode.driver.core.pinning import enforcement",
-            "slices.plan -> .*pinning.enforcement",
+            "from dranode.driver.core.pinning import containers",
+            "slices.plan -> .*pinning.containers",
         ),
     ],
     "Layers of the simulator": [

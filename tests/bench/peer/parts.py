@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.source import Credentials
+from dranode.driver.kube.server import Credentials
 
 
 def get(kubeconfig: Path) -> Callable[[int], None]:

@@ -15,7 +15,7 @@ from dranode.driver.cli import claim_usage
 from dranode.driver.cli.claims import command
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.machine.container_processes import ContainerProcesses
+from dranode.driver.machine.container_usage import ContainerProcesses
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.recorded_machine import PODS, RecordedMachine

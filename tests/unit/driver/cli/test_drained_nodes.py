@@ -14,7 +14,7 @@ from dranode.driver.cli.drained_nodes import DrainingPods
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.diagnosis.draining import has_rolled_out, have_failed, undrained
 from dranode.driver.kube.client import Client
-from dranode.driver.kube.wire import Outgoing
+from dranode.driver.kube.http1 import Outgoing
 
 LEFT = "default/a is in use"
 

@@ -12,7 +12,7 @@ import pytest
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import DeviceState, device_statuses
 from dranode.driver.kube.client import Client, Timing
-from dranode.driver.kube.status import ClaimStatus
+from dranode.driver.kube.reports import ClaimStatus
 from tests.fakes.waiting import eventually
 
 CLAIM = ClaimRef("default", "a", "uid-a")

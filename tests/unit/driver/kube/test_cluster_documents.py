@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.kube.cluster_documents import AT_A_TIME, cluster_documents
 from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.objects import AT_A_TIME, cluster_documents
 from dranode.sim.allocator.features import Features
 from dranode.sim.fit.dump import LIVE_KINDS, live_kinds, read_dump
 from dranode.sim.fit.questions import ClusterQuestions

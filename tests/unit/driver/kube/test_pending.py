@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.kube.pending import PendingItems
+from dranode.driver.kube.outbox import PendingItems
 
 
 @pytest.fixture

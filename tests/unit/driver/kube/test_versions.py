@@ -7,7 +7,7 @@ import pytest
 from dranode.driver.core.api.documents import decode, encode, to_v1
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ExactDeviceRequest, ResourceSlice
-from dranode.driver.kube.versions import best_version, from_v1
+from dranode.driver.kube.client import best_version, from_v1
 
 SLICE = {
     "apiVersion": "resource.k8s.io/v1",

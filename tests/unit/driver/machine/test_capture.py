@@ -10,8 +10,7 @@ import pytest
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.core.api.errors import MachineError, UsageError
 from dranode.driver.machine import capture
-from dranode.driver.machine.archive_writer import write_archive
-from dranode.driver.machine.capture import record
+from dranode.driver.machine.capture import record, write_archive
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.summary import summarize

@@ -10,7 +10,7 @@ from dranode.driver.core.diagnosis.container_cgroups import container_cgroup
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.machine.pod_cgroups import containers_of
+from dranode.driver.machine.kubepods import containers_of
 from dranode.driver.machine.root import Root
 
 KUBEPODS = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"

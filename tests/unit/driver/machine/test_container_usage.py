@@ -13,8 +13,7 @@ import pytest
 
 from dranode.driver.core.claims.usage import Figure
 from dranode.driver.machine.cgroups import Cgroups
-from dranode.driver.machine.container_processes import container_processes
-from dranode.driver.machine.container_usage import UsageReader
+from dranode.driver.machine.container_usage import UsageReader, container_processes
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.numa import local_nodes, node_cpus
 from dranode.driver.machine.root import Root

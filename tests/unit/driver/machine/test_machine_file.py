@@ -8,10 +8,9 @@ import pytest
 
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.confined import ConfinedRoot, OverlayFiles
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.machine_file import parse_machine
-from dranode.driver.machine.overlay import OverlayFiles
 from tests.fakes.machine import CPU, NODE, machine
 
 

@@ -11,7 +11,7 @@ import pytest
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.cgroups import Cgroups
-from dranode.driver.machine.pod_cgroups import containers_of
+from dranode.driver.machine.kubepods import containers_of
 from dranode.driver.machine.processes import pods_seen, processes, threads_last_on, threads_seen_on
 from dranode.driver.machine.root import Root
 from tests.fakes.settings import Kernel
