@@ -112,11 +112,13 @@ class Explainer:
         """
         if self.cluster is None:
             return tuple(self._recorded(subject))
+        no_pod = False
         if subject.kind != "ResourceClaim":
             facts = self.cluster.read(subject.namespace, subject.name)
-            if facts.presence is Presence.THERE or (subject.kind == "Pod" and facts.presence is Presence.MISSING):
+            no_pod = facts.presence is Presence.MISSING
+            if facts.presence is Presence.THERE or (subject.kind == "Pod" and no_pod):
                 return tuple(self._pod(facts))
-        return tuple(self._claim(self.cluster, subject))
+        return tuple(self._claim(self.cluster, subject, no_pod=no_pod))
 
     # --- pods ---
 
@@ -146,13 +148,13 @@ class Explainer:
 
     # --- claims ---
 
-    def _claim(self, cluster: PodReader, subject: Subject) -> Iterator[Way]:
+    def _claim(self, cluster: PodReader, subject: Subject, *, no_pod: bool) -> Iterator[Way]:
         presence, claim = cluster.claim(subject.namespace, subject.name)
         if presence is not Presence.THERE:
             recorded = tuple(self._recorded(subject)) if self.node is not None else ()
             yield from recorded
             if presence is Presence.UNASKED and not recorded:
-                yield self._invisible(subject)
+                yield self._invisible(subject, no_pod=no_pod)
             # A ledger that cannot be read is no driver's word.
             elif presence is Presence.MISSING and not any(way.driver for way in recorded):
                 yield Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
@@ -304,17 +306,20 @@ class Explainer:
             unknown=True,
         )
 
-    def _invisible(self, subject: Subject) -> Way:
-        what = f"this account may read neither pods nor claims, and nothing is on record here of {subject}"
-        return Way(
-            str(subject),
-            (
-                unseen(
-                    "claim", what, "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
-                ),
-            ),
-            unknown=True,
-        )
+    def _invisible(self, subject: Subject, *, no_pod: bool) -> Way:
+        """Return the way of what may be a claim that could not be read."""
+        name = f"{subject.namespace}/{subject.name}"
+        if no_pod:
+            what = f"there is no pod {name}, and whether there is a claim of that name could not be read"
+        elif subject.kind == "ResourceClaim":
+            what = f"the claim {name} could not be read"
+        else:
+            what = f"neither a pod nor a claim {name} could be read"
+        fix = "add to the files what kubectl get pods,resourceclaims -A -o yaml prints"
+        if self.node is not None:
+            what += ", and nothing is on record here of it"
+            fix = "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
+        return Way(str(subject), (unseen("claim", what, fix),), unknown=True)
 
 
 def _groups(record: Record) -> tuple[ResourceClaimConsumerReference, ...]:

@@ -215,6 +215,24 @@ def test_a_name_that_a_dump_lacks_is_an_error(cluster: PodCluster, explain: Any,
     assert (status, page["causes"][0]["cause"]) == (1, StopCause.POD_MISSING)
 
 
+@pytest.mark.parametrize(
+    ("name", "kinds", "what"),
+    [
+        ("nosuch", ("nodes", "pods"), "there is no pod default/nosuch, and whether there is a claim of that name"),
+        ("claim/nosuch", ("nodes", "pods"), "the claim default/nosuch could not be read"),
+    ],
+)
+def test_a_dump_without_claims_is_not_called_an_account_without_rights(
+    cluster: PodCluster, explain: Any, tmp_path: Path, name: str, kinds: tuple[str, ...], what: str
+) -> None:
+    cluster.pod()
+    status, page = explain(name, cluster_file(cluster, tmp_path / "cluster.yaml", *kinds))
+    assert status == 1
+    assert what in json.dumps(page)
+    assert "add to the files what kubectl get pods,resourceclaims" in json.dumps(page)
+    assert "account" not in json.dumps(page)
+
+
 def test_a_pod_of_a_dump_without_metadata_is_named(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:
     cluster.pod()
     file = cluster_file(cluster, tmp_path / "cluster.yaml")
