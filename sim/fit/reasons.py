@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from dranode.driver.core.api.sentence import number_of
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.scheduler.filters import Refusal
 from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
@@ -122,6 +123,8 @@ def readable_amount(resource: str, value: int) -> str:
         return f"{amount} CPU{'' if value == _MILLI else 's'}"
     if resource in (MEMORY, STORAGE) or resource.startswith("hugepages-"):
         return f"{_bytes(value)} of {resource}"
+    if resource == "pods":
+        return number_of(value, "pod")
     return f"{value} {resource}" if "/" not in resource else f"{value} of {resource}"
 
 

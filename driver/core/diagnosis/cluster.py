@@ -155,8 +155,9 @@ def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
     if reason:
         yield Fault(
             f"node {facts.options.node}: {reason}",
-            f"kubectl describe pod and kubectl logs in its namespace, with --field-selector spec.nodeName="
-            f"{facts.options.node}",
+            "kubectl describe the driver's DaemonSet and, with --field-selector "
+            f"spec.nodeName={facts.options.node}, its pod, and read the pod's log; where neither is there, install the "
+            "driver (docs/install.md)",
         )
 
 
