@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from dranode.cpu.claim_env import claim_edits, request_edits
 from dranode.cpu.config import Memory, merge
 from dranode.cpu.devices import is_core
-from dranode.cpu.grouped import grouped_share
+from dranode.cpu.grouped import Asked, NodeView, Share, conflict, grouped_share
 from dranode.cpu.individual import individual_share, verified
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.policies import Isolation
-from dranode.cpu.share import Asked, NodeView, Share, conflict
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_state
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet

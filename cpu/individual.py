@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.devices import individual_cpu, individual_cpus
+from dranode.cpu.grouped import Asked, NodeView, Share, conflict
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.pick_l3 import Caches
 from dranode.cpu.policies import L3, Threads
-from dranode.cpu.share import Asked, NodeView, Share, conflict
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError

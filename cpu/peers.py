@@ -6,19 +6,318 @@ heed is decided and noted under it, and then they are told. What is noted is as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import errno
+import itertools
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Self
 
 import msgspec
+from jeepney import DBusAddress, HeaderFields, Message, MessageType, new_method_call
+from jeepney.bus_messages import message_bus
+from jeepney.io.blocking import prep_socket
+from jeepney.low_level import Parser
 from msgspec.structs import replace
 
-from dranode.cpu.irqbalance import FOLDER as BALANCERS
-from dranode.cpu.irqbalance import Heard, IRQBalance
-from dranode.cpu.setting_files import every_cpu, has_unified_cgroups, why_kept
-from dranode.cpu.settings import UNITS, Kind, Machine, Setting, Tuning, TuningNotes, noted_after, tuning
-from dranode.cpu.systemd import Systemd
+from dranode.cpu.setting_files import HOST_UNITS, every_cpu, has_unified_cgroups, why_kept
+from dranode.cpu.settings import UNITS, Kind, Machine, Noted, Setting, Tuning, TuningNotes, noted_after, tuning
 from dranode.cpu.unmoved import refused_settings, unread_settings
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.machine.root import Root
+
+# Tells irqbalance which CPUs to leave alone, through the socket that irqbalance-ui uses.  A command is one message
+# with the sender's credentials, and irqbalance takes those of root. `setup` is answered with `SLEEP <seconds> ...
+# BANNED <CPU mask>`; `settings cpus <cpu-list>` bans CPUs in place of those before, `NULL` has it decide by itself
+# again. Source: sock_handle() and scan() in irqbalance.c, since irqbalance 1.3.  Once it was told it sleeps through a
+# round, ten seconds by default, and then attends to who has called meanwhile. An answer to somebody who has gone ends
+# it: it does not ignore SIGPIPE. So it is asked what it bans only when it has just attended to a word that it answers
+# with nothing, and what it was told last stands for what it bans until then.
+
+BALANCERS: Final = "run/irqbalance"
+"""What the path of an irqbalance begins with in the notes, wherever the node's files are mounted."""
+_SOCKET: Final = re.compile(r"irqbalance(\d+)\.sock", re.ASCII)
+_BANNED: Final = re.compile(r"BANNED ([0-9a-f,]+)", re.ASCII)
+# It attends within its main loop at once, unless it is moving interrupts.
+_IRQBALANCE_SECONDS: Final = 1.0
+# Having attended a moment ago it answers, if its processor is not taken away.
+_PATIENCE: Final = 15.0
+# No command: it closes the connection.
+_PROBE: Final = "attend"
+_MAX_BYTES: Final = 1 << 16
+_SCM_CREDENTIALS: Final = 2
+_UNTOLD: Final = "an irqbalance may put interrupts back on quiet CPUs: restart it, or stop it on this node"
+_IN_TIME: Final = "within two of its rounds, of 10 s by default"
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The answers of a machine's irqbalance processes.
+
+    Attributes:
+        settings: what each has banned and is to ban besides. One that sleeps and was told something else last is taken
+            to have banned that.
+        silent: the paths of those that are there and did not answer, or may be.
+        said: a sentence on each of these.
+    """
+
+    settings: tuple[Setting, ...] = ()
+    silent: frozenset[str] = frozenset()
+    said: tuple[str, ...] = ()
+
+
+class IRQBalance:
+    """The irqbalance processes of a machine, of which there is one or none.
+
+    Args:
+        folder: where their sockets lie: the node's `/run/irqbalance`, as it is mounted.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def hear(self, quiet: CPUSet, noted: Mapping[str, Noted]) -> Heard:
+        """Ask each what it has banned.
+
+        Args:
+            quiet: what is to be banned besides.
+            noted: what is on record by path.
+        """
+        try:
+            names = sorted(os.listdir(self._folder))  # noqa: PTH208 - names alone
+        except FileNotFoundError:
+            return Heard()
+        except OSError as error:
+            unseen = frozenset(path for path in noted if path.startswith(BALANCERS))
+            sentence = f"/{BALANCERS} cannot be listed ({error.strerror}), so {_UNTOLD}"
+            return Heard(silent=unseen, said=(sentence,) if quiet or unseen else ())
+        settings: list[Setting] = []
+        silent: dict[str, str] = {}
+        for name in filter(_SOCKET.fullmatch, names):
+            path = f"{BALANCERS}/{name}"
+            known = noted.get(path)
+            try:
+                settings.append(Setting(path, Kind.BANNED, _banned(f"{self._folder}/{name}"), needed=quiet))
+            except (FileNotFoundError, ConnectionRefusedError):
+                # It has ended: nobody listens there any more.
+                continue
+            except (TimeoutError, BlockingIOError) as error:
+                then = f"it heeds what it was told {_IN_TIME}" if known else _UNTOLD
+                silent[path] = f"/{path} gives no answer ({error}): {then}"
+                if known and known.given and known.given != (str(CPUSet.parse(known.original) | quiet),):
+                    settings.append(Setting(path, Kind.BANNED, CPUSet.parse(known.given[0]), needed=quiet))
+            except (OSError, ValueError) as error:
+                silent[path] = f"/{path} gives no answer ({error}): {_UNTOLD}"
+        said = tuple(sentence for path, sentence in silent.items() if quiet or path in noted)
+        return Heard(tuple(settings), frozenset(silent) - {each.path for each in settings}, said)
+
+    def ban(self, setting: Setting, cpus: CPUSet) -> None:
+        """Have these CPUs banned and no others, from irqbalance's next round on (10 s by default).
+
+        Raises:
+            OSError: it cannot be reached.
+        """
+        path = f"{self._folder}/{setting.path.rpartition('/')[2]}"
+        # It closes once it has read that. One that sleeps reads it later, also if nobody waits any more.
+        with _sent(path, f"settings cpus {cpus or 'NULL'}") as connection, contextlib.suppress(TimeoutError):
+            connection.recv(1)
+
+
+def _banned(path: str) -> CPUSet:
+    with _sent(path, _PROBE) as connection:
+        connection.recv(1)
+    with _sent(path, "setup") as connection:
+        connection.settimeout(_PATIENCE)
+        answer = connection.recv(_MAX_BYTES).decode("ascii", "replace")
+    match = _BANNED.search(answer)
+    if match is None:
+        raise ValueError(f"{answer[:80]!r} names no banned CPUs")
+    return CPUSet.parse_mask(match[1])
+
+
+def _sent(path: str, command: str) -> socket.socket:
+    """Send a command and return the connection."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(_IRQBALANCE_SECONDS)
+        connection.connect(path)
+        mine = struct.pack("3i", os.getpid(), os.getuid(), os.getgid())
+        connection.sendmsg([command.encode()], [(socket.SOL_SOCKET, _SCM_CREDENTIALS, mine)])
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+# Tells systemd which CPUs the host's services may use: `AllowedCPUs` of its units, over D-Bus.  Where systemd has
+# made the cgroups it is their one writer: `daemon-reload` takes back what somebody else wrote there, and switches the
+# cpuset controller off again (systemd's CGROUP_DELEGATION document). A property that is set at run time
+# (`SetUnitProperties`, as `systemctl set-property --runtime` does) outlives that until the next boot, as a drop-in
+# below `/run/systemd/system.control`. An empty set means all CPUs; a unit that is not active has it when it starts.
+# systemd may hang, or the bus may: all that is asked and told in one round has one deadline, and after a round
+# without an answer the next ones are left out, ever more of them.  Source: org.freedesktop.systemd1(5), the D-Bus
+# specification.
+
+_NAME: Final = "org.freedesktop.systemd1"
+# For all that is asked and told in one round.
+_SECONDS: Final = 5.0
+# How long rounds are left out after one without an answer; it doubles with each.
+_PAUSE: Final = 10.0
+_LONGEST_PAUSE: Final = 300.0
+_SILENCE: Final = f"nothing: no answer within {_SECONDS:.0f} s"
+_CHUNK: Final = 1 << 16
+_INTERFACES: Final = {"slice": f"{_NAME}.Slice", "scope": f"{_NAME}.Scope"}
+
+
+class Systemd:
+    """The systemd of a machine.
+
+    Args:
+        bus: the socket of the node's system bus, as it is mounted; the node may have none.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, bus: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bus = bus
+        self._clock = clock
+        self._left = _SECONDS
+        self._silences = 0
+        self._silent = False
+        self._not_before = 0.0
+
+    def begin(self) -> None:
+        """Begin a round, with its time for everything that follows; none while rounds are left out."""
+        self._left = 0.0
+        if self._clock() >= self._not_before:
+            self._left = _SECONDS
+            self._silences = self._silences if self._silent else 0
+            self._silent = False
+
+    def settings(self) -> tuple[Setting, ...]:
+        """Return what each unit of the host is allowed; none where systemd does not answer."""
+        try:
+            with self._connected() as bus:
+                units = tuple(Setting(f"{UNITS}{unit}", Kind.UNIT, _allowed(bus, unit)) for unit in HOST_UNITS)
+        except OSError:
+            return ()
+        return units
+
+    def reread(self, setting: Setting) -> CPUSet | None:
+        """Return the CPUs that a unit is allowed now; None if systemd does not answer."""
+        try:
+            with self._connected() as bus:
+                return _allowed(bus, setting.path.removeprefix(UNITS))
+        except OSError:
+            return None
+
+    def allow(self, setting: Setting, cpus: CPUSet) -> None:
+        """Allow a unit these CPUs, or all if there are none, until the next boot.
+
+        Raises:
+            OSError: systemd does not answer, or refuses.
+        """
+        mask = cpus.mask.to_bytes((cpus.mask.bit_length() + 7) // 8, "little")
+        unit = setting.path.removeprefix(UNITS)
+        with self._connected() as bus:
+            bus.call(_manager(), "SetUnitProperties", "sba(sv)", (unit, True, [("AllowedCPUs", ("ay", mask))]))
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[_Bus]:
+        if self._left <= 0:
+            raise TimeoutError(errno.ETIMEDOUT, _SILENCE)
+        began = self._clock()
+        try:
+            with _Bus(self._bus, began + self._left, self._clock) as bus:
+                yield bus
+        except TimeoutError:
+            self._left = 0.0
+            self._not_before = self._clock() + min(_LONGEST_PAUSE, _PAUSE * 2.0 ** min(self._silences, 16))
+            self._silences += 1
+            self._silent = True
+            raise TimeoutError(errno.ETIMEDOUT, _SILENCE) from None
+        finally:
+            self._left = max(0.0, self._left - (self._clock() - began))
+
+
+class _Bus:
+    """One connection to a bus, with a deadline. That of jeepney waits for ever for the bus to answer its greeting."""
+
+    def __init__(self, path: str, ends: float, clock: Callable[[], float]) -> None:
+        """Connect and make the connection known.
+
+        Raises:
+            OSError: nobody answers, or what does is no bus.
+        """
+        self._ends, self._clock = ends, clock
+        self._parser, self._serials = Parser(), itertools.count(1)
+        try:
+            self._socket: socket.socket = prep_socket(path, timeout=self._left())
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(errno.EPROTO, f"{path} is no D-Bus: {error}") from error
+        try:
+            self._exchange(message_bus.Hello())
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def call(self, peer: DBusAddress, method: str, signature: str, body: tuple[Any, ...]) -> Any:
+        """Call a method, and return what it answers.
+
+        Raises:
+            OSError: it refuses, does not answer in time, or answers nonsense.
+        """
+        answer = self._exchange(new_method_call(peer, method, signature, body))
+        if answer.header.message_type is MessageType.error:
+            said = "; ".join(str(part).strip() for part in answer.body if str(part).strip())
+            raise OSError(errno.EPROTO, said or f"{method} is refused, without a reason")
+        return answer.body
+
+    def _exchange(self, message: Message) -> Message:
+        serial = next(self._serials)
+        self._socket.settimeout(self._left())
+        self._socket.sendall(message.serialise(serial=serial))
+        while True:
+            try:
+                answer: Message | None = self._parser.get_next_message()
+            except Exception as error:
+                raise OSError(errno.EPROTO, f"what the bus answers is no D-Bus: {error}") from error
+            if answer is None:
+                self._socket.settimeout(self._left())
+                data = self._socket.recv(_CHUNK)
+                if not data:
+                    raise ConnectionResetError(errno.ECONNRESET, "nothing: the bus has hung up")
+                self._parser.add_data(data)
+            elif answer.header.fields.get(HeaderFields.reply_serial) == serial:
+                return answer
+
+    def _left(self) -> float:
+        left = self._ends - self._clock()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+def _allowed(bus: _Bus, unit: str) -> CPUSet:
+    (path,) = bus.call(_manager(), "LoadUnit", "s", (unit,))
+    interface = _INTERFACES[unit.rpartition(".")[2]]
+    properties = DBusAddress(path, _NAME, "org.freedesktop.DBus.Properties")
+    ((_, mask),) = bus.call(properties, "Get", "ss", (interface, "AllowedCPUs"))
+    return CPUSet.of_mask(int.from_bytes(mask, "little"))
+
+
+def _manager() -> DBusAddress:
+    return DBusAddress("/org/freedesktop/systemd1", _NAME, f"{_NAME}.Manager")
 
 
 def is_peers(path: str) -> bool:

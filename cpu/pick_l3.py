@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dranode.cpu.groups import CPUGroups
-from dranode.cpu.pick_packed import l3_order, packed
-from dranode.cpu.pick_sums import CoreSizes, subset_of, sums
+from dranode.cpu.pick_packed import CoreSizes, l3_order, packed, subset_of, sums
+from dranode.cpu.topology import CPUGroups
 
 
 class Caches(msgspec.Struct, frozen=True):

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 
-from dranode.cpu.groups import CPUGroups
 from dranode.cpu.pick_l3 import Caches
-from dranode.cpu.pick_packed import l3_order
-from dranode.cpu.pick_sums import CoreSizes, Sum, most
+from dranode.cpu.pick_packed import CoreSizes, Sum, l3_order, most
+from dranode.cpu.topology import CPUGroups
 
 
 def spread(

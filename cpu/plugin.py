@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, env_isolation, spec_cpus
 from dranode.cpu.config import parse_cpu_config
@@ -15,20 +17,17 @@ from dranode.cpu.devices import ATTRIBUTES, cpu_devices, kept_back, left_out
 from dranode.cpu.disturbances import disturbances, loss
 from dranode.cpu.grant import adopted, grant_cpus
 from dranode.cpu.health import device_health, impairments
-from dranode.cpu.hotplug import CPUEvent, cpu_kernel_events
-from dranode.cpu.irqbalance import IRQBalance
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
-from dranode.cpu.pcie import read_pcie_roots
-from dranode.cpu.peers import Peers
+from dranode.cpu.peers import IRQBalance, Peers, Systemd
 from dranode.cpu.policies import Isolation
-from dranode.cpu.pool import held_claim, pool, unread_pool
 from dranode.cpu.setting_files import BUS
 from dranode.cpu.sysfs import read_online_for_pods, read_topology
-from dranode.cpu.systemd import Systemd
 from dranode.cpu.topology import Topology
-from dranode.cpu.treatment import claim_treatment
+from dranode.cpu.treatment import claim_treatment, held_claim, pool, unread_pool
 from dranode.cpu.tuner import Tuner
+from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import MachineError
 from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
@@ -44,10 +43,84 @@ from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
 from dranode.driver.machine import kubepods, udev
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.pci import PCIE_ROOT
+from dranode.driver.machine.root import Root, read_text
 from dranode.driver.machine.udev import Events
 
 log = logging.getLogger(__name__)
+
+
+# The kernel's events about CPUs: going offline, coming back, added, removed.
+
+_PATH: Final = re.compile(r"/devices/system/cpu/cpu(\d+)", re.ASCII)
+
+
+class CPUEvent(msgspec.Struct, frozen=True):
+    """One event of the kernel about a CPU.
+
+    Attributes:
+        action: online, offline, add, remove.
+        cpu: the kernel's CPU number.
+    """
+
+    action: str
+    cpu: int
+
+
+def cpu_event_of(action: str, subsystem: str, path: str, properties: Mapping[str, str]) -> CPUEvent | None:
+    """Return the event that a uevent reports, or None if it is not about a CPU."""
+    del properties
+    match = _PATH.fullmatch(path)
+    return CPUEvent(action, int(match[1])) if subsystem == "cpu" and match is not None else None
+
+
+def cpu_kernel_events() -> udev.Events[CPUEvent]:
+    """Open the source of the kernel's uevents about CPUs.
+
+    Raises:
+        ImportError: libudev is not installed.
+        OSError: the kernel's netlink group cannot be joined.
+    """
+    return udev.KernelEvents(("cpu",), cpu_event_of)
+
+
+# The PCIe root complexes of a machine and the CPUs near each, from sysfs (Documentation/ABI/testing/sysfs-bus-pci).
+
+# The list, and the mask for older kernels, which have no list.
+_NEAR: Final = (("cpulistaffinity", CPUSet.parse), ("cpuaffinity", CPUSet.parse_mask))
+
+
+def read_pcie_roots(root: Root) -> tuple[Mapping[str, CPUSet], tuple[str, ...]]:
+    """Return the CPUs near every PCIe root (`pci0000:00`), and a sentence for each root whose CPUs cannot be read.
+
+    Raises:
+        MachineError: the roots cannot be listed.
+    """
+    try:
+        names = root.listdir("sys/devices")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}, ()
+    except OSError as error:
+        raise MachineError(f"/sys/devices cannot be read: {error.strerror or error}") from error
+    near: dict[str, CPUSet] = {}
+    warnings: list[str] = []
+    for name, match in ((name, PCIE_ROOT.fullmatch(name)) for name in names):
+        if match is None:
+            continue
+        folder = f"sys/devices/{name}/pci_bus/{match[1]}"
+        try:
+            near[name] = _read_near(root, folder)
+        except OSError as error:
+            warnings.append(f"PCIe root {name} is not published: /{folder}: {error.strerror or error}")
+        except ValueError as error:
+            warnings.append(f"PCIe root {name} is not published: /{folder}: {error}")
+    return near, tuple(warnings)
+
+
+def _read_near(root: Root, folder: str) -> CPUSet:
+    file, parse = next((one for one in _NEAR if root.exists(f"{folder}/{one[0]}")), _NEAR[0])
+    return parse(read_text(root, f"{folder}/{file}"))
+
 
 # In individual mode dra-driver-cpu names devices by position in a list that it does not publish, so no CPU follows.
 _POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)

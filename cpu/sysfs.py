@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final
 
-from dranode.cpu.kernel_files import CPU_ROOT, KernelFiles
-from dranode.cpu.logical_cpu import CPU
-from dranode.cpu.numa_nodes import read_numa_nodes
-from dranode.cpu.topology import Topology
+from dranode.cpu.kernel_files import CPU_ROOT, KernelFiles, read_numa_nodes
+from dranode.cpu.topology import CPU, Topology
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.kubepods import read_pods_cgroup

@@ -6,15 +6,148 @@ Everything here is restricted to CPUs that are online; offline ones appear in `o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
 import msgspec
 
-from dranode.cpu.groups import CPUGroups
-from dranode.cpu.logical_cpu import CPU
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
+
+# One CPU that is online, and where it belongs.
+
+
+class CPU(msgspec.Struct, frozen=True):
+    """One online CPU (a hardware thread).
+
+    Attributes:
+        id: the kernel's CPU number.
+        core: index into `Topology.cores`.
+        core_id: the kernel's `topology/core_id`, which repeats from package to package; -1 if unknown.
+        package: the key in `Topology.packages`; -1 if the kernel does not report packages.
+        numa: NUMA node id, 0 on a kernel without NUMA; None if no node claims the CPU.
+        l3: index into `Topology.l3`; None if the CPU has no level 3 cache.
+        l3_id: the cache's `id`, else the lowest CPU that shares it; -1 without an L3.
+        type: `standard`, or `p-core`, `e-core` on a hybrid machine.
+    """
+
+    id: int
+    core: int
+    core_id: int
+    package: int
+    numa: int | None
+    l3: int | None
+    l3_id: int = -1
+    type: str = "standard"
+
+
+# A topology as bit masks: what the picker counts with.  A mask is an integer with bit n set for CPU n. Groups of one
+# kind are in the order that breaks ties (ascending id), so an index doubles as a rank. CPUs for which the kernel
+# reports no NUMA node, package or L3 cache form one group, first in order, as if its id were -1: that is how the
+# reference driver treats them.
+
+# The part of one group that lies inside another: the group's index, and the mask of the CPUs in both.
+GroupPart = tuple[int, int]
+
+
+class CPUGroups(msgspec.Struct, frozen=True):
+    """Masks of every kind of group, and which lies in which.
+
+    Where a group lists groups of another kind (`packages_of_numa`, ...), each is an index into that kind's masks and
+    the mask of the CPUs in both.
+
+    Attributes:
+        numa: NUMA nodes, by node id.
+        packages: packages (sockets), by package id.
+        l3: L3 caches, by the kernel's cache id, then by first CPU.
+        cores: physical cores, by core id where core ids are unique on the machine, else by package and core id.
+        without_l3: CPUs that have no L3 cache; also a member of `l3` if there are any.
+        numa_on_top: whether a NUMA node holds packages rather than a package NUMA nodes.
+        threads_per_core: CPUs by cores, rounded down; 1 on most hybrid machines.
+        cpus_per_l3: CPUs by L3 caches, rounded down; 0 without L3 caches.
+        smallest_core: CPUs of the smallest core.
+        packages_of_numa: for every NUMA node, the packages that reach into it.
+        numa_of_package: for every package, the NUMA nodes that reach into it.
+        l3_of_numa: for every NUMA node, the L3 caches that reach into it.
+        cores_of_numa: for every NUMA node, the masks of its cores.
+        cores_of_package: for every package, the masks of its cores.
+        cores_of_l3: for every L3 cache, the masks of its cores.
+    """
+
+    numa: tuple[int, ...]
+    packages: tuple[int, ...]
+    l3: tuple[int, ...]
+    cores: tuple[int, ...]
+    without_l3: int
+    numa_on_top: bool
+    threads_per_core: int
+    cpus_per_l3: int
+    smallest_core: int
+    packages_of_numa: tuple[tuple[GroupPart, ...], ...]
+    numa_of_package: tuple[tuple[GroupPart, ...], ...]
+    l3_of_numa: tuple[tuple[GroupPart, ...], ...]
+    cores_of_numa: tuple[tuple[int, ...], ...]
+    cores_of_package: tuple[tuple[int, ...], ...]
+    cores_of_l3: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> CPUGroups:
+        """The groups of a topology's online CPUs and physical cores; `Topology.groups` keeps them.
+
+        Args:
+            by_id: the online CPUs, by the kernel's number.
+            physical_cores: the online CPUs of each physical core.
+        """
+        cpus = by_id.values()
+        numa = _masks(cpus, lambda cpu: (-1 if cpu.numa is None else cpu.numa,))
+        packages = _masks(cpus, lambda cpu: (cpu.package,))
+        l3 = _masks(cpus, lambda cpu: (-1, -1) if cpu.l3 is None else (cpu.l3_id, cpu.l3))
+        cores = _cores(by_id, physical_cores)
+        known_l3 = len({cpu.l3 for cpu in cpus} - {None})
+        numa_nodes = len({cpu.numa for cpu in cpus} - {None})
+        return cls(
+            numa=numa,
+            packages=packages,
+            l3=l3,
+            cores=cores,
+            without_l3=sum(1 << cpu.id for cpu in cpus if cpu.l3 is None),
+            numa_on_top=len(packages) >= numa_nodes,
+            threads_per_core=max(1, len(cpus) // len(cores)) if cores else 1,
+            cpus_per_l3=len(cpus) // known_l3 if known_l3 else 0,
+            smallest_core=min(map(int.bit_count, cores), default=1),
+            packages_of_numa=_parts(packages, numa),
+            numa_of_package=_parts(numa, packages),
+            l3_of_numa=_parts(l3, numa),
+            cores_of_numa=_members(cores, numa),
+            cores_of_package=_members(cores, packages),
+            cores_of_l3=_members(cores, l3),
+        )
+
+
+def _masks(cpus: Collection[CPU], identity: Callable[[CPU], tuple[int, ...]]) -> tuple[int, ...]:
+    """The masks of the CPUs that `identity` says belong together, by ascending identity."""
+    masks: dict[tuple[int, ...], int] = {}
+    for cpu in cpus:
+        key = identity(cpu)
+        masks[key] = masks.get(key, 0) | 1 << cpu.id
+    return tuple(mask for _, mask in sorted(masks.items()))
+
+
+def _cores(by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> tuple[int, ...]:
+    """The masks of the cores. A core id gives a core its place among the others and never says what is one."""
+    firsts = [by_id[core.first()] for core in physical_cores]
+    # Core ids repeat from package to package on most servers: then the package comes first.
+    unique = len({cpu.core_id for cpu in firsts}) == len(firsts)
+    firsts.sort(key=lambda cpu: (0 if unique else cpu.package, cpu.core_id, cpu.core))
+    return tuple(physical_cores[cpu.core].mask for cpu in firsts)
+
+
+def _parts(groups: tuple[int, ...], places: tuple[int, ...]) -> tuple[tuple[GroupPart, ...], ...]:
+    return tuple(tuple((index, mask & place) for index, mask in enumerate(groups) if mask & place) for place in places)
+
+
+def _members(groups: tuple[int, ...], places: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(mask for mask in groups if mask & place) for place in places)
 
 
 class Topology(msgspec.Struct, frozen=True, dict=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -29,12 +30,42 @@ from dranode.gpu.devices import attribute_names, counters, gpu_devices
 from dranode.gpu.edits import complete
 from dranode.gpu.grants import Intent
 from dranode.gpu.health import AERCounts
-from dranode.gpu.host import GPUHost, Live
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.nvml import NVML, open_nvml
 from dranode.gpu.proc import nvidia_gpus
 from dranode.gpu.scan import scan
 from dranode.gpu.udev import GPUEvent, gpu_kernel_events
+
+# Reads what only the running machine can say beyond its files: who owns a device node.
+
+
+class Live(Protocol):
+    """A machine that runs. Paths are relative to its root, without a leading slash, as in `Root`."""
+
+    def group(self, path: str) -> int | None:
+        """The group that owns a file; None if there is no such file.
+
+        Raises:
+            MachineError: it cannot be looked at.
+        """
+
+
+class GPUHost:
+    """The machine that we run on."""
+
+    def group(self, path: str) -> int | None:
+        """The group that owns a file; None if there is no such file.
+
+        Raises:
+            MachineError: it cannot be looked at.
+        """
+        try:
+            return os.stat(f"/{path}").st_gid  # noqa: PTH116 - one system call, no object
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise MachineError(f"the group of /{path} cannot be read: {error.strerror}") from error
+
 
 _SHARING = ("exclusive", "shared")
 

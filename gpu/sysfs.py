@@ -13,8 +13,7 @@ from typing import Final
 from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.pci import PCI_DEVICES, numa_node, pci_folder, pcie_root
 from dranode.driver.machine.root import Root, all_names, link_name, names, number, read_attribute
-from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, GPUKind
-from dranode.gpu.models import model_name
+from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, GPUKind, model_name
 
 PROC_NVIDIA: Final = "proc/driver/nvidia"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dranode.driver import Grant
-from dranode.memory.given import GivenMemory
+from dranode.memory.devices import GivenMemory
 from dranode.memory.page_size import short_name
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -21,19 +22,64 @@ from dranode.driver import (
     ClaimError,
     ClaimGrant,
     ClaimRef,
+    ContainerEdits,
     CPUSet,
     DeviceAttribute,
     Grant,
     Held,
+    Mount,
     Quantity,
     encode,
     named_value,
 )
-from dranode.memory.claim_env import empty_edits, memory_claim_edits, result_edits
-from dranode.memory.config import MemorySettings, memory_settings
-from dranode.memory.devices import SIZE, MemoryDevice
-from dranode.memory.given import GivenMemory
-from dranode.memory.page_size import resource_name
+from dranode.memory.config import MemoryPolicy, MemorySettings, memory_settings
+from dranode.memory.devices import SIZE, GivenMemory, MemoryDevice
+from dranode.memory.page_size import resource_name, short_name
+
+# The variables that tell a claim's containers, and the NRI plug-in, about its memory.  `DRANODE_MEMS_<claim
+# UID>=<NUMA nodes>` stands in every container with the claim. Each of its allocation results has a CDI device of its
+# own besides, with `DRANODE_MEMORY_<claim UID>_<number of the result>`, the nodes of that result, and
+# `DRANODE_MEMPOLICY_<claim UID>_<number>`, its policy and these nodes: `interleave:0-1`. The policies are `bind`,
+# `interleave`, `weighted-interleave` and `prefer`, those of set_mempolicy(2).
+
+CDI_KIND: Final = "dra.memory/claim"
+CLAIM_PREFIX: Final = "DRANODE_MEMS_"
+PART_PREFIX: Final = "DRANODE_MEMORY_"
+POLICY_PREFIX: Final = "DRANODE_MEMPOLICY_"
+
+_WORDS: Final = {
+    MemoryPolicy.BIND: "bind",
+    MemoryPolicy.INTERLEAVE: "interleave",
+    MemoryPolicy.WEIGHTED: "weighted-interleave",
+    MemoryPolicy.PREFERRED: "prefer",
+}
+
+
+def memory_claim_edits(uid: str, nodes: CPUSet) -> ContainerEdits | None:
+    """Return the edits that every container with the claim gets; None for a claim without memory."""
+    return ContainerEdits(env=(f"{CLAIM_PREFIX}{uid}={nodes}",)) if nodes else None
+
+
+def result_edits(uid: str, index: int, given: GivenMemory, asked: MemorySettings) -> ContainerEdits:
+    """Return the edits for containers that name the request of result number `index`."""
+    policy = f"{POLICY_PREFIX}{uid}_{index}={_WORDS[given.policy]}:{given.nodes}"
+    return ContainerEdits(
+        env=(f"{PART_PREFIX}{uid}_{index}={given.nodes}", policy),
+        mounts=(_hugetlbfs(given, asked.mount),) if asked.mount else (),
+    )
+
+
+def empty_edits(uid: str, index: int) -> ContainerEdits:
+    """Return the edits for containers that name a request which holds nothing."""
+    return ContainerEdits(env=(f"{PART_PREFIX}{uid}_{index}=",))
+
+
+def _hugetlbfs(given: GivenMemory, path: str) -> Mount:
+    """Return a hugetlbfs of the result's pages, which holds as many of them as it was given."""
+    unit = short_name(given.page_size).upper()
+    options = ("nosuid", "nodev", f"pagesize={unit}", f"size={given.size}", "mode=1777")
+    return Mount(host_path="hugetlbfs", container_path=path, type="hugetlbfs", options=options)
+
 
 _GATE = "the DRAConsumableCapacity feature gate and a request for capacity give one"
 

@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from dranode.driver import Holding, Impairment, Quantity, Record
-from dranode.memory.devices import MemoryInventory
-from dranode.memory.given import given_sources
+from dranode.memory.devices import MemoryInventory, given_sources
 
 SHRUNK: Final = "MemoryShrunk"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dranode.driver import CPUSet, HeldClaim, HeldSnapshot, Part, Record
-from dranode.memory.claim_env import CDI_KIND, CLAIM_PREFIX, PART_PREFIX
 from dranode.memory.config import MemoryPolicy, MemorySharing
-from dranode.memory.given import GivenMemory
+from dranode.memory.devices import GivenMemory
+from dranode.memory.grant import CDI_KIND, CLAIM_PREFIX, PART_PREFIX
 from dranode.memory.machine import MachineMemory
 from dranode.memory.options import MemoryOptions
 

@@ -28,8 +28,7 @@ from dranode.driver import (
 from dranode.memory.config import parse_memory_config
 from dranode.memory.counts import read_counts
 from dranode.memory.description import memory_description
-from dranode.memory.devices import ATTRIBUTES, memory_inventory, memory_left_out, published_memory
-from dranode.memory.given import given_sources
+from dranode.memory.devices import ATTRIBUTES, given_sources, memory_inventory, memory_left_out, published_memory
 from dranode.memory.grant import grant_memory
 from dranode.memory.health import memory_impairments
 from dranode.memory.options import MemoryOptions, check_reserved_memory, read_memory_options

@@ -16,7 +16,7 @@ class Crash(BaseException):
 
 @dataclass(eq=False)
 class Kernel(ConfinedRoot):
-    """The machine while it runs: a `Root` that can be written to, and what `dranode.gpu.host.Live` promises.
+    """The machine while it runs: a `Root` that can be written to, and what `dranode.gpu.plugin.Live` promises.
 
     Attributes:
         machine: its files.

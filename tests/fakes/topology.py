@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from dranode.cpu.logical_cpu import CPU
-from dranode.cpu.topology import Topology
+from dranode.cpu.topology import CPU, Topology
 from dranode.driver.core.api.cpuset import CPUSet
 
 # core id, package, NUMA node (None: not told), L3 cache id (None: no L3)

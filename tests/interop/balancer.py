@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dranode.cpu.irqbalance import IRQBalance
+from dranode.cpu.peers import IRQBalance
 from dranode.cpu.settings import Setting
 from dranode.driver.core.api.cpuset import CPUSet
 from tests.fakes.waiting import eventually

@@ -12,8 +12,7 @@ from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.record import ClaimState, Record, record_of
 from dranode.driver.machine.forms import open_machine
-from dranode.memory.devices import MemoryInventory, memory_inventory
-from dranode.memory.given import GivenMemory, given_sources
+from dranode.memory.devices import GivenMemory, MemoryInventory, given_sources, memory_inventory
 from dranode.memory.grant import grant_memory
 from dranode.memory.health import memory_impairments
 from dranode.memory.options import MemoryGroupBy, MemoryOptions

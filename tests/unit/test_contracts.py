@@ -45,8 +45,8 @@ PLANTED = {
         ),
     ],
     "Drivers, the simulator and the sanity suite never see each other": [
-        ("cpu/share.py", "from dranode.sim.queues import amounts", "cpu.share -> .*sim.queues.amounts"),
-        ("gpu/models.py", "def later():\n    from dranode.cpu import policies", "gpu.models -> .*cpu.policies"),
+        ("cpu/grouped.py", "from dranode.sim.queues import amounts", "cpu.share -> .*sim.queues.amounts"),
+        ("gpu/inventory.py", "def later():\n    from dranode.cpu import policies", "gpu.inventory -> .*cpu.policies"),
     ],
     "Drivers and the kubectl plug-in never see each other": [
         ("kubectl/page.py", "from dranode.cpu import policies", "kubectl.page -> .*cpu.policies"),

@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from dranode.cpu.health import impairments
-from dranode.cpu.hotplug import CPUEvent, cpu_event_of
 from dranode.cpu.options import CPUOptions, DeviceMode
-from dranode.cpu.plugin import CPUPlugin
+from dranode.cpu.plugin import CPUEvent, CPUPlugin, cpu_event_of
 from dranode.cpu.policies import Threads
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.health import Health

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.cpu.irqbalance import Heard, IRQBalance
+from dranode.cpu.peers import Heard, IRQBalance
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.record import Record
 from tests.fakes.irqbalance import FakeIRQBalance

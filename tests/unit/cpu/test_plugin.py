@@ -9,8 +9,7 @@ import pytest
 
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cpu.options import CPUOptions
-from dranode.cpu.pcie import read_pcie_roots
-from dranode.cpu.plugin import CPUPlugin, plugin
+from dranode.cpu.plugin import CPUPlugin, plugin, read_pcie_roots
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import DeviceAttribute
 from dranode.driver.core.claims.configs import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dranode.cpu.pool import held_claim
+from dranode.cpu.treatment import held_claim
 from dranode.cpu.tuner import Tuner
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.pods import PodSandbox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.cpu.share import named_holders
+from dranode.cpu.grouped import named_holders
 from tests.fakes.cpu import cpus, holding
 
 FOUR = "0 held by default/c0 and 1 by default/c1 and 2 by default/c2 and 3 by default/c3"

@@ -8,7 +8,7 @@ from dranode.driver.core.api.errors import ClaimError, MachineError
 from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent
-from dranode.gpu.host import GPUHost
+from dranode.gpu.plugin import GPUHost
 from dranode.gpu.scan import scan
 from tests.fakes.doctor import forbid
 from tests.fakes.gpu import DEVICES, DRIVERS, Machine

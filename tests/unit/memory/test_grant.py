@@ -8,7 +8,7 @@ from dranode.driver.core.api.resource import DeviceAttribute, ResourceClaimConsu
 from dranode.driver.core.claims.record import ClaimState, record_of
 from dranode.memory.config import MemoryPolicy, MemorySharing
 from dranode.memory.description import memory_description
-from dranode.memory.given import GivenMemory
+from dranode.memory.devices import GivenMemory
 from dranode.memory.health import memory_impairments
 from dranode.memory.options import MemoryGroupBy, MemoryOptions
 from tests.fakes.memory import GIB, MIB, claim, config, devices, granted, holding, inventory, result

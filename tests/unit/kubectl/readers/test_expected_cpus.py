@@ -11,8 +11,7 @@ import pytest
 
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.config import CPUPolicy, CPUSharing
-from dranode.cpu.pool import held_claim
-from dranode.cpu.treatment import treatment_state
+from dranode.cpu.treatment import held_claim, treatment_state
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.grant import Grant
