@@ -45,7 +45,7 @@ PLANTED = {
         ),
     ],
     "Drivers, the simulator and the sanity suite never see each other": [
-        ("cpu/grouped.py", "from dranode.sim.queues import amounts", "cpu.share -> .*sim.queues.amounts"),
+        ("cpu/grouped.py", "from dranode.sim.queues import amounts", "cpu.grouped -> .*sim.queues.amounts"),
         ("gpu/inventory.py", "def later():\n    from dranode.cpu import policies", "gpu.inventory -> .*cpu.policies"),
     ],
     "Drivers and the kubectl plug-in never see each other": [
