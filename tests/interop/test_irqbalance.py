@@ -138,11 +138,11 @@ def killed(folder: Path, what: str) -> None:
 
 
 _KILLS = {
-    "before it is told": "IRQBalance.ban = before; prepare(node)",
-    "once it is told": "IRQBalance.ban = after; prepare(node)",
-    "with the claim prepared": "prepare(node); die()",
-    "before it is told of the end": "prepare(node); IRQBalance.ban = before; unprepare(node)",
-    "once it is told of the end": "prepare(node); IRQBalance.ban = after; unprepare(node)",
+    "before it is told": "IRQBalance.ban = before; prepare(node); node.tune()",
+    "once it is told": "IRQBalance.ban = after; prepare(node); node.tune()",
+    "with the claim prepared": "prepare(node); node.tune(); die()",
+    "before it is told of the end": "prepare(node); node.tune(); IRQBalance.ban = before; unprepare(node); node.tune()",
+    "once it is told of the end": "prepare(node); node.tune(); IRQBalance.ban = after; unprepare(node); node.tune()",
 }
 
 
