@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Mount, Spec
 from dranode.driver.machine.root import Root, all_names, device_if_there, names
 from dranode.gpu.config import GPUMode
@@ -140,18 +141,13 @@ def _vendor_specs(root: Root, prefix: str) -> Iterable[Spec]:
 
 def _vendor_spec(root: Root, path: str) -> Spec | None:
     """The spec at a path if it is NVIDIA's; a file that does not read or decode is passed over, as runtimes do."""
-    import yaml  # noqa: PLC0415 - for nodes that have a spec; a serving process is better off without
+    from dranode.cdi.document import load_spec  # noqa: PLC0415 - YAML, for nodes that have a spec
 
-    # nvidia-ctk's YAML is long, and libyaml reads it twenty times faster than Python does.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        document = yaml.load(root.read_bytes(path), Loader=loader)  # noqa: S506 - both are safe loaders
-        if isinstance(document, Mapping) and document.get("kind") == _KIND:
-            return msgspec.convert(document, Spec)
-    except (OSError, yaml.YAMLError, msgspec.ValidationError, ValueError):
-        # ValueError: what looks like a date or a number and is none; PyYAML makes no error of its own of it.
+        spec = load_spec(root.read_bytes(path))
+    except (OSError, CDIError):
         return None
-    return None
+    return spec if spec.kind == _KIND else None
 
 
 def _mounts(root: Root, prefix: str, mode: GPUMode) -> Iterable[Mount]:

@@ -80,6 +80,6 @@ def _emit(document: dict[str, Any], output: str) -> None:
     if output == "json":
         click.echo(json.dumps(document, indent=4, ensure_ascii=False))
         return
-    import yaml
+    from dranode.driver.machine.yaml_files import dump_yaml
 
-    click.echo(yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True), nl=False)
+    click.echo(dump_yaml(document), nl=False)

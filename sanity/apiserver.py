@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlsplit
 
-import yaml
-
+from dranode.driver.core.api.errors import DocumentError
+from dranode.driver.machine.yaml_files import dump_yaml, parse_yaml
 from dranode.sanity.api_request import ApiRequest, selection
 from dranode.sanity.http_requests import RequestFault, SeenRequest
 from dranode.sanity.kinds import KubeDocument, ResourceKind, kind_of, served
@@ -125,7 +125,7 @@ class ApiServer:
             "users": [{"name": "stand-in", "user": user}],
             "contexts": [{"name": "stand-in", "context": {"cluster": "stand-in", "user": "stand-in"}}],
         }  # fmt: skip
-        path.write_text(yaml.safe_dump(document))
+        path.write_text(dump_yaml(document))
         return str(path)
 
     # --- for those who look on ---
@@ -336,6 +336,6 @@ def _body(raw: bytes, media: str) -> Any:
     if media.startswith(MEDIA_TYPE):
         return decode_body(raw)
     try:
-        return yaml.safe_load(raw) if "yaml" in media else json.loads(raw)
-    except (ValueError, yaml.YAMLError) as error:
+        return parse_yaml(raw, "the body") if "yaml" in media else json.loads(raw)
+    except (ValueError, DocumentError) as error:
         raise StatusError(400, "BadRequest", f"the body cannot be read: {error}") from error

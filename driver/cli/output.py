@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import click
 
-from dranode.driver.core.api.documents import without_tuples
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.sentence import printable
 from dranode.driver.picture.fleet import FleetPicture
@@ -43,9 +42,9 @@ def emit(document: Any, output: str) -> bool:
     if output == "json":
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     elif output == "yaml":
-        import yaml
+        from dranode.driver.machine.yaml_files import dump_yaml
 
-        click.echo(yaml.safe_dump(without_tuples(document), sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(dump_yaml(document), nl=False)
     return output in ("json", "yaml")
 
 

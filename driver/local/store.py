@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
-import yaml
 
 from dranode.cdi.regular_file import read_regular
-from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1, without_tuples
+from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1
 from dranode.driver.core.api.errors import ClaimGoneError, DocumentError, DranodeError
 from dranode.driver.core.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.machine.yaml_files import dump_yaml, parse_yaml
 
 T = TypeVar("T", ResourceClaim, ResourceSlice, DeviceClass)
 
@@ -50,7 +50,7 @@ class Store(msgspec.Struct, frozen=True):
         path = self._path(type(value), value.metadata.namespace, value.metadata.name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, yaml.dump(without_tuples(document), Dumper=yaml.CSafeDumper, sort_keys=False))
+            _replace(path, dump_yaml(document))
         except OSError as error:
             raise DranodeError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -115,13 +115,11 @@ class Store(msgspec.Struct, frozen=True):
     def _read(kind: type[T], path: Path) -> T | None:
         """Return the object in a file; None if the file does not exist (any more)."""
         try:
-            document = yaml.load(read_regular(path), yaml.CSafeLoader)
+            document = parse_yaml(read_regular(path), str(path))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
-        except yaml.YAMLError as error:
-            raise DocumentError(f"{path} is not YAML: {error}") from error
         if not isinstance(document, dict):
             raise DocumentError(f"{path} holds no object")
         try:

@@ -1,5 +1,7 @@
 """Reads files of Kubernetes documents as kubectl accepts and prints them: YAML or JSON, several of them, a `List`.
 
+Every document of YAML is read here but CDI's (`cdi.document`), and what is written can be read.
+
 The text is UTF-8, or UTF-16 with a byte order mark, which a redirection in Windows PowerShell writes.
 
 YAML is read the way the API machinery reads it (YAML 1.1 booleans, no dates, no base-60 numbers), but strictly: a key
@@ -42,6 +44,10 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class StrictError(DocumentError):
+    """A text that is YAML or JSON, and that other readers may take: a repeated key, a key that is no string, ..."""
 
 
 def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
@@ -127,10 +133,29 @@ def read_yaml(path: Path | str) -> Any:
         DocumentError: the file cannot be read, is not YAML or JSON, or holds several documents.
     """
     file = str(path)
-    documents = _parse(_read(file), file)
+    return parse_yaml(_content(file), file)
+
+
+def parse_yaml(content: bytes, place: str) -> Any:
+    """Read the only YAML or JSON document of a file's content, of any type; None for an empty one.
+
+    Args:
+        content: the bytes.
+        place: what errors call the file.
+
+    Raises:
+        StrictError: there are several documents, or one that is not read strictly.
+        DocumentError: the content is not YAML or JSON.
+    """
+    documents = _parse(_decoded(content, place), place)
     if len(documents) > 1:
-        raise DocumentError(f"{file} holds {len(documents)} documents, but one is expected")
+        raise StrictError(f"{place} holds {len(documents)} documents, but one is expected")
     return documents[0] if documents else None
+
+
+def dump_yaml(document: Any) -> str:
+    """Return a plain document as YAML; texts that a YAML reader could take for something else are quoted."""
+    return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def _v1(source: SourceDocument) -> SourceDocument:
@@ -142,12 +167,20 @@ def _v1(source: SourceDocument) -> SourceDocument:
 
 
 def _read(file: str) -> str:
+    return _decoded(_content(file), file)
+
+
+def _content(file: str) -> bytes:
     try:
-        content = _standard_input() if file == STDIN else read_given(file)
-        encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
-        return content.decode(encoding)
+        return _standard_input() if file == STDIN else read_given(file)
     except OSError as error:
         raise DocumentError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _decoded(content: bytes, file: str) -> str:
+    try:
+        encoding = next((name for mark, name in _MARKS if content.startswith(mark)), "utf-8")
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
         raise DocumentError(
             f"{file} is not {error.encoding.upper()} text: byte {error.start} is {error.object[error.start]:#04x}"
@@ -165,7 +198,7 @@ def _parse(text: str, file: str) -> list[Any]:
         try:
             documents = list(_json_values(text))
         except DocumentError as error:
-            raise DocumentError(f"{file}: {error}") from error
+            raise StrictError(f"{file}: {error}") from error
         except (ValueError, RecursionError):
             documents = []
         # A text that is not YAML either is refused there, with its place.
@@ -174,7 +207,8 @@ def _parse(text: str, file: str) -> list[Any]:
     try:
         return _load(text)
     except yaml.YAMLError as error:
-        raise DocumentError(f"{file} is not YAML: {_sentence(error)}") from error
+        kind = StrictError if isinstance(error, yaml.constructor.ConstructorError) else DocumentError
+        raise kind(f"{file} is not YAML: {_sentence(error)}") from error
 
 
 def _json_values(text: str) -> Iterator[Any]:
@@ -300,7 +334,16 @@ def _sentence(error: yaml.YAMLError) -> str:
 
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may come without libyaml
+_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _EventLoader: Any = getattr(yaml, "CLoader", yaml.Loader)  # makes no objects: it is only asked for events
+
+
+class _Dumper(_SafeDumper):  # type: ignore[misc] # chosen at run time
+    """PyYAML's safe dumper, which also takes tuples, repeats what stands twice, and quotes what readers may mistake."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        del data
+        return True
 
 
 class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
@@ -354,6 +397,7 @@ for _tag, _form, _first in (
     ("merge", r"<<", "<"),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
 ):
-    _StrictLoader.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_form})$", re.ASCII), list(_first)
-    )
+    for _kind in (_StrictLoader, _Dumper):
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_form})$", re.ASCII), list(_first))
+
+_Dumper.add_representer(tuple, _SafeDumper.represent_list)

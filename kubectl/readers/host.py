@@ -62,7 +62,15 @@ class NodeHost:
         Raises:
             OSError: the file does not exist or cannot be read.
         """
-        return self.files.read_bytes(path.strip("/")).decode("utf-8", "replace")
+        return self.content(path).decode("utf-8", "replace")
+
+    def content(self, path: str) -> bytes:
+        """Return a file's bytes.
+
+        Raises:
+            OSError: the file does not exist or cannot be read.
+        """
+        return self.files.read_bytes(path.strip("/"))
 
     def text_if_there(self, path: str) -> str | None:
         """Return a file's text; None if there is no such file.

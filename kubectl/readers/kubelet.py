@@ -15,8 +15,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.diagnosis.facts import Kubelet
 from dranode.driver.machine.presence import is_folder
+from dranode.driver.machine.yaml_files import StrictError, parse_yaml
 from dranode.kubectl.readers.host import HostError, NodeHost, UnparsedError
 from dranode.kubectl.readers.processes import running
 
@@ -46,7 +48,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     named = config or flags.get("config")
     path = named or f"{root}/config.yaml"
     try:
-        document = _document(path, host.text(path))
+        document = _document(host, path)
     except OSError as error:
         # A kubelet without a configuration file has its defaults, but one with an unreadable file may have anything.
         if process is None or named or not isinstance(error, FileNotFoundError):
@@ -176,7 +178,7 @@ def _drop_ins(host: NodeHost, folder: str) -> Iterator[Mapping[str, Any]]:
             if is_folder(host.place(path)):
                 yield from _drop_ins(host, path)
             elif path.endswith(".conf"):
-                yield _document(path, host.text(path))
+                yield _document(host, path)
     except OSError as error:
         raise HostError(f"kubelet's configuration: {error.filename} cannot be read ({error.strerror})") from error
 
@@ -186,13 +188,13 @@ def _gates(text: str) -> dict[str, bool]:
     return {name.strip(): value.strip().lower() in _TRUE for name, _, value in pairs}
 
 
-def _document(path: str, text: str) -> Mapping[str, Any]:
-    import yaml
-
+def _document(host: NodeHost, path: str) -> Mapping[str, Any]:
     try:
-        document = yaml.load(text, yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise UnparsedError(f"kubelet's configuration {path} is not YAML: {' '.join(str(error).split())}") from error
+        document = parse_yaml(host.content(path), path)
+    except StrictError as error:  # kubelet takes the last of repeated keys, and says so in its log alone
+        raise HostError(f"kubelet's configuration: {error}") from error
+    except DocumentError as error:
+        raise UnparsedError(f"kubelet's configuration {error}") from error
     if document is None:
         return {}
     if not isinstance(document, Mapping):

@@ -139,3 +139,11 @@ def test_an_error_is_one_printable_line_that_ends() -> None:
         assert str(error).isprintable()
         assert len(str(error)) < 1_100
     assert str(CDIError("has an odd key", key)).endswith("has an odd key")
+
+
+@pytest.mark.parametrize("text", ["0x_", "0x", "-0X_", "0b_", "0o_", "+0o"])
+def test_the_beginning_of_a_number_without_a_digit_is_a_text(text: str) -> None:
+    document = f"cdiVersion: 0.6.0\nkind: a.com/b\nannotations: {{mask: {text}}}\ndevices: []\n"
+    assert load_spec(document.encode()).annotations == {"mask": text}
+    with pytest.raises(CDIError):
+        load_spec(f"containerEdits: {{deviceNodes: [{{path: /dev/a, major: {text}}}]}}".encode())

@@ -124,6 +124,7 @@ def test_files_of_others_and_broken_ones_are_passed_over() -> None:
     machine = with_libraries()
     machine.put("etc/cdi/broken.yaml", b"{:")
     machine.put("etc/cdi/other.json", vendor_spec(kind="example.com/net"))
+    machine.put("etc/cdi/twice.yaml", vendor_spec().replace(b"{", b'{"kind": "nvidia.com/gpu", ', 1))
     machine.put("etc/cdi/odd.json", vendor_spec(devices="none"))
     machine.put("etc/cdi/notes.txt", vendor_spec())
     machine.put("etc/cdi/day.yaml", b"kind: example.com/net\nannotations: {made: 2026-02-30}")

@@ -41,6 +41,19 @@ def test_a_claim_that_cannot_be_read_is_an_answer_and_not_a_crash(tmp_path: Path
     assert all(isinstance(answer, DocumentError) for answer in answers.values())
 
 
+def test_a_claim_with_a_key_that_stands_twice_is_refused_and_a_date_is_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "resourceclaims" / "default.a.yaml"
+    path.parent.mkdir()
+    head = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n"
+    path.write_text(f"{head}metadata: {{name: a, namespace: default, uid: one, uid: two}}\n")
+    with pytest.raises(DocumentError, match='the key "uid" stands twice'):
+        Store(tmp_path).find(ResourceClaim, "default", "a")
+    path.write_text(f"{head}metadata: {{name: a, namespace: default, uid: 2026-11-26}}\n")
+    found = Store(tmp_path).find(ResourceClaim, "default", "a")
+    assert found is not None
+    assert found.metadata.uid == "2026-11-26"
+
+
 def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "resourceclaims").write_text("not a folder")
     with pytest.raises(DocumentError, match="resourceclaims cannot be read: Not a directory"):

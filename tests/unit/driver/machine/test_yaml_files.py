@@ -4,7 +4,14 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.machine.yaml_files import load_documents, read_documents, read_yaml
+from dranode.driver.machine.yaml_files import (
+    StrictError,
+    dump_yaml,
+    load_documents,
+    parse_yaml,
+    read_documents,
+    read_yaml,
+)
 
 
 def written(folder: Path, text: str, name: str = "claims.yaml") -> Path:
@@ -207,3 +214,54 @@ def test_what_is_no_text_of_its_encoding_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfea")
     with pytest.raises(DocumentError, match="is not UTF-16-LE text: byte 2 is 0x61"):
         read_documents(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.5e3",
+        "-.5e3",
+        "2026-02-30",
+        "0x_",
+        "0b_1",
+        "on",
+        "y",
+        "12:30",
+        "1_000",
+        "010",
+        "~",
+        "<<",
+        "",
+        "#",
+        "a: b",
+        "\u00e9",
+    ],
+)
+def test_a_text_that_is_written_is_read_as_it_was(text: str) -> None:
+    assert parse_yaml(dump_yaml({"value": text}).encode(), "it") == {"value": text}
+
+
+def test_what_is_written_has_no_aliases_and_takes_tuples() -> None:
+    shared = {"a": (1, 2)}
+    assert dump_yaml([shared, shared]) == "- a:\n  - 1\n  - 2\n- a:\n  - 1\n  - 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: 1\na: 2\n", 'the key "a" stands twice'),
+        ('{"a": 1, "a": 2}', 'the key "a" stands twice'),
+        ("1: 2\n", "is not a string"),
+        ("a: 1\n---\nb: 1\n", "it holds 2 documents"),
+    ],
+)
+def test_what_only_a_strict_reader_refuses_is_told_from_what_is_no_yaml(text: str, sentence: str) -> None:
+    with pytest.raises(StrictError, match=sentence):
+        parse_yaml(text.encode(), "it")
+    with pytest.raises(DocumentError, match="it is not YAML") as refused:
+        parse_yaml(b"a: [", "it")
+    assert not isinstance(refused.value, StrictError)
+
+
+def test_a_date_is_a_text() -> None:
+    assert parse_yaml(b"at: 2026-11-26T03:00:00Z", "it") == {"at": "2026-11-26T03:00:00Z"}
