@@ -24,13 +24,17 @@ def chart() -> Path:
 
 
 def plugin(wheel: Path) -> Path:
-    """Pack what krew installs, the launcher with the wheel, and write the manifest with its version and checksum."""
+    """Pack what krew installs, the launcher with the wheel and the hashes of its libraries, and write the manifest.
+
+    The manifest gets the version and the archive's checksum.
+    """
     folder = ROOT / "deploy" / "krew"
     path = DIST / "kubectl-dranode.tar.gz"
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as archive:
         archive.add(folder / "kubectl-dranode", "kubectl-dranode", filter=_program)
         archive.add(wheel, wheel.name, filter=_of_nobody)
+        archive.add(ROOT / "requirements" / "run.lock", "run.lock", filter=_of_nobody)
         # krew's validator looks for it beside the program.
         archive.add(ROOT / "LICENSE", "LICENSE", filter=_of_nobody)
     path.write_bytes(gzip.compress(plain.getvalue(), mtime=int(epoch())))

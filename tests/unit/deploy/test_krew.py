@@ -33,7 +33,7 @@ def test_the_archive_holds_the_launcher_and_the_wheel(dist: Path) -> None:
     with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
         members = {member.name: member.mode for member in archive}
     wheel = f"dranode-{version()}-py3-none-any.whl"
-    assert members == {"kubectl-dranode": 0o755, wheel: 0o644, "LICENSE": 0o644}
+    assert members == {"kubectl-dranode": 0o755, wheel: 0o644, "run.lock": 0o644, "LICENSE": 0o644}
 
 
 def test_the_manifest_has_version_and_checksum(dist: Path) -> None:
@@ -59,8 +59,21 @@ def test_the_launcher_makes_its_environment_once_and_runs_the_plugin(dist: Path)
     for _ in range(2):
         subprocess.run([dist / "plugin" / "kubectl-dranode", "claims", "-A"], env=environment, check=True)
     lines = log.read_text().splitlines()
-    assert [line.partition(" -")[0] for line in lines if "pip install" in line] == ["-m pip install"]
-    assert [line.endswith("run_plugin() claims -A") for line in lines] == [False, True, True]
+    libraries, own = (line.split() for line in lines if "pip install" in line)
+    # What comes from an index is compared with the hashes of the release, and nothing else comes from one.
+    assert {"--require-hashes", "--no-deps", str(dist / "plugin" / "run.lock")} < set(libraries)
+    assert {"--no-index", "--no-deps", str(dist / "plugin" / f"dranode-{version()}-py3-none-any.whl")} < set(own)
+    assert [line.endswith("run_plugin() claims -A") for line in lines] == [False, False, True, True]
+
+
+def test_the_lock_in_the_archive_has_a_hash_for_every_library(dist: Path) -> None:
+    with tarfile.open(dist / "kubectl-dranode.tar.gz") as archive:
+        member = archive.extractfile("run.lock")
+        assert member is not None
+        text = member.read().decode()
+    pinned = [entry for entry in text.replace("\\\n", " ").splitlines() if entry and not entry.startswith((" ", "#"))]
+    assert len(pinned) > 5
+    assert [entry for entry in pinned if "==" not in entry or "--hash=sha256:" not in entry] == []
 
 
 def test_the_launchers_line_of_python_runs_the_plugin_under_kubectls_name() -> None:
