@@ -19,9 +19,19 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from dranode.cdi.names import written_kind_problem
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import ClaimError, in_words
-from dranode.driver.core.api.resource import Device, ResourceClaim
+from dranode.driver.core.api.documents import decode, encode
+from dranode.driver.core.api.errors import ClaimError, DocumentError, in_words
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import (
+    Counter,
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceCounterConsumption,
+    DeviceTaint,
+    ResourceClaim,
+)
 from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
@@ -117,12 +127,57 @@ def _check_name(plugin: Plugin) -> None:
 
 def _check_discovery(plugin: Plugin) -> tuple[Device, ...]:
     first, second = plugin.discover(), plugin.discover()
+    _check_types(first)
     _must(bool(first.devices), "discover() found no device; give the driver hardware with at least one")
     _must(first.devices == second.devices, "discover() on unchanged hardware must find the same devices in order")
     sound = publishable(first)
     refused = sound.warnings[len(first.warnings) :]
     _must(not refused, f"the API server would refuse what discover() found: {'; '.join(refused)}")
     return first.devices
+
+
+def _check_types(inventory: Inventory) -> None:
+    """Name the first value of another type than the API's: no type checker may have seen the driver."""
+    _check_type(inventory, Inventory, "discover() returned")
+    for device in inventory.devices:
+        _check_type(device, Device, "discover() found a device that is")
+        _check_type(device.name, str, "discover() found a device whose name is")
+        where = f"discover() found device {device.name}, whose"
+        for name, attribute in device.attributes.items():
+            _check_type(attribute, DeviceAttribute, f"{where} attribute {name} is")
+        for name, capacity in device.capacity.items():
+            _check_type(capacity, DeviceCapacity, f"{where} capacity {name} is")
+            _check_type(capacity.value, Quantity, f"{where} capacity {name} has a value that is")
+        for taint in device.taints:
+            _check_type(taint, DeviceTaint, f"{where} taint is")
+        for drawn in device.consumes_counters:
+            _check_type(drawn, DeviceCounterConsumption, f"{where} consumption of counters is")
+            _check_counters(drawn.counters, f"{where} consumption of")
+        _check_document(device, Device, f"discover() found device {device.name}, which")
+    for counters in inventory.counters:
+        _check_type(counters, CounterSet, "discover() found a counter set that is")
+        _check_counters(counters.counters, f"discover() found counter set {counters.name}, whose")
+        _check_document(counters, CounterSet, f"discover() found counter set {counters.name}, which")
+
+
+def _check_counters(counters: Mapping[str, Counter], where: str) -> None:
+    for name, counter in counters.items():
+        _check_type(counter, Counter, f"{where} counter {name} is")
+        _check_type(counter.value, Quantity, f"{where} counter {name} has a value that is")
+
+
+def _check_type(value: object, kind: type, said: str) -> None:
+    _must(isinstance(value, kind), f"{said} {value!r} of type {type(value).__name__}; it must be a {kind.__name__}")
+
+
+def _check_document(value: msgspec.Struct, kind: type[msgspec.Struct], said: str) -> None:
+    """Compare a value with what an API server would read of it."""
+    try:
+        read = decode(kind, encode(value))
+    except (DocumentError, TypeError, ValueError, AttributeError) as error:
+        raise AssertionError(f"{said} is no document of the API: {error}") from error
+    fields = [name for name in kind.__struct_fields__ if getattr(read, name) != getattr(value, name)]
+    _must(not fields, f"{said} has another type than the API's in {', '.join(fields)}: {value!r}")
 
 
 def _check_life(node: NodeClaims, device: Device, claim: ResourceClaim) -> None:

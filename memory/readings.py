@@ -22,7 +22,7 @@ def count_rows(
     for node in counts:
         yield {
             "NUMA node": node.id,
-            "memory": "ordinary",
+            "memory": "memory",
             "all": str(_rounded(node.total)),
             "reserved pages": None,
             "free": None if node.free is None else str(_rounded(node.free)),

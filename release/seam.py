@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import dranode.driver
+from dranode.driver.testing import check_plugin
 from release.reference import plain
 
 _MEMBER: Final = re.compile(r"<(\w+\.\w+): [^>]*>")
@@ -21,10 +22,11 @@ _MODULE: Final = re.compile(r"\b(?:dranode|collections|typing|pathlib)\.[a-z_.]+
 def names() -> str:
     """Return a page with every exported name: its signature, what it promises, and its methods."""
     introduction = (
-        "# Names for drivers\n\nEverything that a driver imports: `from dranode.driver import ...`. "
+        "# Names for drivers\n\nEverything that a driver imports: `from dranode.driver import ...`; `check_plugin` "
+        "is its test's, from `dranode.driver.testing`. "
         "[How to write a driver](../drivers.md). [What stays](../stability.md).\n\n| name | what |\n| --- | --- |"
     )
-    objects = {name: getattr(dranode.driver, name) for name in dranode.driver.__all__}
+    objects = {name: getattr(dranode.driver, name) for name in dranode.driver.__all__} | {"check_plugin": check_plugin}
     table = [f"| [`{name}`](#{name}) | {plain(_first(value))} |" for name, value in objects.items()]
     return "\n".join([introduction, *table, "", *(_section(name, value) for name, value in objects.items())])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -22,6 +22,9 @@ from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger_reading import read_ledger
 from dranode.driver.picture.node import node_picture
 from dranode.driver.plugins import load_installed
+
+_CPUS: Final = "sys/devices/system/cpu"
+_OF_CPUS: Final = ("cpus", "offline", "isolated", "nohz_full", "smt", "cores", "packages", "l3", "numa", "core_types")
 
 
 @click.command(short_help="The CPUs and devices of a machine in their NUMA nodes, and who holds which.")
@@ -60,12 +63,14 @@ def command(
             raise UsageError("--links shows a table; leave out --html, --svg and --kubelet-root")
         show_links(root, output)
         return
-    topology = read_topology(root)
+    # A machine may be made up of other devices alone; one whose CPUs cannot be read is an error.
+    topology = read_topology(root) if root.exists(_CPUS) else None
     holders = read_holders(root, kubelet_root)
     views = driver_views(load_installed(root), records_root(root, kubelet_root))
     emit(topology_document(topology, holders) | {"readings": readings_document(views.readings)}, output)
     # A table has what is odd about the CPUs in its heading.
-    for sentence in (*views.unseen, *views.warnings, *(topology.warnings if output != "table" else ())):
+    odd = topology.warnings if topology is not None and output != "table" else ()
+    for sentence in (*views.unseen, *views.warnings, *odd):
         click.echo(f"dranode: {sentence}", err=True)
     write_pictures(html, svg, lambda: machine_picture("Node", root, views))
     if output == "table":
@@ -96,11 +101,15 @@ def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
     return {str(record.ref): record.held for record in records if record.held}
 
 
-def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict[str, Any]:
+def topology_document(topology: Topology | None, holders: Mapping[str, CPUSet]) -> dict[str, Any]:
     """The machine as `topology -o json` prints it, with the holders by `<namespace>/<claim>`.
 
-    CPU sets are cpu-lists (cpuset(7), list format), lists are sorted by first CPU.
+    CPU sets are cpu-lists (cpuset(7), list format), lists are sorted by first CPU. Of a machine that has no CPU folder
+    all but the holders is null.
     """
+    of_claims = {claim: str(cpus) for claim, cpus in holders.items()}
+    if topology is None:
+        return {**dict.fromkeys(_OF_CPUS), "holders": of_claims}
     return {
         "cpus": str(topology.online),
         "offline": str(topology.offline),
@@ -112,5 +121,5 @@ def topology_document(topology: Topology, holders: Mapping[str, CPUSet]) -> dict
         "l3": [str(cpus) for cpus in topology.l3],
         "numa": {str(node): str(cpus) for node, cpus in topology.numa.items()},
         "core_types": {name: str(cpus) for name, cpus in topology.core_types.items()},
-        "holders": {claim: str(cpus) for claim, cpus in holders.items()},
+        "holders": of_claims,
     }

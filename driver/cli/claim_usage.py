@@ -11,6 +11,7 @@ import msgspec
 
 from dranode.driver.cli.output import console
 from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.sentence import number_of
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.usage import (
     GAUGES,
@@ -58,7 +59,9 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
     usage = book.usage()
     for figure, count in usage.unread.items():
         if count:
-            click.echo(f"{figure.value.replace('_', ' ')} could not be read of {count} containers", err=True)
+            click.echo(
+                f"{figure.value.replace('_', ' ')} could not be read of {number_of(count, 'container')}", err=True
+            )
     documents: dict[str, dict[str, Any]] = {}
     for record in records:
         placement = last.placements[record.uid]

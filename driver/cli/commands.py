@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, NoReturn
@@ -17,7 +18,7 @@ import click
 from dranode.driver.cli.environment import check_environment
 from dranode.driver.cli.options import variables
 from dranode.driver.cli.settings import unknown_prefixes
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.driver.core.api.errors import DranodeError, UsageError, in_words, is_out_of_threads
 
 # In the order of `dranode --help`; each is a module of this package with a click command called `command`.
 _COMMANDS: Final = {
@@ -59,6 +60,17 @@ class _Commands(click.Group):
         if not isinstance(loaded, click.Command):
             raise TypeError(f"the command {cmd_name} is a {type(loaded).__name__}, not a click command")
         return loaded
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; where there is none of that name, name those that it may be."""
+        name = args[0]
+        if name.startswith("-") or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        near = get_close_matches(name, self.list_commands(ctx))
+        hint = f"did you mean {' or '.join(near)}?" if near else "dranode --help lists them"
+        raise UsageError(f'there is no command "{name}"; {hint}')
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -107,6 +119,11 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
         if (missing.name or "dranode").partition(".")[0] == "dranode":
             raise
         print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - likewise
+        status = 1
+    except RuntimeError as error:
+        if not is_out_of_threads(error):
+            raise
+        print(f"dranode: {in_words(error)}", file=sys.stderr)  # noqa: T201 - likewise
         status = 1
     except BrokenPipeError:
         # The reader of our output has closed the pipe; without stdout the flush at exit does not fail.

@@ -11,6 +11,7 @@ import click
 from dranode.driver.cli.machine_option import machine_option
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
+from dranode.driver.core.api.sentence import number_of
 from dranode.driver.machine.capture import record, write_archive
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.summary import summarize
@@ -48,8 +49,8 @@ def capture(root: Root, path: Path | None) -> None:
     write_archive(recording, place)
     size = place.stat().st_size
     click.echo(
-        f"{place}: {len(recording.files)} files, {len(recording.links)} links, {len(recording.devices)} device nodes,"
-        f" {size / 1024:.0f} KiB"
+        f"{place}: {number_of(len(recording.files), 'file')}, {number_of(len(recording.links), 'link')}, "
+        f"{number_of(len(recording.devices), 'device node')}, {size / 1024:.0f} KiB"
     )
     for name in sorted(recording.left_out)[:_MOST_NAMED]:
         click.echo(f"left out /{name}: {recording.left_out[name]}", err=True)

@@ -301,5 +301,6 @@ def online_for_pods(root: Root) -> CPUSet:
     try:
         online = CPUSet.parse(read_text(root, _ONLINE))
     except (OSError, ValueError) as error:
-        raise MachineError(f"/{_ONLINE} does not say which CPUs are online: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise MachineError(f"/{_ONLINE} does not say which CPUs are online: {reason}") from error
     return online - read_pods_cgroup(root).lacks(online)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
+from dranode.driver.core.api.sentence import number_of
 from dranode.driver.core.claims.layout import Box, Layout
 from dranode.driver.picture.blocks import Block, BlockLine, Span, flow, framed, length, stack
 from dranode.driver.picture.node import NodePicture, PlacedDevice
@@ -83,7 +84,7 @@ class _Drawing:
 
     def heading(self) -> Iterator[BlockLine]:
         """Return what the node is, and what is odd about it."""
-        title = self._layout.title or f"{len(self._picture.devices)} devices; no driver says which CPUs there are"
+        title = self._layout.title or _devices_alone(len(self._picture.devices))
         yield ((title, "bold"),)
         if self._layout.facts:
             yield (("; ".join(self._layout.facts), ""),)
@@ -190,6 +191,10 @@ class _Drawing:
         if rank is None:
             return _FREE
         return _LETTERS[rank] if rank < len(_LETTERS) else _MANY
+
+
+def _devices_alone(count: int) -> str:
+    return f"{number_of(count, 'device')}; no driver says which CPUs there are"
 
 
 def _name(device: PlacedDevice) -> str:

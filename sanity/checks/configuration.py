@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dranode.driver.core.api.sentence import number_of
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
@@ -175,7 +176,7 @@ def repeated_parameters_are_accepted(bench: Bench) -> None:
 def _parameters(bench: Bench, count: int) -> list[Mapping[str, Any]]:
     known = list(bench.configurations)
     if len(known) < count:
-        raise Unable(f"{count} configurations are needed; name a file of them with --configurations")
+        raise Unable(f"it needs {number_of(count, 'configuration')}; name a file of them with --configurations")
     return known
 
 

@@ -6,6 +6,7 @@ import copy
 from typing import Final
 
 from dranode.driver.core.api.documents import API_VERSION
+from dranode.driver.core.api.sentence import number_of
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
@@ -104,7 +105,7 @@ def nothing_is_written_needlessly(bench: Bench) -> None:
     """A while without events."""
     settled_content(bench)
     count = writes_within(bench, bench.quiet)
-    expect(count == 0, f"{count} writes of slices within {bench.quiet:g} s", "compare before writing")
+    expect(count == 0, f"{number_of(count, 'write')} of slices within {bench.quiet:g} s", "compare before writing")
 
 
 @should(

@@ -85,7 +85,11 @@ def the_folder_does_not_fill(bench: Bench) -> None:
     _come_and_go(bench, _WARM_UP)
     seen = bench.eventually(lambda: len(_files(data)) <= len(before), bench.quiet) or len(_files(data)) <= len(before)
     more = sorted(_files(data) - before)
-    expect(seen, f"{_WARM_UP} claims later {len(more)} files are new, such as {more[:3]}", "remove them in Unprepare")
+    expect(
+        seen,
+        f"{_WARM_UP} claims later there are new files ({len(more)}), such as {more[:3]}",
+        "remove them in Unprepare",
+    )
 
 
 @should(

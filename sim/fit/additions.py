@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceSlice, ResourceSliceSpec
+from dranode.driver.core.api.sentence import number_of
 from dranode.sim.cluster.node_kinds import NodeKind, node_of, slice_template, stamped
 from dranode.sim.fit.choice import no_choice
 from dranode.sim.fit.demand import PodDemand
@@ -124,7 +125,7 @@ def _added(
                 continue
             choice, state, count = again, larger, count + 1
         if choice.node is None:
-            unplaced[demand.pod.key] = f"more than {len(nodes)} nodes would be needed"
+            unplaced[demand.pod.key] = f"more than {number_of(len(nodes), 'node')} would be needed"
             continue
         placed.append(demand.pod.key)
         state = scheduler.bind(state, demand, choice.node, choice.outcomes)

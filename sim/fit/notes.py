@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from dranode.driver.core.api.sentence import number_of
 from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.dump import NEEDED, ClusterDump
@@ -21,7 +22,8 @@ def cluster_notes(dump: ClusterDump) -> Iterator[str]:
     known = {node.metadata.name for node in dump.nodes}
     lost = sorted({pod.spec.node_name for pod in dump.pods if pod.spec.node_name} - known)
     if lost:
-        yield f"pods are bound to {len(lost)} nodes that no document has, and take nothing here: {_some(lost)}"
+        nodes = number_of(len(lost), "node")
+        yield f"pods are bound to {nodes} that no document has, and take nothing here: {_some(lost)}"
     missing = [kind for kind in ("ResourceSlice", "DeviceClass") if kind not in dump.kinds]
     if missing and any(pod.spec.resource_claims for pod in dump.pods):
         yield f"no document is a {' or a '.join(missing)}, so no claim can be allocated"

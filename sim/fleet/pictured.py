@@ -22,9 +22,8 @@ def report_picture(report: FleetReport) -> FleetPicture:
     for result in report.results:
         for outcome in (*result.outcomes, *result.shared):
             _enter(after, result.pod, outcome.claim, outcome.allocation or outcome.claim.status.allocation)
-    placed = sum(result.node is not None for result in report.results)
     return fleet_picture(
-        f"{placed} of {len(report.results)} pods placed on {len(report.nodes)} nodes",
+        report.headline,
         report.slices,
         [("before", tuple(before.values())), ("after", tuple(after.values()))],
         known={node.name: () for node in report.nodes},

@@ -17,6 +17,7 @@ from typing import Any, Final
 from dranode.driver.core.api.documents import encode, encode_json
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
+from dranode.driver.core.api.sentence import number_of
 from dranode.driver.core.api.units import is_published_name, unit_of
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.sim.allocator.counters import Counters, available_counters
@@ -84,6 +85,13 @@ class FleetReport:
     alternatives: Mapping[str, Mapping[str | None, int]] = field(default_factory=dict)
     pods: tuple[PodWithClaims, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """Return how many pods were placed, and on how many of the nodes."""
+        chosen = [result.node for result in self.results if result.node is not None]
+        pods, nodes = number_of(len(self.results), "pod"), number_of(len(self.nodes), "node")
+        return f"{len(chosen)} of {pods} placed on {len(set(chosen))} of {nodes}"
 
 
 def report_on(

@@ -23,9 +23,8 @@ _SHOWN_PODS = 40
 def show_fleet(screen: Console, report: FleetReport, *, scores: bool) -> None:
     """Draw the report; with the table of scores if it was asked for."""
     screen.print(_machines(report.nodes))
-    placed = sum(result.node is not None for result in report.results)
-    screen.print(f"\n{placed} of {len(report.results)} pods placed on {len(report.nodes)} nodes.")
-    if placed:
+    screen.print(f"\n{report.headline}.")
+    if any(result.node is not None for result in report.results):
         screen.print()
         show_placements(screen, report.results)
     if report.alternatives:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 import pytest
 
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver import ScratchMachine
 from dranode.driver.core.api.errors import ClaimError, UsageError
-from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceCapacity, DeviceCounterConsumption
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held, Holding
 from dranode.driver.core.claims.hooks import Configures
@@ -138,6 +139,60 @@ class Misnamed(Lamps):
 def test_an_error_says_where_a_driver_breaks_the_contract(tmp_path: Path, plugin: Lamps, sentence: str) -> None:
     with pytest.raises(AssertionError, match=sentence):
         check_plugin(plugin, tmp_path / "state")
+
+
+AMOUNT: Any = "4Gi"
+
+
+@pytest.mark.parametrize(
+    ("discovered", "sentence"),
+    [
+        (
+            (Device(name="a", capacity={"size": AMOUNT}),),
+            "capacity size is '4Gi' of type str; it must be a DeviceCapacity",
+        ),
+        (
+            (Device(name="a", capacity={"size": DeviceCapacity(value=AMOUNT)}),),
+            "device a, whose capacity size has a value that is '4Gi' of type str; it must be a Quantity",
+        ),
+        (
+            (Device(name="a", attributes={"model": AMOUNT}),),
+            "attribute model is '4Gi' of type str; it must be a DeviceAtt",
+        ),
+        (
+            (Device(name="a", attributes={"model": DeviceAttribute(string=cast("Any", 4))}),),
+            "string: expected .*, got int",
+        ),
+        ((Device(name=cast("Any", 4)),), "a device whose name is 4 of type int; it must be a str"),
+        ((Device(name="a", taints=(AMOUNT,)),), "taint is '4Gi' of type str; it must be a DeviceTaint"),
+        (({"name": "a"},), "a device that is \\{'name': 'a'\\} of type dict; it must be a Device"),
+        (
+            (Device(name="a", consumes_counters=(DeviceCounterConsumption(counter_set="s", counters={"c": AMOUNT}),)),),
+            "device a, whose consumption of counter c is '4Gi' of type str; it must be a Counter",
+        ),
+        (
+            (Device(name="a", allow_multiple_allocations=cast("Any", "yes")),),
+            "device a, which is no document of the API",
+        ),
+    ],
+    ids=str,
+)
+def test_a_value_of_another_type_than_the_apis_is_named(tmp_path: Path, discovered: Any, sentence: str) -> None:
+    class Loose(Lamps):
+        def discover(self) -> Inventory:
+            return Inventory(discovered)
+
+    with pytest.raises(AssertionError, match=sentence):
+        check_plugin(Loose(), tmp_path / "state")
+
+
+def test_a_discovery_that_is_no_inventory_is_named(tmp_path: Path) -> None:
+    class Loose(Lamps):
+        def discover(self) -> Any:
+            return [Device(name="a")]
+
+    with pytest.raises(AssertionError, match=r"discover\(\) returned \[Device.* of type list; it must be a Inventory"):
+        check_plugin(Loose(), tmp_path / "state")
 
 
 # --- what only a second look sees ---

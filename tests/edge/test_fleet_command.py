@@ -33,7 +33,7 @@ def test_pods_that_ask_for_no_device_are_placed_too(files: Path) -> None:
     (files / "pod.yaml").write_text(yaml.safe_dump(pod))
     done = local(files, "--nodes", "nodes.yaml", "pod.yaml")
     assert done.returncode == 0, done.stderr
-    assert "1 of 1 pods placed on 3 nodes" in done.stdout
+    assert "1 of 1 pod placed on 1 of 3 nodes" in done.stdout
 
 
 def test_pods_that_no_node_has_the_memory_for_end_the_command_with_status_1_and_say_why(files: Path) -> None:
@@ -103,7 +103,7 @@ def test_claims_are_placed_by_the_score_of_prioritized_lists(files: Path) -> Non
 
 def test_people_see_machines_and_why_something_waits(files: Path) -> None:
     done = local(files, "--nodes", "nodes.yaml", "claims.yaml")
-    assert "2 of 3 pods placed on 3 nodes" in done.stdout
+    assert "2 of 3 pods placed on 2 of 3 nodes" in done.stdout
     assert "default/too-many" in done.stdout
 
 

@@ -77,8 +77,22 @@ class ClaimGoneError(ClaimError):
     """A claim does not exist: the API server (or the store) has answered that it has none of that name."""
 
 
+# As Python says it: with EAGAIN the kernel has reached a limit on tasks, and only that.
+_NO_THREAD = "can't start new thread"
+
+
+def is_out_of_threads(error: BaseException) -> bool:
+    """Return whether a thread could not be started."""
+    return isinstance(error, RuntimeError) and _NO_THREAD in str(error)
+
+
 def in_words(error: BaseException) -> str:
     """Describe any exception in one line: its class, its message, and the file that it is about."""
+    if is_out_of_threads(error):
+        return (
+            "no thread can be started, since the limit on tasks is reached; raise pids.max of the process's cgroup "
+            "(in a pod kubelet's podPidsLimit) or its ulimit -u"
+        )
     # repr() of an OSError leaves out the file.
     if isinstance(error, OSError) and error.filename is not None:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"

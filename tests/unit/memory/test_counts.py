@@ -184,7 +184,7 @@ def test_a_node_without_the_controller_or_without_a_reserve_is_warned_of() -> No
 def test_the_table_has_a_row_for_ordinary_memory_and_for_each_size_of_pages() -> None:
     rows = list(count_rows(counts(two_nodes()), {(0, 0): 3 * GIB, (0, HUGE): 10 * MIB}))
     assert [(row["NUMA node"], row["memory"]) for row in rows] == [
-        (node, kind) for node in (0, 1) for kind in ("ordinary", "hugepages-2Mi", "hugepages-1Gi")
+        (node, kind) for node in (0, 1) for kind in ("memory", "hugepages-2Mi", "hugepages-1Gi")
     ]
     assert {
         name: rows[1][name] for name in ("reserved pages", "free", "used by pods", "published", "could be added")

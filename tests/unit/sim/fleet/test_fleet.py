@@ -444,7 +444,7 @@ def test_alternatives_are_counted_and_shown_in_the_picture() -> None:
     report = run([claim_document(f"c{number}", gpu("big", "small")) for number in range(7)])
     assert report.alternatives == {"gpu": {"big": 3, "small": 3, None: 1}}
     picture = report_picture(report)
-    assert picture.title == "6 of 7 pods placed on 3 nodes"
+    assert picture.title == "6 of 7 pods placed on 3 of 3 nodes"
     assert "request gpu, alternatives taken: big 3, small 3, none fits 1" in picture.facts
     assert [each.name for each in picture.waiting] == ["default/c6"]
     root = ET.fromstring(fleet_svg(picture))  # noqa: S314 - our own text
