@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiClient, Configuration, ResourceV1Api
 
 from dranode.sim.cluster.workload import DEFAULT_CLASSES
 from tests.interop.api import Api, PodWatch
@@ -20,7 +21,12 @@ from tests.interop.control_plane import TOKEN, control_plane, why_no_control_pla
 # The first release whose server has the fields of KEP-5517 and KEP-6072.
 RELEASES = [release for release in os.environ.get("INTEROP_SCHEDULER", "").split() if release >= "1.37"]
 REASON = why_no_control_plane() if RELEASES else "make interop-scheduler builds and runs a real control plane"
-pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(REASON), reason=REASON)]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.skipif(bool(REASON), reason=REASON),
+    # The server's certificate is of its own making.
+    pytest.mark.filterwarnings("ignore:Unverified HTTPS request"),
+]
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 GATES = "DRANodeAllocatableResources=true,DRAListTypeAttributes=true"
@@ -57,8 +63,14 @@ def cluster(release: str, folder: Path, gates: str, *flags: str) -> Iterator[tup
 
 
 def published(api: Api) -> list[dict[str, Any]]:
-    """The devices as the server has them."""
-    items = api.send("GET", f"{RESOURCE}/resourceslices")["items"]
+    """The devices as the server has them, read by a client that is not ours."""
+    configuration = Configuration()
+    configuration.host, configuration.verify_ssl = f"https://127.0.0.1:{api.port}", False
+    configuration.api_key = {"authorization": f"Bearer {TOKEN}"}
+    with ApiClient(configuration) as client:
+        # As text: the client's models may lack the fields of a newer server.
+        answer: Any = ResourceV1Api(client).list_resource_slice(_preload_content=False)
+    items = json.loads(answer.data)["items"]
     return [device for each in items for device in each["spec"]["devices"]]
 
 
