@@ -5,7 +5,7 @@ Values in, values out: the documents of a cluster, and the pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final, TypeAlias
 
@@ -15,6 +15,7 @@ from dranode.driver.core.api.resource import (
     DeviceClass,
     DeviceRequest,
     ExactDeviceRequest,
+    Node,
     ObjectMeta,
     ResourceClaim,
     ResourceClaimSpec,
@@ -29,10 +30,10 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
-from dranode.sim.allocator.state import Allocated
 from dranode.sim.allocator.taint_rules import taint_rules
+from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.extended import classes_behind
-from dranode.sim.cluster.place import Fleet
+from dranode.sim.cluster.holdings import ClaimKey, Holdings
 from dranode.sim.scheduler.requests import is_extended
 
 _Kept: TypeAlias = Miss | AllocationError | None
@@ -79,9 +80,11 @@ def scheduler_answer(
         allocator = Allocator(objects.slices, classes, features, new_share_id=lambda: "", rules=taint_rules(rules))
     except DocumentError as error:
         return SchedulerAnswer(cause=StopCause.CLAIM_REFUSED, error=str(error))
-    fleet = Fleet(allocator, nodes, Allocated.of(everything))
+    answers = DeviceAnswers(allocator)
+    allocations = ((ClaimKey.of(claim), claim.status.allocation) for claim in everything)
+    held = Holdings().with_claims((key, allocation) for key, allocation in allocations if allocation is not None)
     try:
-        judged = _judged(fleet, unallocated, allocator)
+        judged = _judged(nodes, answers, answers.demand(unallocated), held)
     except AllocationError as error:
         return SchedulerAnswer(
             cause=_REASONS.get(error.reason, StopCause.CLAIM_REFUSED),
@@ -90,7 +93,9 @@ def scheduler_answer(
         )
     # Of devices that do not fit even where nothing is allocated, nobody is in the way.
     taken = bool(judged) and judged[0].cause is StopCause.DEVICES_IN_USE
-    holders = _holders(judged[0].nodes[0], fleet, unallocated, everything) if taken else ""
+    first_node = next((node for node in nodes if taken and node.metadata.name == judged[0].nodes[0]), None)
+    usable = allocator.usable(unallocated, answers.view(first_node).pools) if first_node is not None else frozenset()
+    holders = _holders(judged[0].nodes[0], usable, everything) if taken else ""
     return SchedulerAnswer((*judged, *kept_away), (holders,) if holders else (), extended=tuple(extended.items()))
 
 
@@ -140,32 +145,49 @@ def extended_claim(pod: LivePod, classes: Mapping[str, str]) -> list[ResourceCla
     return [ResourceClaim(metadata=metadata, spec=spec)] if requests else []
 
 
-def _judged(fleet: Fleet, claims: Sequence[ResourceClaim], allocator: Allocator) -> list[NodeGroup]:
+def _judged(nodes: Sequence[Node], devices: DeviceAnswers, demand: DeviceDemand, held: Holdings) -> list[NodeGroup]:
     """Return the nodes that nothing but claims keeps, those that come nearest first.
 
     Args:
-        fleet: the nodes, with what is allocated of them.
-        claims: what is to be allocated.
-        allocator: what allocates, for nodes of which nothing is allocated.
+        nodes: the nodes.
+        devices: what their devices can do for claims.
+        demand: what is to be allocated.
+        held: what is allocated already.
     """
     answers: dict[str, tuple[_Kept, list[str]]] = {}
-    for names, miss in fleet.misses(claims):
+    first: list[Node] = []
+    for node in nodes:
+        miss = _kept(devices, node, demand, held)
         sentence = "" if miss is None else miss.sentence if isinstance(miss, Miss) else str(miss)
-        answers.setdefault(sentence, (miss, []))[1].extend(names)
+        if sentence not in answers:
+            first.append(node)
+        answers.setdefault(sentence, (miss, []))[1].append(node.metadata.name)
 
     def nearness(answer: tuple[str, tuple[_Kept, list[str]]]) -> tuple[int, Any]:
         miss = answer[1][0]
         return (2, 0) if miss is None else (1, miss) if isinstance(miss, Miss) else (0, 0)
 
     # Of the nodes with one answer the first stands for all.
-    first = {names[0] for _, names in answers.values()}
-    unused = Fleet(allocator, [node for node in fleet.nodes if node.metadata.name in first], Allocated())
-    fitting = {name for names, miss in unused.misses(claims) if miss is None for name in names}
+    fitting = {node.metadata.name for node in first if _kept(devices, node, demand, Holdings()) is None}
     ordered = sorted(answers.items(), key=nearness, reverse=True)
     return [
         NodeGroup(tuple(names), _cause(miss, taken=names[0] in fitting), sentence)
         for sentence, (miss, names) in ordered
     ]
+
+
+def _kept(devices: DeviceAnswers, node: Node, demand: DeviceDemand, held: Holdings) -> _Kept:
+    """Return what keeps claims from a node; None if they fit there.
+
+    Raises:
+        AllocationError: an error that ends the attempt for all nodes.
+    """
+    solution = devices.solution(node, demand, held)
+    if isinstance(solution, AllocationError):
+        if solution.scope == "fatal":
+            raise solution
+        return solution
+    return None if solution.picks is not None else devices.miss(node, demand, held)
 
 
 def _cause(miss: _Kept, *, taken: bool) -> StopCause | None:
@@ -188,9 +210,8 @@ def _cause(miss: _Kept, *, taken: bool) -> StopCause | None:
     return cause
 
 
-def _holders(node: str, fleet: Fleet, claims: Sequence[ResourceClaim], everything: Iterable[ResourceClaim]) -> str:
-    """Return which claims have devices of a node that these claims could have, in one sentence; empty if none has."""
-    usable = fleet.usable(node, claims)
+def _holders(node: str, usable: Collection[tuple[str, str, str]], everything: Iterable[ResourceClaim]) -> str:
+    """Return which claims have usable devices of a node, in one sentence; empty if none has."""
     lines = []
     for claim in everything:
         devices = [

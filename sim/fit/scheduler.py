@@ -168,7 +168,9 @@ class Scheduler:
     def pools(self, state: ClusterState, node: str) -> tuple[tuple[Pool, PoolState], ...]:
         """Return the pools that a node sees, with what is allocated of them."""
         pools = self._devices.view(state.nodes[node].node).pools
-        return tuple((pool, state.holdings.state(pool.id)) for pool in pools)
+        held = state.holdings.only(pool.id for pool in pools).allocated()
+        allocated = self._allocator.counted(held)
+        return tuple((pool, allocated.pool(pool.id)) for pool in pools)
 
     def devices_left(self, state: ClusterState, node: str) -> Hashable:
         """Return what is equal for nodes with the same devices, of which the same is left."""
