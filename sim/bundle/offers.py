@@ -30,6 +30,7 @@ from dranode.sim.bundle.unplaced import unplaced_notes
 from dranode.sim.cluster.pods import ClusterDocuments
 from dranode.sim.cluster.views import NodeViews, View
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
+from dranode.sim.fit.allocating import allocate_in_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def _taken(cluster: ClusterDocuments, features: Features) -> tuple[Allocated, tu
     """Return what claims have, once the pods that wait are placed, and a note on these."""
     numbers = itertools.count(1)
     pods = tuple(pod for pod in cluster.pods if pod.pod is not None or all(c.status.allocation for c in pod.claims))
-    placed = replace(cluster, pods=pods).place(features, lambda: f"waiting-{next(numbers)}")
+    placed = allocate_in_turn(replace(cluster, pods=pods), pods, features, lambda: f"waiting-{next(numbers)}")
     made = [each.allocation for placement in placed for each in placement.outcomes if each.allocation is not None]
     claims = (claim for pod in cluster.pods for claim in pod.claims)
     counted = f"{number_of(len(made), 'claim')} of pods that wait {'counts' if len(made) == 1 else 'count'}"

@@ -17,8 +17,9 @@ from dranode.driver.process.collector import values_that_stay
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.release import asked_features, release_options
-from dranode.sim.cluster.pods import PodPlacement, nodes_among, read_cluster_documents
+from dranode.sim.cluster.pods import nodes_among, read_cluster_documents
 from dranode.sim.cluster.workload import require_pods
+from dranode.sim.fit.allocating import PodPlacement, allocate_in_turn
 
 
 @click.command(short_help="What the scheduler would give the claims in FILE from the slices in FILE; no driver runs.")
@@ -48,7 +49,7 @@ def command(
         documents = simulated(documents, lambda: nodes_among(documents, node))
         cluster = read_cluster_documents(documents, features, node)
     require_pods(cluster.pods, files)
-    placements = tuple(cluster.place(features, lambda: str(uuid.uuid4())))
+    placements = tuple(allocate_in_turn(cluster, cluster.pods, features, lambda: str(uuid.uuid4())))
     outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]
     if not emit([_document(outcome) for outcome in outcomes], output):
         _draw(placements)

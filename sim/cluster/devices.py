@@ -12,7 +12,7 @@ from dranode.driver.core.api.resource import Node, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome
-from dranode.sim.allocator.picks import Solution
+from dranode.sim.allocator.picks import Oddity, Solution
 from dranode.sim.allocator.requests import AllocationRequest
 from dranode.sim.allocator.state import PoolID, PoolState
 from dranode.sim.cluster.holdings import Holdings
@@ -115,6 +115,11 @@ class DeviceAnswers:
                 demand.claims, demand.requests, self.view(node).pools, holdings.allocated()
             )
         return self._misses[question]
+
+    def oddities(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> frozenset[Oddity]:
+        """Return what is odd about the claims not fitting on the node, though kube-scheduler has it so."""
+        solution = self.solution(node, demand, holdings)
+        return solution.oddities if isinstance(solution, Solution) else frozenset()
 
     def question(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> DeviceQuestion:
         """Return what the answers depend on."""

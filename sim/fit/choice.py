@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.allocator.outcome import AllocationError, Outcome
+from dranode.sim.allocator.picks import Oddity
 from dranode.sim.fit.placement import Placement
 from dranode.sim.fit.reasons import RefusalCase, RefusalGroup, available, reason_counts, refusal_groups
 from dranode.sim.fit.standing import SHOWN, Best
@@ -23,6 +24,8 @@ class PodChoice:
         outcomes: what the claims get on the node that were not allocated before.
         message: if it fits nowhere, kube-scheduler's sentence, or why kube-scheduler looks at no node; else empty.
         groups: if it fits nowhere, the nodes that refuse it.
+        oddities: if it fits nowhere, what is odd about that, though kube-scheduler has it so.
+        error: the error of a claim that ended the attempt for all nodes, which is the problem; None if there was none.
     """
 
     pod: str
@@ -32,12 +35,15 @@ class PodChoice:
     outcomes: tuple[Outcome, ...] = ()
     message: str = ""
     groups: tuple[RefusalGroup, ...] = ()
+    oddities: frozenset[Oddity] = frozenset()
+    error: AllocationError | None = None
 
 
 def choice_of(placement: Placement, cases: Iterable[RefusalCase], nodes: int) -> PodChoice:
     """The choice in a placement; `cases` are its refusals, and `nodes` is how many nodes there are."""
     if placement.node is None:
-        return no_choice(placement.pod, placement.problem, cases, nodes, everywhere=placement.everywhere)
+        choice = no_choice(placement.pod, placement.problem, cases, nodes, everywhere=placement.everywhere)
+        return replace(choice, error=placement.error)
     scores = {score.node: score.total for score in placement.scores}
     best = Best(max(len(scores), 1), scores.get(placement.node, 0), len(placement.tied), placement.tied[:SHOWN])
     return PodChoice(placement.pod, placement.node, best, outcomes=placement.outcomes)
@@ -51,4 +57,6 @@ def no_choice(
     # A plug-in's sentence begins with how many nodes there are.
     said = everywhere or not problem
     message = available(reason_counts(cases), nodes, problem) if said else problem
-    return PodChoice(pod, None, None, problem, (), message, tuple(group for group, _ in refusal_groups(cases)))
+    groups = tuple(group for group, _ in refusal_groups(cases))
+    oddities = frozenset(oddity for case in cases for oddity in case.oddities)
+    return PodChoice(pod, None, None, problem, (), message, groups, oddities)

@@ -11,6 +11,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import (
+    ObjectMeta,
+    PodResourceClaim,
     ResourceClaim,
     ResourceClaimStatus,
 )
@@ -18,12 +20,15 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.extended import classes_behind, left_over
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pod_claims import KnownClaims, pod_claims
+from dranode.sim.cluster.workload import PodWithClaims
 from dranode.sim.fit.dump import ClusterDump
-from dranode.sim.scheduler.documents import SchedulingPod
+from dranode.sim.scheduler.documents import SchedulingPod, SchedulingPodSpec
 from dranode.sim.scheduler.snapshot import PodInfo
 
 # Under this name stands the claim that containers use for extended resources; an entry cannot have it.
 _SPECIAL: Final = "<extended-resources>"
+# What a pod that is made up calls its claim.
+_CLAIM: Final = "claim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,22 @@ def _with_extended(demand: PodDemand, dump: ClusterDump) -> PodDemand:
         return demand if claim is None else demand.with_special(claim)
     stale = left_over(dump.claims.values(), demand.pod)
     return demand if stale is None else dataclasses.replace(demand, left_over=stale.metadata.name)
+
+
+def demand_for_claim(pod: PodWithClaims, taken: set[str], features: Features) -> PodDemand:
+    """The demand of a claim that no pod uses; its pod has its name, or one like it if another pod has that."""
+    (claim,) = pod.claims
+    namespace, _, name = pod.name.partition("/")
+    free, number = name, 0
+    while f"{namespace}/{free}" in taken:
+        free, number = f"{name}-{number}", number + 1
+    taken.add(f"{namespace}/{free}")
+    entry = PodResourceClaim(name=_CLAIM, resource_claim_name=claim.metadata.name)
+    made = SchedulingPod(
+        metadata=ObjectMeta(name=free, namespace=namespace), spec=SchedulingPodSpec(resource_claims=(entry,))
+    )
+    info = PodInfo.of(made, features.release.number[0])
+    return PodDemand(info, pod.claims, {_CLAIM: ClaimKey.of(claim)})
 
 
 def copy_of(demand: PodDemand, number: int) -> PodDemand:

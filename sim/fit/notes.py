@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dranode.driver.core.api.sentence import number_of
+from dranode.sim.allocator.notes import notes_on_failure
 from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.dump import NEEDED, ClusterDump
@@ -52,6 +53,7 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
     yield from _preemption(dump, pod, choice)
     for outcome in choice.outcomes:
         yield from (f"claim {outcome.claim.metadata.name}: {note}" for note in outcome.notes)
+    yield from notes_on_failure(choice.oddities)
     feasible = choice.best.feasible if choice.best is not None else 0
     if feasible > 1:
         yield from _images(dump, pod)

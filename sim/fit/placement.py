@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dranode.driver.core.claims.consumers import MOST_CONSUMERS
-from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import passed_by
 from dranode.sim.fit.demand import PodDemand
@@ -29,6 +29,7 @@ class Placement:
         problem: why no node is looked at, in one sentence; empty if they are.
         everywhere: whether a plug-in of kube-scheduler says so, and so of all nodes.
         outcomes: what the claims get on the node that were not allocated before.
+        error: the error of a claim that ended the attempt for all nodes, which is the problem; None if there was none.
         devices: the raw score of KEP-4816 of each node that the pod fits on; empty if it asks for no devices.
     """
 
@@ -40,6 +41,7 @@ class Placement:
     problem: str = ""
     everywhere: bool = False
     outcomes: tuple[Outcome, ...] = ()
+    error: AllocationError | None = None
     devices: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from dranode.driver.core.api.sentence import number_of
 from dranode.sim.allocator.explain import Miss, Stage
+from dranode.sim.allocator.picks import Oddity
 from dranode.sim.scheduler.filters import Refusal
 from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
 from dranode.sim.scheduler.resources import ResourceShortage
@@ -28,12 +29,14 @@ class RefusalCase:
         miss: what the devices lack; None if it is not for them.
         node: the first of the nodes.
         count: how many they are.
+        oddities: what is odd about it, though kube-scheduler has it so.
     """
 
     refusal: Refusal
     miss: Miss | None
     node: str
     count: int = 1
+    oddities: frozenset[Oddity] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,14 @@ class RefusalGroup:
         detail: what is behind them, in one phrase; empty where the words say all.
         count: how many nodes they are.
         hopeless: whether an eviction would help on none of them.
+        nearest: the one that lacks least.
     """
 
     reasons: tuple[str, ...]
     detail: str
     count: int
     hopeless: bool
+    nearest: RefusalCase
 
 
 def available(reasons: Mapping[str, int], nodes: int, problem: str = "") -> str:
@@ -112,7 +117,7 @@ def _group(cases: list[RefusalCase]) -> tuple[RefusalGroup, list[RefusalCase]]:
     if behind and count > 1:
         behind = f"nearest is {nearest[0].node}: {behind}"
     hopeless = all(case.refusal.hopeless for case in cases)
-    return RefusalGroup(refusal.reasons, refusal.detail or behind, count, hopeless), nearest
+    return RefusalGroup(refusal.reasons, refusal.detail or behind, count, hopeless, nearest[0]), nearest
 
 
 def readable_amount(resource: str, value: int) -> str:

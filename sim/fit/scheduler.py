@@ -8,7 +8,6 @@ from dataclasses import replace
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
-from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.picks import Solution
 from dranode.sim.allocator.pools import Pool
@@ -58,7 +57,7 @@ class Scheduler:
             try:
                 choice = self._standings.choice(state, demand)
             except AllocationError as error:
-                return no_choice(demand.pod.key, str(error), (), len(state.nodes))
+                return replace(no_choice(demand.pod.key, str(error), (), len(state.nodes)), error=error)
         if choice is None:
             placement = self.place(state, demand)
             cases = self.cases(state, demand, placement.refusals)
@@ -69,11 +68,11 @@ class Scheduler:
         """Yield the nodes that refuse a pod, with what the devices lack of those that refuse it for them."""
         look: NodeLook | None = None
         for name, refusal in refusals.items():
-            miss = None
             if refusal.plugin == DEVICES:
                 look = look or self._look(state, demand)
-                miss = self._miss(state, look, name)
-            yield RefusalCase(refusal, miss, name)
+                yield self._case(state, look, refusal, name)
+            else:
+                yield RefusalCase(refusal, None, name)
 
     def place(self, state: ClusterState, demand: PodDemand) -> Placement:
         """Find a node for a pod."""
@@ -87,7 +86,7 @@ class Scheduler:
             look = self._look(state, demand)
             refusals, solutions = look.at(state.nodes.values())
         except AllocationError as error:
-            return Placement(demand.pod.key, None, problem=str(error))
+            return Placement(demand.pod.key, None, problem=str(error), error=error)
         feasible = [state.nodes[name] for name in solutions]
         if not feasible:
             return Placement(demand.pod.key, None, refusals=refusals)
@@ -196,7 +195,10 @@ class Scheduler:
     def _look(self, state: ClusterState, demand: PodDemand) -> NodeLook:
         return NodeLook(self._devices, state, demand, self._minor, mappings=self._mappings)
 
-    def _miss(self, state: ClusterState, look: NodeLook, node: str) -> Miss | None:
-        """Return why the pod's claims do not fit on the node; None if there is nothing to allocate."""
+    def _case(self, state: ClusterState, look: NodeLook, refusal: Refusal, node: str) -> RefusalCase:
+        """Return why the pod's claims do not fit on the node, if there is something to allocate."""
         devices = look.devices.on(state.nodes[node])
-        return self._devices.miss(state.nodes[node].node, devices, state.holdings) if devices is not None else None
+        if devices is None:
+            return RefusalCase(refusal, None, node)
+        asked = (state.nodes[node].node, devices, state.holdings)
+        return RefusalCase(refusal, self._devices.miss(*asked), node, oddities=self._devices.oddities(*asked))

@@ -78,10 +78,11 @@ class Standings:
         return known
 
     def _case(self, state: ClusterState, table: NodeTable, nodes: RefusedNodes) -> RefusalCase:
-        miss = None
-        if nodes.refused.devices is not None and table.demand is not None:
-            miss = self._devices.miss(state.nodes[nodes.first].node, table.demand, state.holdings)
-        return RefusalCase(nodes.refused.refusal, miss, nodes.first, nodes.size)
+        if nodes.refused.devices is None or table.demand is None:
+            return RefusalCase(nodes.refused.refusal, None, nodes.first, nodes.size)
+        asked = (state.nodes[nodes.first].node, table.demand, state.holdings)
+        miss, oddities = self._devices.miss(*asked), self._devices.oddities(*asked)
+        return RefusalCase(nodes.refused.refusal, miss, nodes.first, nodes.size, oddities)
 
     def _outcomes(self, state: ClusterState, demand: PodDemand, table: NodeTable, name: str) -> tuple[Outcome, ...]:
         if table.demand is None:

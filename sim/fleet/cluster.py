@@ -9,23 +9,20 @@ from typing import Final
 import msgspec
 
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import ObjectMeta, PodResourceClaim, ResourceSlice
+from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.core.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
-from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
 from dranode.sim.fit.choice import PodChoice
-from dranode.sim.fit.demand import PodDemand, demand_of
+from dranode.sim.fit.demand import PodDemand, demand_for_claim, demand_of
 from dranode.sim.fit.dump import LIVE_KINDS, ClusterDump, read_dump
 from dranode.sim.fit.notes import cluster_notes, pod_notes
-from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod, SchedulingPodSpec
+from dranode.sim.scheduler.documents import SchedulingNode
 from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
-from dranode.sim.scheduler.snapshot import PodInfo
 
 # Where a nodes.yaml does not say how much of these a node has, there is more than any pods ask for. It is so much that
 # what they take changes no score.
 _UNLIMITED: Final = {CPU: Quantity("1M"), MEMORY: Quantity("1Ei"), STORAGE: Quantity("1Ei")}
-_ENTRY: Final = "claim"
 
 
 def imagined_dump(
@@ -64,7 +61,7 @@ def demands_in(pods: Iterable[PodWithClaims], dump: ClusterDump, features: Featu
     for pod in pods:
         if pod.pod is None:
             if any(claim.status.allocation is None for claim in pod.claims):
-                demands.append(_made_up(pod, taken, features))
+                demands.append(demand_for_claim(pod, taken, features))
         elif not pod.pod.finished:
             demand = demand_of(known.get(pod.name, pod.pod), dump, features)
             demands.append(replace(demand, claims=pod.claims))
@@ -98,18 +95,3 @@ def _unlimited(node: SchedulingNode) -> SchedulingNode:
 
 def _turn(demand: PodDemand) -> tuple[int, str]:
     return -demand.pod.priority, demand.pod.metadata.creation_timestamp or "~"
-
-
-def _made_up(pod: PodWithClaims, taken: set[str], features: Features) -> PodDemand:
-    """The demand of a claim that no pod uses; its pod has its name, or one like it if another pod has that."""
-    (claim,) = pod.claims
-    namespace, _, name = pod.name.partition("/")
-    names = (name, *(f"{name}-{number}" for number in range(len(taken) + 1)))
-    free = next(name for name in names if f"{namespace}/{name}" not in taken)
-    taken.add(f"{namespace}/{free}")
-    entry = PodResourceClaim(name=_ENTRY, resource_claim_name=claim.metadata.name)
-    made = SchedulingPod(
-        metadata=ObjectMeta(name=free, namespace=namespace), spec=SchedulingPodSpec(resource_claims=(entry,))
-    )
-    info = PodInfo.of(made, features.release.number[0])
-    return PodDemand(info, pod.claims, {_ENTRY: ClaimKey.of(claim)})

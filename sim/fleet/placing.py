@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.driver.core.api.resource import ObjectMeta, ResourceClaim
+from dranode.sim.allocator.allocate import unfit
 from dranode.sim.allocator.outcome import Outcome, Reason
 from dranode.sim.cluster.extended import special_claims
 from dranode.sim.cluster.holdings import ClaimKey
@@ -85,8 +86,8 @@ def place_pods(
         if demand.pod.spec.node_name and not demand.missing and not _unallocated(state, demand):
             continue
         answer = questions.answer(state, demand)
-        state = questions.after(answer)
         results.append(_result(answer, _scores(answer) if scores else ()))
+        state = questions.after(answer)
         progress(demand.pod.key)
     return tuple(results), state
 
@@ -110,7 +111,7 @@ def _result(answer: PodAnswer, scores: tuple[NodeScore, ...]) -> PodResult:
     return PodResult(
         choice.pod,
         None,
-        tuple(Outcome(claim, error=why, reason=Reason.DOES_NOT_FIT) for claim in waiting),
+        unfit(waiting, why, choice.oddities),
         tuple(Outcome(claim, error=followed, reason=Reason.DOES_NOT_FIT) for claim in held),
         error=choice.message,
         details=details,

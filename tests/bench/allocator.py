@@ -27,7 +27,9 @@ from dranode.driver.core.api.resource import (
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated
-from dranode.sim.cluster.place import Fleet
+from dranode.sim.cluster.pods import ClusterDocuments
+from dranode.sim.cluster.workload import PodWithClaims
+from dranode.sim.fit.allocating import allocate_in_turn
 from tests.bench.table import Row
 
 _DRIVER = "dra.cpu"
@@ -97,14 +99,22 @@ def _allocate(devices: Sequence[Device], claim: ResourceClaim) -> None:
 
 
 def _place(claims: Sequence[ResourceClaim], nodes: int, cpus: int) -> None:
-    fleet = Fleet(_allocator(_grouped(8, cpus), nodes), [_node(number) for number in range(nodes)], Allocated())
-    for claim in claims:
-        fleet.place([claim])
+    pods = tuple(PodWithClaims(f"default/{claim.metadata.name}", (claim,)) for claim in claims)
+    every = tuple(_node(number) for number in range(nodes))
+    cluster = ClusterDocuments(tuple(_slices(_grouped(8, cpus), nodes)), (decode(DeviceClass, _CLASS),), every, pods)
+    numbers = itertools.count()
+    for _ in allocate_in_turn(cluster, pods, Features(), lambda: str(next(numbers))):
+        pass
 
 
 def _allocator(devices: Sequence[Device], nodes: int) -> Allocator:
     numbers = itertools.count()
-    slices = [
+    classes = [decode(DeviceClass, _CLASS)]
+    return Allocator(_slices(devices, nodes), classes, Features(), new_share_id=lambda: str(next(numbers)))
+
+
+def _slices(devices: Sequence[Device], nodes: int) -> list[ResourceSlice]:
+    return [
         ResourceSlice(
             metadata=ObjectMeta(name=f"n{number}-dra"),
             spec=ResourceSliceSpec(
@@ -113,7 +123,6 @@ def _allocator(devices: Sequence[Device], nodes: int) -> Allocator:
         )
         for number in range(nodes)
     ]
-    return Allocator(slices, [decode(DeviceClass, _CLASS)], Features(), new_share_id=lambda: str(next(numbers)))
 
 
 def _grouped(count: int, cpus: int) -> list[Device]:

@@ -1,0 +1,241 @@
+"""Places pods by their devices alone, as if nodes had enough of everything else, took every pod and were all alike.
+
+So `allocate` and `bundle` ask. Of what else decides on a node, nodeSelector and required node affinity count, and
+extended resources of the node's own, for which no devices stand there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from dranode.driver.core.api.quantity import Quantity
+from dranode.driver.core.api.resource import AllocationResult, ContainerResources, Node, ObjectMeta, ResourceClaim
+from dranode.sim.allocator.allocate import Allocator, failures, unfit
+from dranode.sim.allocator.explain import Miss
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
+from dranode.sim.cluster.extended import extended_of, special_claims
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.cluster.pods import ClusterDocuments, passed_by
+from dranode.sim.cluster.workload import PodWithClaims, asked_by
+from dranode.sim.fit.choice import PodChoice
+from dranode.sim.fit.demand import PodDemand, demand_for_claim
+from dranode.sim.fit.dump import ClusterDump
+from dranode.sim.fit.look import NOT_AVAILABLE
+from dranode.sim.fit.node_table import CANNOT_ALLOCATE
+from dranode.sim.fit.reasons import RefusalCase
+from dranode.sim.fit.scheduler import Scheduler
+from dranode.sim.fit.state import ClusterState
+from dranode.sim.scheduler.documents import (
+    NodeCapacityStatus,
+    PodAffinities,
+    SchedulingContainer,
+    SchedulingNode,
+    SchedulingPod,
+    SchedulingPodSpec,
+)
+from dranode.sim.scheduler.owners import Owners
+from dranode.sim.scheduler.requests import NOTHING, PODS, is_extended
+from dranode.sim.scheduler.scores import DEVICES
+from dranode.sim.scheduler.snapshot import PodInfo
+from dranode.sim.scheduler.terms import PodTerms
+
+_PLENTY: Final = Quantity("1M")
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlacement:
+    """The place of one pod, and the devices of its claims.
+
+    Attributes:
+        pod: `<namespace>/<name>`.
+        node: the node, or None.
+        outcomes: of the claims that were not allocated before, in the order of the pod.
+        shared: of the claims that were; the pod goes where they are, or nowhere.
+        misses: if it fits nowhere, the nearest miss for each group of nodes, the nearest first: a node, and the miss.
+    """
+
+    pod: str
+    node: str | None
+    outcomes: tuple[Outcome, ...]
+    shared: tuple[Outcome, ...] = ()
+    misses: tuple[tuple[str, Miss], ...] = ()
+
+
+def allocate_in_turn(
+    cluster: ClusterDocuments, pods: Iterable[PodWithClaims], features: Features, new_share_id: Callable[[], str]
+) -> Iterator[PodPlacement]:
+    """Place these pods of a cluster one after another, each with what those before it have left.
+
+    A claim that an earlier pod shares is where that pod put it, and the later one follows. Pods that have ended, or all
+    that they want, are passed over.
+    """
+    allocator = Allocator(
+        cluster.slices,
+        cluster.classes,
+        features,
+        new_share_id=new_share_id,
+        rules=cluster.rules,
+        claims=asked_by(cluster.pods),
+    )
+    scheduler = Scheduler(allocator)
+    state = _state(cluster, features)
+    before = frozenset(state.allocations)
+    taken = {pod.name for pod in cluster.pods if pod.pod is not None}
+    for pod in pods:
+        if pod.pod is not None and pod.pod.finished:
+            continue
+        if pod.missing:
+            yield _lacking(pod)
+            continue
+        unplaced = [claim for claim in pod.claims if ClaimKey.of(claim) not in state.allocations]
+        demand = demand_for_claim(pod, taken, features) if pod.pod is None else _demand(pod, pod.pod, cluster, features)
+        follows = any(ClaimKey.of(claim) not in before for claim in pod.claims)
+        if pod.node and not unplaced:
+            continue  # a running pod has all it wants
+        if not follows and not demand.extended and (not pod.claims or pod.pod is None):
+            continue  # a claim that is allocated: there is nothing to answer
+        if pod.node:
+            yield _refused(pod, unplaced, passed_by(pod.name, pod.node, [str(ClaimKey.of(each)) for each in unplaced]))
+        elif pod.problem:
+            yield _refused(pod, pod.claims, pod.problem)
+        else:
+            choice = scheduler.choose(state, demand)
+            yield _placement(pod, demand, choice, state)
+            if choice.node is not None:
+                state = scheduler.bind(state, demand, choice.node, choice.outcomes)
+
+
+def _state(cluster: ClusterDocuments, features: Features) -> ClusterState:
+    claims = {ClaimKey.of(claim): claim for pod in cluster.pods for claim in pod.claims}
+    nodes = tuple(map(_devices_alone, cluster.nodes))
+    dump = ClusterDump(
+        nodes, (), claims, {}, cluster.slices, cluster.classes, {}, Owners(()), frozenset(), cluster.rules
+    )
+    return ClusterState.of(dump, features)
+
+
+def _devices_alone(node: Node) -> SchedulingNode:
+    """The node with nothing that decides but its labels, its devices and extended resources of its own."""
+    own = node.status.allocatable if isinstance(node, SchedulingNode) else {}
+    extended = {name: _PLENTY for name, amount in own.items() if is_extended(name) and amount.value}
+    status = NodeCapacityStatus(
+        declared_features=node.status.declared_features, allocatable={PODS: _PLENTY, **extended}
+    )
+    return SchedulingNode(metadata=node.metadata, status=status)
+
+
+def _demand(pod: PodWithClaims, whole: SchedulingPod, cluster: ClusterDocuments, features: Features) -> PodDemand:
+    """The pod with nothing that decides but its claims, where it may go, and the resources that devices stand for."""
+    extended = extended_of(whole, cluster.classes, features)
+
+    def asking(containers: Sequence[SchedulingContainer]) -> tuple[SchedulingContainer, ...]:
+        return tuple(
+            SchedulingContainer(
+                name=each.name,
+                restart_policy=each.restart_policy,
+                resources=ContainerResources(
+                    requests={name: amount for name, amount in each.resources.requests.items() if name in extended}
+                ),
+            )
+            for each in containers
+        )
+
+    spec = whole.spec
+    required = msgspec.structs.replace(
+        spec.affinity.node_affinity, preferred_during_scheduling_ignored_during_execution=()
+    )
+    bare = SchedulingPod(
+        metadata=whole.metadata,
+        spec=SchedulingPodSpec(
+            node_selector=spec.node_selector,
+            resource_claims=spec.resource_claims,
+            init_containers=asking(spec.init_containers),
+            containers=asking(spec.containers),
+            affinity=PodAffinities(node_affinity=required),
+        ),
+    )
+    info = PodInfo(bare, NOTHING, (0, 0), PodTerms(), frozenset())
+    return PodDemand(info, pod.claims, pod.entries, extended=extended)
+
+
+def _placement(pod: PodWithClaims, demand: PodDemand, choice: PodChoice, before: ClusterState) -> PodPlacement:
+    held = [(claim, before.allocations.get(ClaimKey.of(claim))) for claim in pod.claims]
+    misses = _misses(choice)
+    outcomes = choice.outcomes
+    if choice.node is None:
+        unplaced = [claim for claim, allocation in held if allocation is None]
+        outcomes = _failed((*unplaced, *special_claims(demand.pod, demand.extended)), choice, misses, len(before.nodes))
+    shared = tuple(
+        _shared(pod.name, claim, allocation, choice.node, outcomes)
+        for claim, allocation in held
+        if allocation is not None
+    )
+    return PodPlacement(pod.name, choice.node, outcomes, shared, misses)
+
+
+def _misses(choice: PodChoice) -> tuple[tuple[str, Miss], ...]:
+    """The nearest miss of each group of nodes that lack devices, the nearest first."""
+    cases = (group.nearest for group in choice.groups if group.reasons == (CANNOT_ALLOCATE,))
+    misses = [(case.node, case.miss) for case in cases if case.miss is not None]
+    return tuple(sorted(misses, key=lambda each: each[1], reverse=True))
+
+
+def _failed(
+    claims: Sequence[ResourceClaim], choice: PodChoice, misses: Sequence[tuple[str, Miss]], nodes: int
+) -> tuple[Outcome, ...]:
+    errors = [group.nearest.refusal for group in choice.groups if _ends_there(group.nearest)]
+    if choice.error is not None:
+        return failures(claims, None, choice.error)
+    if choice.problem:
+        return failures(claims, None, AllocationError(choice.problem, Reason.INCOMPLETE_CLAIM))
+    if errors and not misses:
+        ending = AllocationError(errors[0].reasons[0], Reason.POOL_INVALID, "node", errors[0].detail)
+        return failures(claims, None, ending)
+    return unfit(claims, _sentence(nodes, misses), choice.oddities)
+
+
+def _sentence(nodes: int, misses: Sequence[tuple[str, Miss]]) -> str:
+    if not misses:
+        return "there is no node that the pod may go to"
+    nearest, miss = misses[0]
+    if nodes == 1:
+        return f"does not fit on node {nearest}: {miss.sentence}"
+    return f"does not fit on any of {nodes} nodes; nearest is {nearest}: {miss.sentence}"
+
+
+def _shared(
+    pod: str, claim: ResourceClaim, allocation: AllocationResult, node: str | None, outcomes: Iterable[Outcome]
+) -> Outcome:
+    if node is not None:
+        return Outcome(claim, node, allocation, notes=(f"it was allocated before; pod {pod} shares it",))
+    why = next((outcome.error for outcome in outcomes if outcome.error), "no node where it is suits the pod")
+    error = f"it is allocated already, and pod {pod}, which shares it, can go nowhere: {why}"
+    return Outcome(claim, error=error, reason=Reason.DOES_NOT_FIT)
+
+
+def _ends_there(case: RefusalCase) -> bool:
+    """Return whether the attempt ended with an error on these nodes."""
+    return case.refusal.plugin == DEVICES and case.refusal.reasons[0] not in (CANNOT_ALLOCATE, NOT_AVAILABLE)
+
+
+def _refused(pod: PodWithClaims, claims: Sequence[ResourceClaim], error: str) -> PodPlacement:
+    outcomes = (Outcome(claim, error=error, reason=Reason.INCOMPLETE_CLAIM, scope="fatal") for claim in claims)
+    return PodPlacement(pod.name, None, tuple(outcomes))
+
+
+def _lacking(pod: PodWithClaims) -> PodPlacement:
+    """A pod whose claims no document has; one that is bound holds what is not known."""
+    lacking = ", ".join(map(str, pod.missing))
+    error = (
+        f"pod {pod.name} is on node {pod.node} and uses {lacking}, which no document is: what it holds is not known"
+        if pod.node
+        else f"pod {pod.name} lacks {lacking}, so none of its claims is allocated"
+    )
+    namespace = pod.name.partition("/")[0]
+    named = [ResourceClaim(metadata=ObjectMeta(name=missing.name, namespace=namespace)) for missing in pod.missing]
+    return _refused(pod, [*named, *(claim for claim in pod.claims if claim.status.allocation is None)], error)
