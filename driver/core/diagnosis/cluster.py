@@ -150,7 +150,7 @@ def clocks_differ(facts: Facts) -> Iterator[Fault]:
 
 
 def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
-    """The driver's own pod is not there, or does not serve."""
+    """With `--all-nodes`: the driver's own pod is not on the node, or does not serve."""
     reason = facts.cluster.driver_pod if facts.cluster is not None else None
     if reason:
         yield Fault(
