@@ -119,6 +119,32 @@ def test_nodes_pod_selectors_and_the_option_say_where_to_look(tmp_path: Path) ->
     assert rows[0]["error"] == "there is no node that the pod may go to"
 
 
+def test_what_nodes_have_of_cpu_and_their_taints_do_not_matter_to_where_devices_are(tmp_path: Path) -> None:
+    taint = {"key": "dedicated", "effect": "NoSchedule"}
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "a"},
+        "spec": {"taints": [taint], "unschedulable": True},
+        "status": {"allocatable": {"cpu": "1", "pods": "0"}},
+    }
+    large = [{"name": "c", "image": "x", "resources": {"requests": {"cpu": "64"}}}]
+    documents = [CLASS, gpus("a", 1), node, claim("x"), pod("p", "x", containers=large)]
+    assert where(run(tmp_path, documents)[1]) == [("x", "a", ["gpu-0"])]
+
+
+def test_a_note_says_that_admin_access_took_the_device_that_the_claim_wants_besides(tmp_path: Path) -> None:
+    both = claim("x")
+    both["spec"]["devices"]["requests"] = [
+        {"name": "watch", "exactly": {"deviceClassName": "gpu", "adminAccess": True}},
+        {"name": "use", "exactly": {"deviceClassName": "gpu"}},
+    ]
+    status, (row,) = run(tmp_path, [CLASS, gpus("a", 1), both])
+    assert status == 1
+    assert [note.partition(" counts as")[0] for note in row["notes"]] == [
+        "a device that was taken with admin access in this attempt"
+    ]
+
+
 def test_a_claim_that_no_file_has_stops_its_pod(tmp_path: Path) -> None:
     status, rows = run(tmp_path, [CLASS, gpus("a", 2), claim("x"), pod("p", "x", "lost")])
     assert status == 1

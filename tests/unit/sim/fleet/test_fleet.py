@@ -16,6 +16,7 @@ from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.picture.svg import fleet_svg
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import release
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
 from dranode.sim.cluster.nodes_file import read_nodes, slices_of
@@ -79,9 +80,12 @@ def asking(**requests: str) -> list[dict[str, Any]]:
     return [{"name": "c", "resources": {"requests": requests}}]
 
 
-def placed_on(fleet: ImaginedFleet, documents: list[SourceDocument], *, scores: bool = False) -> FleetReport:
+def placed_on(
+    fleet: ImaginedFleet, documents: list[SourceDocument], *, scores: bool = False, version: str = ""
+) -> FleetReport:
     everything = [*class_documents("gpu", "cpu"), *documents]
-    return place(fleet, everything, Features(), scores=scores, progress=lambda _: None)
+    features = Features.parse("", release(version)) if version else Features()
+    return place(fleet, everything, features, scores=scores, progress=lambda _: None)
 
 
 def size(name: str) -> list[dict[str, Any]]:
@@ -191,6 +195,20 @@ def test_what_fits_nowhere_is_explained_for_each_group_of_nodes() -> None:
     assert fleet_document(report, scores=False)["pods"] == [
         {"pod": "default/x", "node": None, "error": result.outcomes[0].error}
     ]
+
+
+def test_a_share_that_was_allocated_holds_all_of_its_device_in_a_release_that_shares_none() -> None:
+    result = {"request": "cpu", "driver": "cpu", "pool": "a", "device": "cpu", "shareID": "s"}
+    held = claim_document("held", cpus(4))
+    held.document["status"] = {
+        "allocation": {"devices": {"results": [{**result, "consumedCapacity": {"dra.cpu/cpu": "4"}}]}}
+    }
+    fleet = ImaginedFleet(nodes("a"), tuple(slices("a", cpu=[CPU])))
+    free = [
+        placed_on(fleet, [held], version=version).nodes[0].units["dra.cpu/cpu"].free for version in ("1.37", "1.34")
+    ]
+    assert free[0] == 12
+    assert free[1] == 0
 
 
 # --- what else decides on a node ---
