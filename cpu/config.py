@@ -24,7 +24,7 @@ from dranode.cpu.policies import L3, Isolation, PickPolicy, Threads
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import ClaimError, DocumentError
-from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import Config
 
 API_VERSION: Final = "dra.cpu/v1alpha1"
 KIND: Final = "CPUConfig"

@@ -16,8 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.hooks import Disturbance
 
 _CPU: Final = re.compile(r"CPU(\d{1,18})\b", re.ASCII)
 _COUNT: Final = re.compile(r"\d{1,20}", re.ASCII)

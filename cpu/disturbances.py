@@ -12,7 +12,7 @@ from dranode.cpu.treatment import isolated_cpus
 from dranode.cpu.unmoved import unrestorable
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.hooks import Disturbance
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.root import Root, boot_id
 

@@ -25,8 +25,7 @@ from dranode.cpu.treatment import treatment_state
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
-from dranode.driver.core.claims.configs import main_request
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant, main_request
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.slices.limits import MAX_STRING
 

@@ -19,8 +19,8 @@ from dranode.cpu.devices import individual_cpu, individual_name
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.health import DeviceHealth, Health, Impairment
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import DeviceHealth, Health, Impairment
 from dranode.driver.core.claims.record import Record
 
 OFFLINE: Final = "CPUsOffline"

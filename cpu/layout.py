@@ -11,7 +11,7 @@ import msgspec
 
 from dranode.cpu.topology import Topology
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.layout import Box, Layout
+from dranode.driver.core.claims.plugin import Box, Layout
 
 
 class _Group(msgspec.Struct, frozen=True):

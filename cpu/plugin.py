@@ -28,16 +28,11 @@ from dranode.cpu.treatment import claim_treatment, held_claim, pool, unread_pool
 from dranode.cpu.tuner import Tuner
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.disturbance import Disturbance
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.hardware_report import HardwareProblem
-from dranode.driver.core.claims.health import DeviceHealth, Impairment
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.hooks import HeldTuning, Notes, Recovers, Tunes
+from dranode.driver.core.claims.hooks import Disturbance, HeldTuning, Notes, Recovers, Tunes
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.layout import Layout
-from dranode.driver.core.claims.plugin import Plugin, Stop
+from dranode.driver.core.claims.plugin import DeviceHealth, HardwareProblem, Impairment, Layout, Plugin, Stop
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Pins

@@ -30,17 +30,22 @@ from dranode.driver.core.api.resource import (
     NodeAllocatableMapping,
     NodeAllocatableResource,
 )
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.disturbance import Disturbance
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
-from dranode.driver.core.claims.hardware_report import HardwareProblem, HardwareReadings
-from dranode.driver.core.claims.health import DeviceHealth, Health, Impairment
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
-from dranode.driver.core.claims.hooks import Configures, Notes, Recovers, Tunes
+from dranode.driver.core.claims.hooks import Configures, Disturbance, Notes, Recovers, Tunes
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.layout import Box, Layout
 from dranode.driver.core.claims.options import Option
-from dranode.driver.core.claims.plugin import Plugin, Stop
+from dranode.driver.core.claims.plugin import (
+    Box,
+    DeviceHealth,
+    HardwareProblem,
+    HardwareReadings,
+    Health,
+    Impairment,
+    Layout,
+    Plugin,
+    Stop,
+)
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.pods_cgroup import PodsCgroup
 from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part, Pins

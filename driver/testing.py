@@ -32,13 +32,13 @@ from dranode.driver.core.api.resource import (
     DeviceTaint,
     ResourceClaim,
 )
-from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Configures, Tunes
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.prepare import allocated
 from dranode.driver.core.claims.record import ClaimState, PreparedDevice, Record, record_of
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.scratch import ScratchMachine

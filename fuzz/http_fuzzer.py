@@ -7,7 +7,7 @@ from fuzz.harness import fuzz, instrumented
 
 with instrumented():
     from dranode.driver.kube.http1 import BrokenError, Channel
-    from dranode.driver.serve.http import Page, answer, head_of, path_of
+    from dranode.driver.serve.http_server import Page, answer, head_of, path_of
 
 PAGES = {"/healthz": lambda _accept: Page(b"ok\n")}
 # Of a socket's buffer, so that what is sent need not be read meanwhile.

@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import DeviceTaint
-from dranode.driver.core.claims.health import DeviceHealth, Health
+from dranode.driver.core.claims.plugin import DeviceHealth, Health
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 
 TAINT_KEY: Final = "dra.gpu/unhealthy"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dranode.driver.core.api.documents import decode, to_v1
 from dranode.driver.core.api.errors import DocumentError, DranodeError
 from dranode.driver.core.api.resource import Device, DeviceClass
-from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import Config
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.diagnosis.facts import ClassProblem, ClassTrouble, Facts
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError

@@ -10,8 +10,7 @@ import click
 from dranode.driver.cli.output import console
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.claims.disturbance import Disturbance
-from dranode.driver.core.claims.hooks import Tunes
+from dranode.driver.core.claims.hooks import Disturbance, Tunes
 from dranode.driver.core.claims.usage import Figure
 from dranode.driver.core.diagnosis.placement import ClaimPlacement
 from dranode.driver.machine.cgroups import Cgroups

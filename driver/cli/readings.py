@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dranode.driver.cli.terminal import columns
-from dranode.driver.core.claims.hardware_report import HardwareReadings
+from dranode.driver.core.claims.plugin import HardwareReadings
 
 if TYPE_CHECKING:
     from rich.console import Console

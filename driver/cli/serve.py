@@ -30,8 +30,8 @@ from dranode.driver.plugins import load_plugins
 from dranode.driver.process.logs import set_up
 from dranode.driver.process.malloc import stay_small
 from dranode.driver.process.threads import Fatal
-from dranode.driver.serve.cluster import Cluster
-from dranode.driver.serve.pinning_together import PinningTogether
+from dranode.driver.serve.announcer import Cluster
+from dranode.driver.serve.pinning import PinningTogether
 from dranode.driver.serve.probes import Probes
 from dranode.driver.serve.service import DriverService
 

@@ -12,9 +12,8 @@ import msgspec
 
 from dranode.driver.cli.settings import default_node_name
 from dranode.driver.core.api.errors import DranodeError, LedgerError
-from dranode.driver.core.claims.hardware_report import HardwareReadings
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.plugin import HardwareReadings, Plugin
 from dranode.driver.core.claims.record import Record, doubts
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root

@@ -9,10 +9,10 @@ from typing import Final
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.calls import PreparingNode
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.prepare import PreparingNode
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus

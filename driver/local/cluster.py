@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
-from dranode.driver.core.claims.calls import Preparer
 from dranode.driver.core.claims.events import Occurrence
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.prepare import Preparer
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.slices.desired import desired_slices
 from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, plan

@@ -9,21 +9,21 @@ from typing import assert_never
 import msgspec
 
 from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.claims.answers import Refused, refused_by_error
-from dranode.driver.core.claims.effects import (
+from dranode.driver.core.claims.answers import (
     Commit,
     Configure,
     Decision,
     Effect,
+    Refused,
     RemoveFiles,
     Restore,
     WriteFiles,
+    refused_by_error,
 )
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Configures, Tunes, was_tuned
+from dranode.driver.core.claims.hooks import Configures, Tunes, tuning_claims, was_tuned
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.tuning import tuning_claims
 from dranode.driver.node.claim_files import ClaimFiles
 from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.record_store import LedgerNotes, RecordStore

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.claims.effects import Commit
+from dranode.driver.core.claims.answers import Commit
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Copied, Record, copied, prepared_under, recovered, salvaged

@@ -19,27 +19,32 @@ import msgspec
 
 from dranode.driver.core.api.errors import ClaimConflictError, DranodeError, UnreadError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.admission import twins
 from dranode.driver.core.claims.answers import (
     Answer,
     Changed,
     ClaimOutcome,
     Conflict,
+    NotEnforced,
     Prepared,
     Refused,
+    WriteFiles,
     refused_by_error,
 )
-from dranode.driver.core.claims.calls import Awaited, Departing, always
-from dranode.driver.core.claims.disturbance import Disturbance
-from dranode.driver.core.claims.effects import WriteFiles
-from dranode.driver.core.claims.enforcing import NotEnforced
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Tunes, was_tuned
+from dranode.driver.core.claims.hooks import Disturbance, Tunes, tuning_claims, was_tuned
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import Circumstances, decide_claim, prepared, unprepared
+from dranode.driver.core.claims.prepare import (
+    Awaited,
+    Circumstances,
+    Departing,
+    always,
+    decide_claim,
+    prepared,
+    twins,
+    unprepared,
+)
 from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.tuning import tuning_claims
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.node.claim_files import ClaimFiles
 from dranode.driver.node.decision_lock import DecisionLock

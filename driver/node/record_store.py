@@ -3,7 +3,7 @@
 A claim of which nothing says what it holds blocks every new grant until it is unprepared or its CDI spec can be read,
 because whatever was handed out might be held already. A CDI spec without a record was left by another driver of the
 same kind or by a ledger that is gone. What it says is held from the first look on, as an entry that is not in the file
-yet; `dranode.driver.serve.takeover` finds out whose it is.
+yet; `dranode.driver.serve.orphans` finds out whose it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.api.errors import ClaimError, LedgerError
-from dranode.driver.core.claims.effects import Commit
+from dranode.driver.core.claims.answers import Commit
 from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.driver.core.claims.hooks import Tunes, was_configured, was_tuned
 from dranode.driver.core.claims.plugin import Plugin

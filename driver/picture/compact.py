@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any, Final, Generic, TypeVar
 
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.claims.layout import Box, Layout
+from dranode.driver.core.claims.plugin import Box, Layout
 from dranode.driver.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetMoment, FleetNode, FleetPicture
 
 T = TypeVar("T", bound=Hashable)

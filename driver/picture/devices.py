@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from dranode.driver.core.api.resource import Device, ResourceSlice
-from dranode.driver.core.claims.layout import Layout
+from dranode.driver.core.claims.plugin import Layout
 from dranode.driver.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetNode
 from dranode.driver.picture.published import fleet_device
 

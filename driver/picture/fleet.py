@@ -12,7 +12,7 @@ import msgspec
 
 from dranode.driver.core.api.names import qualified
 from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.claims.layout import Layout
+from dranode.driver.core.claims.plugin import Layout
 
 CPUS: Final = "CPUs"
 

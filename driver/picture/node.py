@@ -13,7 +13,7 @@ from dranode.driver.core.api.resource import Device
 from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import Holding
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.layout import Layout
+from dranode.driver.core.claims.plugin import Layout
 from dranode.driver.core.claims.record import Record, holdings
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.claims.layout import Layout
+from dranode.driver.core.claims.plugin import Layout
 from dranode.driver.picture.devices import RuledTaints, published, with_unpublished
 from dranode.driver.picture.fleet import CPUS, DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
 from dranode.driver.picture.moment import moment

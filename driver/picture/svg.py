@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.layout import Box
+from dranode.driver.core.claims.plugin import Box
 from dranode.driver.picture.devices import Tally
 from dranode.driver.picture.fleet import (
     CPUS,

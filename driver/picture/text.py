@@ -13,7 +13,7 @@ from typing import Final
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.sentence import number_of
-from dranode.driver.core.claims.layout import Box, Layout
+from dranode.driver.core.claims.plugin import Box, Layout
 from dranode.driver.picture.blocks import Block, BlockLine, Span, flow, framed, length, stack
 from dranode.driver.picture.node import NodePicture, PlacedDevice
 

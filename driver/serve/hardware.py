@@ -10,8 +10,7 @@ import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Notify, notify_none
-from dranode.driver.core.claims.health import Impairment
-from dranode.driver.core.claims.plugin import Stop
+from dranode.driver.core.claims.plugin import Impairment, Stop
 from dranode.driver.core.claims.status import prepared_states
 from dranode.driver.node.node import NodeClaims
 

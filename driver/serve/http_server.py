@@ -10,20 +10,124 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 import selectors
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
 from queue import SimpleQueue
 from typing import Final
 
 import msgspec
 
+from dranode.driver.core.api.errors import DranodeError, UsageError, in_words
 from dranode.driver.process.threads import Fatal, OwnedThread
-from dranode.driver.serve.http import MAX_HEAD, Make, answer, head_of, path_of
 
 log = logging.getLogger(__name__)
+
+
+# The questions over plain HTTP and their answers: pages by path, one request and one answer a connection.  There is
+# nothing to protect in these pages and nothing to write, so there is no TLS: the DaemonSet serves them on the pod's
+# address, everybody else on the loopback interface.
+
+# Prometheus and kubelet send a few hundred bytes.
+MAX_HEAD: Final = 16 * 1024
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+class Page(msgspec.Struct, frozen=True):
+    """The answer to a path."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = _PLAIN
+
+
+# Makes the page of a path; is given the Accept header.
+Make = Callable[[str], Page]
+
+
+def verdict(problems: Iterable[str], well: str) -> Page:
+    """The page of a probe: 200 with one word, or 503 with what is missing, one sentence a line."""
+    lines = tuple(problems)
+    if not lines:
+        return Page(f"{well}\n".encode())
+    return Page("".join(f"{line}\n" for line in lines).encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def head_of(received: bytes | bytearray) -> bytes | None:
+    """The request line and the headers, once all of them are there, or as much as anybody may send; None until then."""
+    ends = [found + len(end) for end in (b"\r\n\r\n", b"\n\n") if (found := received.find(end)) >= 0]
+    if ends:
+        return bytes(received[: min(ends)])
+    return bytes(received[:MAX_HEAD]) if len(received) >= MAX_HEAD else None
+
+
+def path_of(head: bytes) -> str:
+    """The path that is asked for, without its query; empty if none is."""
+    words = head.partition(b"\n")[0].split()
+    return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+
+
+def answer(head: bytes, client: str, pages: Mapping[str, Make]) -> bytes:
+    """The whole answer to a request; the connection is closed after it."""
+    handler = _Exchange(head, client, pages)
+    return handler.wfile.getvalue()
+
+
+class _Exchange(BaseHTTPRequestHandler):
+    """One request in memory: timeouts are for the owner of the socket."""
+
+    server_version = "dranode"
+    sys_version = ""
+    # Else whatever has no version in it would be answered as in 1991, without a status.
+    default_request_version = "HTTP/1.0"
+    wfile: BytesIO
+
+    def __init__(self, head: bytes, client: str, pages: Mapping[str, Make]) -> None:
+        self.rfile, self.wfile = BytesIO(head), BytesIO()
+        self.client_address = (client, 0)
+        self._pages = pages
+        if len(head) >= MAX_HEAD:
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        else:
+            self.handle_one_request()
+
+    def do_GET(self) -> None:
+        page = self._page()
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(page.body)
+
+    do_HEAD = do_GET  # noqa: N815 - http.server looks for this name
+
+    def _page(self) -> Page:
+        path = self.path.partition("?")[0]
+        make = self._pages.get(path)
+        if make is None:
+            there = ", ".join(self._pages)
+            return Page(f"there is no {path}; there is {there}\n".encode(errors="replace"), HTTPStatus.NOT_FOUND)
+        try:
+            return make(self.headers.get("Accept", ""))
+        except Exception as error:
+            log.exception("page=%s failed", path)
+            return Page(
+                f"{path} failed: {in_words(error)}\n".encode(errors="replace"), HTTPStatus.INTERNAL_SERVER_ERROR
+            )
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        """Log at debug level alone, because probes ask every few seconds."""
+        log.debug("http client=%s %s", self.client_address[0], format % args)
+
 
 # As many as Prometheus, kubelet and a few people need; each takes a descriptor, of which the ledger needs some too.
 MAX_CONNECTIONS: Final = 32
@@ -219,3 +323,57 @@ class HTTPPages:
             connection, data = self._made.popleft()
             if connection in self._connections:
                 self._answer(connection, data)
+
+
+# The address of probes and metrics. It is bound before anything else, so that a taken port is known at once.
+
+NONE: Final = "none"
+_ADDRESS: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*)):([0-9]{1,5})", re.ASCII)
+_MAX_PORT: Final = 65535
+# Who finds this queue full tries again after a second, which is as long as a probe may take.
+_QUEUE: Final = 1024
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`, `[IPv6]:PORT` or `:PORT` (every address), the value of that option.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > _MAX_PORT:
+        raise UsageError(f'{option} is HOST:PORT, [IPv6]:PORT or {NONE}, not "{text}"')
+    return match[1] or match[2] or "", int(match[3])
+
+
+def bind_address(text: str, option: str = "--http-address") -> socket.socket | None:
+    """A socket that listens on the address that an option says; None for `none`. Port 0 takes any that is free.
+
+    Raises:
+        UsageError: it is not an address.
+        DranodeError: the address cannot be bound; says why.
+    """
+    if text == NONE:
+        return None
+    host, port = parse_address(text, option)
+    try:
+        # As bytes, which need no codec for other alphabets: that takes 3 ms to load.
+        asked = host.encode() if host.isascii() else host
+        family = socket.getaddrinfo(asked or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        everywhere = not host and socket.has_dualstack_ipv6()
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if everywhere else family,
+            backlog=_QUEUE,
+            dualstack_ipv6=everywhere,
+        )
+    except (OSError, UnicodeError) as error:
+        # The error's own text names the address once more; that of a name that does not resolve has no number, and a
+        # name that cannot be one (`a..b`) never comes to the resolver.
+        reason: str | None = "this is no host name"
+        if isinstance(error, OSError):
+            reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise DranodeError(
+            f"nobody can listen on the HTTP address {text}: {reason}; "
+            f"choose another with {option}, or {NONE} to do without"
+        ) from error

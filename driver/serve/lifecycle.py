@@ -11,14 +11,13 @@ import msgspec
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError
 from dranode.driver.core.claims.events import Notify
-from dranode.driver.core.claims.health import Impairment
+from dranode.driver.core.claims.plugin import Impairment
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve import orphans
 from dranode.driver.serve.hardware import Hardware
-from dranode.driver.serve.orphans import Orphans
+from dranode.driver.serve.orphans import Orphans, Witnesses
 from dranode.driver.serve.spec_watch import SpecWatch
-from dranode.driver.serve.witnesses import Witnesses
 
 log = logging.getLogger(__name__)
 

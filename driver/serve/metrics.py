@@ -16,14 +16,14 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from dranode.driver.core.claims.disturbance import Disturbance
 from dranode.driver.core.claims.held import Holding
+from dranode.driver.core.claims.hooks import Disturbance
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record, holdings
 from dranode.driver.core.claims.usage import ClaimsUsage
 from dranode.driver.serve.device_metrics import device_metrics
 from dranode.driver.serve.disturbance_metrics import disturbance_metrics
-from dranode.driver.serve.http import Page
+from dranode.driver.serve.http_server import Page
 from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.state_metrics import own_gauges, prefix_of, state_metrics
 from dranode.driver.serve.usage_metrics import usage_metrics

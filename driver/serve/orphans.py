@@ -9,20 +9,132 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from dranode.cdi.directory import remove_abandoned
+from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
 from dranode.driver.core.claims.events import Notify, OrphanUnprepared, notify_none
-from dranode.driver.core.claims.reconcile import PATIENCE, Waiting, orphans, unused
+from dranode.driver.core.claims.prepare import Claims
+from dranode.driver.core.claims.reconcile import (
+    PATIENCE,
+    Attestation,
+    Waiting,
+    named,
+    orphans,
+    overlaps,
+    refusals,
+    unpublished,
+    unused,
+)
 from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.uses import used_claims
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.serve.takeover import put_on_record
-from dranode.driver.serve.witnesses import Witnesses
 
 log = logging.getLogger(__name__)
+
+
+# The witnesses of the claims on this node: kubelet, the container runtime and the API server.
+
+# UIDs of the claims that containers have; None while the runtime has not listed its containers.
+Running = Callable[[], frozenset[str] | None]
+
+
+class Witnesses(msgspec.Struct, frozen=True):
+    """The witnesses of one driver's claims.
+
+    Attributes:
+        driver: the driver's name.
+        claims: the API server, or a folder in its place.
+        pod_resources: kubelet; None if it cannot be asked.
+        running: the runtime.
+    """
+
+    driver: str
+    claims: Claims
+    pod_resources: PodResources | None
+    running: Running
+
+    def near(self, records: Iterable[Record]) -> Attestation:
+        """Return what kubelet and the runtime say of these claims."""
+        if self.pod_resources is None:
+            return Attestation(running=self.running())
+        try:
+            uses = self.pod_resources.claims(self.driver)
+        except PodResourcesError as error:
+            log.debug("%s", error)
+            return Attestation(running=self.running())
+        return Attestation(used_claims(uses, (record.ref for record in records)), self.running())
+
+    def far(self, attested: Attestation, records: Iterable[Record]) -> Attestation:
+        """Return what the API server says of these claims as well, as far as their names are known."""
+        refs = (use.ref if (use := attested.use(record.uid)) else record.ref for record in records)
+        asked = tuple(ref for ref in refs if ref.name)
+        answers = self.claims.get(asked) if asked else {}
+        return replace(attested, claims={**attested.claims, **{ref.uid: answer for ref, answer in answers.items()}})
+
+
+# At start: whose are the CDI specs without a record, and the records without an owner?
+
+
+def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
+    """Put on record what was left behind, with the names and pods that others know of it; False if that has to wait.
+
+    Without their answers it is on record all the same and holds what its spec says; it gets its name later.
+
+    Raises:
+        DranodeError: another driver's claims lie on the node that cannot be taken over; nothing has been changed.
+    """
+    try:
+        unfinished = node.unfinished.records()
+        sentence = unpublished(node.store.book.records(), node.inventory)
+        if sentence is not None:
+            log.warning("driver=%s: %s", node.plugin.driver, sentence)
+        if not unfinished:
+            return True
+        attested = witnesses.far(witnesses.near(unfinished), unfinished)
+        refused = refusals(unfinished, attested, node.plugin)
+        if refused:
+            raise DranodeError("; ".join(refused))
+        for sentence in overlaps(unfinished, node.store.book.held):
+            log.error("driver=%s: %s", node.plugin.driver, sentence)
+        put_on_record(node, unfinished, attested)
+    except UnreadError:
+        return False
+    except LedgerError as error:
+        # Nothing is handed out while the ledger cannot be read, and then what lies there is held.
+        driver = node.plugin.driver
+        log.error("driver=%s: what was left behind has to wait: %s", driver, error)  # noqa: TRY400 - no mistake of ours
+        return False
+    return True
+
+
+def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], attested: Attestation) -> tuple[Record, ...]:
+    """Put on record what others say of unfinished records; those that have changed come back.
+
+    Raises:
+        LedgerError: the ledger cannot be written.
+    """
+    put = node.unfinished.complete(
+        (record, named(record, attested, node.inventory, node.plugin, node.pool)) for record in unfinished
+    )
+    for record in put:
+        log.warning(
+            "claim=%s uid=%s driver=%s taken over devices=%s cpus=%s held=%s pods=%s",
+            record.ref,
+            record.uid,
+            node.plugin.driver,
+            ",".join(record.devices) or "unknown",
+            record.cpus or "-",
+            record.held or "-",
+            ",".join(map(str, record.pods)) or "unknown",
+        )
+    return put
+
 
 LOOK_SECONDS: Final = 60.0
 """How often to look."""

@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
 
-from dranode.driver.core.claims.enforcing import NotEnforced, no_runtime
+from dranode.driver.core.claims.answers import NotEnforced, no_runtime
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.pinning.containers import Pinned
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.unsolicited import EnforcementStatus
 from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.enforcement import Enforcement, PinningDriver
-from dranode.driver.serve.pinning_together import PinningTogether
 from dranode.driver.serve.usage import UsageWatch
+
+# Starts what holds containers to claims once all drivers that pin are there.
+
+
+class PinningPart(Protocol):
+    """One driver's part in it: `dranode.driver.serve.pinning.Pinning`."""
+
+    driver: PinningDriver
+    enforcement: Enforcement | None
+
+    def enforcement_of(self, drivers: tuple[PinningDriver, ...]) -> Enforcement:
+        """Return what enforces the records of these drivers."""
+
+
+class PinningTogether:
+    """The drivers of a process that pin, until they start together.
+
+    A runtime tells of its containers once a connection. What it tells is judged by all of the records, so nothing
+    connects before all of them can be looked up.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Wait for so many drivers."""
+        self._count = count
+        self._joined: list[PinningPart] = []
+
+    def join(self, pinning: PinningPart) -> None:
+        """Take in one more; with the last one all of them start."""
+        self._joined.append(pinning)
+        if len(self._joined) == self._count:
+            enforcement = pinning.enforcement_of(tuple(each.driver for each in self._joined))
+            for each in self._joined:
+                each.enforcement = enforcement
+            enforcement.start()
+
 
 # How long a restart of the runtime may take. kubelet calls a runtime down after as long (kubelet.go,
 # maxWaitForContainerRuntime).
@@ -134,3 +170,31 @@ class Pinning:
 
     def _snapshot(self) -> HeldSnapshot:
         return HeldSnapshot() if self.enforcement is None else self.enforcement.snapshot()
+
+
+# The things that a serving instance has to hear before it may be active, besides its own ledger and hardware.
+
+
+def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | None) -> Iterator[str]:
+    """Yield what an instance has not got that it needs, one sentence each.
+
+    What blocks new claims alone blocks them for both of two instances, so it keeps neither from becoming active: who
+    pins has to be settled whatever is handed out. Therefore the caller says what counts.
+
+    Args:
+        listener: its sockets, and what kubelet has asked there.
+        pinning: its connection to the container runtime; None if it pins no containers.
+        impediment: what is in the way of its node's claims; None if nothing is, or if it does not count.
+    """
+    if not listener.calls.ready.is_set():
+        yield "hardware and ledger have not been read yet"
+    elif impediment is not None:
+        yield impediment
+    registration = listener.registration
+    if not registration.asked.is_set():
+        yield f"kubelet has not asked for the driver at {listener.sockets.registration}"
+    elif not registration.registered:
+        yield "kubelet has asked for the driver and not registered it"
+    # An impediment that says so is this one, after a while.
+    if pinning is not None and not pinning.synchronized and (impediment is None or not pinning.not_enforced()):
+        yield f"the container runtime has not told of its containers over NRI at {pinning.socket}"

@@ -10,9 +10,7 @@ import socket
 from collections.abc import Callable
 
 from dranode.driver.process.threads import Fatal
-from dranode.driver.serve.http import Make, verdict
-from dranode.driver.serve.http_address import bind_address
-from dranode.driver.serve.http_server import HTTPPages
+from dranode.driver.serve.http_server import HTTPPages, Make, bind_address, verdict
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService, ServiceCounters
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dranode.driver.core.api.errors import DranodeError, UnreadError, UsageError
-from dranode.driver.core.claims.enforcing import BY_OPTION, NotEnforced
+from dranode.driver.core.claims.answers import BY_OPTION, NotEnforced
 from dranode.driver.core.claims.events import MetadataMissing, Occurrence, RecordQuarantined
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes, was_tuned
@@ -31,17 +31,13 @@ from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.process.threads import OwnedThread
-from dranode.driver.serve.announcer import Announcer
+from dranode.driver.serve.announcer import Announcer, Cluster
 from dranode.driver.serve.authority import Authority
-from dranode.driver.serve.cluster import Cluster
 from dranode.driver.serve.hardware import keep_up
 from dranode.driver.serve.lifecycle import Lifecycle
-from dranode.driver.serve.pinning import REPORTED, Pinning
-from dranode.driver.serve.pinning_together import PinningTogether
-from dranode.driver.serve.readiness import unmet_needs
-from dranode.driver.serve.takeover import take_over
+from dranode.driver.serve.orphans import Witnesses, take_over
+from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, unmet_needs
 from dranode.driver.serve.unenforced import UnenforcedClaims
-from dranode.driver.serve.witnesses import Witnesses
 
 # How soon a ledger or hardware that could not be used is looked at again.
 _AGAIN_SECONDS: Final = 1.0

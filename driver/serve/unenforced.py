@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dranode.driver.core.api.errors import UnreadError
-from dranode.driver.core.claims.enforcing import NOT_ENFORCED, NotEnforced, needs_enforcing
+from dranode.driver.core.claims.answers import NOT_ENFORCED, NotEnforced, needs_enforcing
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, EnforcementLost, Notify
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.status import DeviceState, prepared_states

@@ -10,11 +10,10 @@ from dranode.cdi.regular_file import read_regular
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.admission import allocated
 from dranode.driver.core.claims.consumers import pods_among
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import Known, known
+from dranode.driver.core.claims.prepare import Known, allocated, known
 from dranode.driver.core.claims.record import Record, prepared_devices
 from dranode.driver.core.claims.uses import ClaimUse, with_users
 from dranode.driver.core.diagnosis.causes import StopCause

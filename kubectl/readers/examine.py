@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, MachineError, UsageError
-from dranode.driver.core.claims.hardware_report import HardwareProblem
 from dranode.driver.core.claims.options import DriverOption
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.plugin import HardwareProblem, Plugin
 from dranode.driver.core.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFacts, RuntimeFacts, ServeOptions
 from dranode.driver.core.diagnosis.runtime import nri_answers
 from dranode.driver.core.pinning.snapshot import Pins

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError, MachineError
 from dranode.driver.core.claims.consumers import names_every_pod, pods_among
-from dranode.driver.core.claims.disturbance import Disturbance
-from dranode.driver.core.claims.hooks import Tunes
+from dranode.driver.core.claims.hooks import Disturbance, Tunes
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.diagnosis.container_cgroups import is_pod_folder

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from typing import TypeAlias
 
 from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceConstraint
-from dranode.driver.core.claims.configs import applies
+from dranode.driver.core.claims.grant import applies
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
 

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Final
 
 from dranode.driver.core.api.resource import AllocationResult, DeviceAttribute, ResourceClaim
-from dranode.driver.core.claims.configs import applies
+from dranode.driver.core.claims.grant import applies
 from dranode.sim.allocator.capacity import steps_are_inexact
 from dranode.sim.allocator.constraints import attribute_values, lookup
 from dranode.sim.allocator.features import Features

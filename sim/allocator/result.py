@@ -19,7 +19,7 @@ from dranode.driver.core.api.resource import (
     NodeSelector,
     ResourceClaim,
 )
-from dranode.driver.core.claims.configs import main_request
+from dranode.driver.core.claims.grant import main_request
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import only, union
 from dranode.sim.allocator.picks import DevicePick

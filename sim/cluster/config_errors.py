@@ -8,7 +8,7 @@ from typing import Any
 
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.validation import FieldError
-from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import Config
 from dranode.driver.core.claims.plugin import Plugin
 
 

@@ -11,8 +11,7 @@ import pytest
 from msgspec import field
 
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Refused
-from dranode.driver.core.claims.effects import Effect
+from dranode.driver.core.claims.answers import Effect, Refused
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata

@@ -20,9 +20,9 @@ import pytest
 
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.calls import Awaited, always
-from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import DeviceHealth, Health
+from dranode.driver.core.claims.prepare import Awaited, always
 from dranode.driver.core.claims.record import PreparedDevice
 from dranode.driver.kubelet.health import MAX_STREAMS
 from dranode.driver.kubelet.listener import Listener

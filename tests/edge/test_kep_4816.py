@@ -14,8 +14,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import Device, DeviceAttribute
 from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.core.claims.held import Held
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin

@@ -14,9 +14,8 @@ import grpc
 import pytest
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Stop
+from dranode.driver.core.claims.plugin import DeviceHealth, Health, Stop
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import Sockets, socket_paths
 from dranode.driver.local.kubelet import KubeletError, StandInKubelet

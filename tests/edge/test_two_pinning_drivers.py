@@ -20,7 +20,7 @@ from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.plugins import load_plugins
-from dranode.driver.serve.pinning_together import PinningTogether
+from dranode.driver.serve.pinning import PinningTogether
 from dranode.driver.serve.service import DriverService
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import ApiClaims, KubeletPods

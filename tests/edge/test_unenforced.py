@@ -8,8 +8,7 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.claims.enforcing import BY_OPTION, NOT_ENFORCED
+from dranode.driver.core.claims.answers import BY_OPTION, NOT_ENFORCED, Prepared, Refused
 from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, EnforcementLost
 from dranode.driver.core.claims.status import PREPARED, prepared_states
 from dranode.driver.kubelet.listener import Listener

@@ -15,7 +15,7 @@ from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
 from tests.fakes.drivers import reference
 
 if TYPE_CHECKING:
-    from dranode.driver.core.claims.calls import Preparer
+    from dranode.driver.core.claims.prepare import Preparer
     from dranode.driver.node.node import NodeClaims
 
 

@@ -21,8 +21,7 @@ from dranode.driver.core.api.resource import (
     DeviceRequestAllocationResult,
     OpaqueDeviceConfiguration,
 )
-from dranode.driver.core.claims.configs import configs_for
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, configs_for
 from dranode.driver.core.claims.held import ClaimRef, Held, Holding
 from tests.fakes.topology import Place, topology
 

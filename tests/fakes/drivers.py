@@ -15,8 +15,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.core.api.resource import Device, ResourceClaim
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Configures
 from dranode.driver.core.claims.inventory import Inventory

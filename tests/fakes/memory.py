@@ -8,8 +8,7 @@ from typing import Any
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceAllocationConfiguration, DeviceRequestAllocationResult
 from dranode.driver.core.api.resource import OpaqueDeviceConfiguration as Opaque
-from dranode.driver.core.claims.configs import Config, configs_for
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, configs_for
 from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.config import parse_memory_config

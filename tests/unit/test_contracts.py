@@ -39,7 +39,7 @@ PLANTED = {
     ],
     "No cycles": [
         (
-            "driver/core/claims/effects.py",
+            "driver/core/claims/answers.py",
             "from dranode.driver.core.claims import prepare",
             r"allowed in dranode\.driver\.core\.claims\.",
         ),

@@ -14,8 +14,8 @@ import msgspec
 from dranode.driver.core.api.documents import API_VERSION
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
+from dranode.driver.core.claims.answers import NOT_ENFORCED
 from dranode.driver.core.claims.consumers import pods_among
-from dranode.driver.core.claims.enforcing import NOT_ENFORCED
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.status import DeviceState
 

@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import msgspec
+
 from dranode.cdi.spec import Spec
-from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Record
+from dranode.driver.core.claims.record import ClaimState, Record
+
+# The value of what has disturbed the CPUs of a claim since it began; whoever reads the kernel's counters makes it.
+
+
+class Disturbance(msgspec.Struct, frozen=True):
+    """The disturbances on the CPUs of a claim since it began.
+
+    Attributes:
+        claim: the claim.
+        cpus: the CPUs that are to be quiet.
+        interrupts: how often devices interrupted them, by number and name of the interrupt: `36 virtio1-req.0`; without
+            those that did not. None if the kernel does not say, or did not when the claim began.
+        kernel: the same for what the kernel itself interrupts with, such as its timer: `LOC Local timer interrupts`.
+        busy: how many seconds tasks ran on them, the claim's own and others; None if the kernel does not say.
+        processes: the threads that have not the claim and ran there last, by names and processes, the busiest first;
+            filled in by who looks at processes.
+    """
+
+    claim: ClaimRef
+    cpus: CPUSet
+    interrupts: Mapping[str, int] | None = None
+    kernel: Mapping[str, int] | None = None
+    busy: float | None = None
+    processes: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int | None:
+        """Return how often devices interrupted the CPUs; None if that is not known."""
+        return None if self.interrupts is None else sum(self.interrupts.values())
 
 
 class Configures(ABC):
@@ -176,3 +207,21 @@ def was_configured(plugin: Plugin, record: Record) -> bool:
 def was_tuned(plugin: Tunes, record: Record) -> bool:
     """Return whether a claim on record has a say in the machine's settings."""
     return plugin.tunes(record.grants) if record.grants else plugin.tuned(record)
+
+
+# Decides which claims have a say in the machine's settings (`Tunes`) at which moment.  A claim is STARTED on record
+# from before its settings are made until they are, and from before they are undone until it is forgotten. So all
+# claims count when one more is prepared, and those that are COMPLETED at any other time: a claim whose Prepare was
+# cut off gets its settings when kubelet repeats it.
+
+
+def tuning_claims(plugin: Tunes, records: Iterable[Record], *, preparing: bool) -> tuple[Record, ...]:
+    """Return the claims for which settings are to be made.
+
+    Args:
+        plugin: the driver.
+        records: all claims on record.
+        preparing: whether a claim that is STARTED is being prepared.
+    """
+    counting = (record for record in records if preparing or record.state is ClaimState.COMPLETED)
+    return tuple(record for record in counting if was_tuned(plugin, record))

@@ -18,8 +18,7 @@ from dranode.cdi.spec import Mount
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.api.resource import DeviceAttribute
-from dranode.driver.core.claims.configs import main_request
-from dranode.driver.core.claims.grant import Grant
+from dranode.driver.core.claims.grant import Grant, main_request
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.record import Record, claim_device, request_device
 

@@ -9,17 +9,129 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Any, ClassVar, Final, Protocol
 
+import msgspec
+
+from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.hardware_report import HardwareProblem, HardwareReadings
-from dranode.driver.core.claims.health import DeviceHealth, Impairment
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.layout import Layout
 from dranode.driver.core.claims.record import Record
+
+# The boxes in which a node's CPUs lie, for pictures: packages and NUMA nodes around caches, caches around cores.
+
+
+class Box(msgspec.Struct, frozen=True):
+    """CPUs that belong together.
+
+    Attributes:
+        title: for people: `package 0`, `part of NUMA 1`, `L3`; empty for CPUs that belong to nothing.
+        cpus: the CPUs in it.
+        framed: whether it is drawn as a frame around what is in it; else as rows of cores.
+        numa: the NUMA node that it is, or is a part of; None if it is none.
+        boxes: what is in it, in order.
+        cores: where no box is in it, its physical cores: of each core the threads that are in the box.
+    """
+
+    title: str
+    cpus: CPUSet
+    framed: bool = False
+    numa: int | None = None
+    boxes: tuple[Box, ...] = ()
+    cores: tuple[CPUSet, ...] = ()
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """A node's CPUs, from the outermost boxes in.
+
+    Attributes:
+        title: how many of what, in one line.
+        boxes: the outermost ones.
+        facts: what is odd, each in a few words: `offline 6-7`.
+        isolated: CPUs kept from the kernel's load balancing.
+        warnings: one sentence each.
+    """
+
+    title: str
+    boxes: tuple[Box, ...]
+    facts: tuple[str, ...] = ()
+    isolated: CPUSet = msgspec.field(default_factory=CPUSet)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def cpus(self) -> CPUSet:
+        """All CPUs of the picture."""
+        return CPUSet.union(box.cpus for box in self.boxes)
+
+
+# The health of devices, and the claims that have less than they were given.
+
+
+class Health(Enum):
+    """A device's health, in the words of DRAResourceHealth."""
+
+    UNKNOWN = 0
+    HEALTHY = 1
+    UNHEALTHY = 2
+
+
+class DeviceHealth(msgspec.Struct, frozen=True):
+    """The health of a device, and its reason in a sentence of at most 1,024 bytes."""
+
+    device: str
+    health: Health
+    message: str = ""
+
+
+class Impairment(msgspec.Struct, frozen=True):
+    """A claim that has less at the moment than it was given.
+
+    Attributes:
+        claim: whose.
+        reason: one word in camel case, for a condition or an Event.
+        message: what is missing, in a sentence.
+    """
+
+    claim: ClaimRef
+    reason: str
+    message: str
+
+
+# The words of a driver about its hardware beside its devices: what is wrong, and what it says at the moment.
+
+
+class HardwareProblem(msgspec.Struct, frozen=True):
+    """A problem of the node, which keeps a driver from working or from working well, as `dranode doctor` reports it.
+
+    Attributes:
+        code: a stable name for it, in lower case with dashes.
+        what: what is wrong, with value and place, in one sentence without a full stop.
+        fix: what to do, likewise.
+        stops: whether claims fail by it; else it is a warning.
+    """
+
+    code: str
+    what: str
+    fix: str
+    stops: bool = False
+
+
+class HardwareReadings(msgspec.Struct, frozen=True):
+    """A table of what the hardware says at the moment, as `dranode topology` shows it.
+
+    Attributes:
+        title: what it is about, in a few words.
+        rows: each with the same names, in the order of the columns; None is what could not be read.
+        remarks: a sentence for each thing that the table does not say.
+    """
+
+    title: str
+    rows: tuple[Mapping[str, str | int | None], ...]
+    remarks: tuple[str, ...] = ()
+
 
 # How often a machine is read again that sends no notification when it changes.
 RESCAN_SECONDS: Final = 60.0

@@ -15,30 +15,118 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from typing import Protocol, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DocumentError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.admission import allocated, check_pools, counting
-from dranode.driver.core.claims.answers import Changed
-from dranode.driver.core.claims.effects import (
+from dranode.driver.core.claims.allocation import results_of
+from dranode.driver.core.claims.answers import (
+    Answer,
+    Changed,
     Commit,
     Configure,
     Decision,
     Effect,
+    NotEnforced,
+    Refused,
     RemoveFiles,
     Restore,
     WriteFiles,
 )
-from dranode.driver.core.claims.enforcing import NotEnforced
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, configs_for
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Recovers, needs_configuring, plain_grants, was_configured
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.metadata import POD_CLAIM_NAME, requests_of
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import ClaimState, Record, fingerprint, record_of
+from dranode.driver.core.claims.record import ClaimState, Record, fingerprint, record_of, uid_problem
+
+# The part of a claim that is this driver's, and what of it is refused before anything is decided.
+
+
+def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedClaim:
+    """The part of a claim that is this driver's, configurations decoded; other drivers' parts are never read.
+
+    Raises:
+        ClaimError: the claim has another UID or an impossible one, is not allocated, or a result or a configuration
+            of ours is not valid.
+    """
+    if claim.metadata.uid != ref.uid:
+        raise ClaimError(
+            f"claim {ref} is now another claim: its UID is {claim.metadata.uid or 'missing'}, "
+            f"and {ref.uid} was asked for; recreate the pod"
+        )
+    problem = uid_problem(ref.uid)
+    if problem is not None:
+        raise ClaimError(f"claim {ref} cannot be prepared, for its UID {problem}; recreate the claim")
+    allocation = claim.status.allocation
+    if allocation is None:
+        raise ClaimError(
+            f"claim {ref} has no allocation, so there is nothing to prepare; recreate its pod, so that the scheduler "
+            "allocates it"
+        )
+    try:
+        ours = tuple(
+            (result, configs_for(result, allocation.devices.config, claim.spec.devices))
+            for result in results_of(allocation, plugin.driver)
+        )
+    except DocumentError as error:
+        raise ClaimError(f"claim {ref} cannot be prepared, for its allocation cannot be read: {error}") from error
+    return AllocatedClaim(
+        ref,
+        tuple(
+            AllocatedResult(
+                result, tuple(replace(config, parameters=plugin.parse_config(config)) for config in configs)
+            )
+            for result, configs in ours
+        ),
+    )
+
+
+def twins(refs: Iterable[ClaimRef]) -> dict[str, Refused]:
+    """A refusal for every UID under which one call names several claims: it has one answer, which could be of any."""
+    by_uid: dict[str, dict[ClaimRef, None]] = {}
+    for ref in refs:
+        by_uid.setdefault(ref.uid, {})[ref] = None
+    return {
+        uid: Refused(
+            f"claims {' and '.join(map(str, same))} were asked for in one call with the same UID {uid}, so neither is "
+            "prepared; recreate their pods"
+        )
+        for uid, same in by_uid.items()
+        if len(same) > 1
+    }
+
+
+def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
+    """Refuse what was allocated from another pool than `pool`, the one in which this node's devices are published.
+
+    Device names repeat from node to node, so the devices of another pool may be here by name and are not meant. None
+    compares nothing.
+
+    Raises:
+        ClaimError: a result is of another pool.
+    """
+    for result in (each.result for each in claim.results):
+        if pool is not None and result.pool != pool:
+            raise ClaimError(
+                f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
+                f'"{result.pool}", but this node\'s pool is "{pool}"; delete the claim so that it is allocated anew'
+            )
+
+
+def counting(claim: AllocatedClaim) -> AllocatedClaim:
+    """The claim with the configurations that count. The record's fingerprint is of all, as it has always been."""
+    return replace(
+        claim,
+        results=tuple(
+            replace(each, configs=tuple(config for config in each.configs if not config.repeated))
+            for each in claim.results
+        ),
+    )
 
 
 class Known(Enum):
@@ -262,3 +350,57 @@ def restarted(record: Record) -> Record:
 def completed(record: Record) -> Record:
     """The record of a claim whose hardware is configured."""
     return msgspec.structs.replace(record, state=ClaimState.COMPLETED)
+
+
+# The interfaces that kubelet's calls need: claims as they are now, and a node that prepares and unprepares them.
+
+# Whether the caller still waits for the answer. What it has given up must not be carried out behind its back: kubelet
+# may have asked for the opposite since, and been answered.
+Awaited = Callable[[], bool]
+
+
+def always() -> bool:
+    """Say that somebody waits: whoever calls a function and not a service does."""
+    return True
+
+
+# Whether kubelet is about to unprepare one of these claims that are on record, because its pods are gone or going; None
+# if nobody can say. One is enough: claims that share a device by amounts need not all go.
+Departing: TypeAlias = Callable[["tuple[Record, ...]"], bool | None]
+
+
+class Claims(Protocol):
+    """The source of claims: the API server, or a folder."""
+
+    def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
+        """Each claim as it is now, or the reason why it cannot be had."""
+
+
+class Preparer(Protocol):
+    """The node that decides and acts: `dranode.driver.node.node.NodeClaims`, or a witness in front of it."""
+
+    def prepare(
+        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
+    ) -> Mapping[str, Answer]:
+        """Prepare claims; an answer for each, by UID."""
+
+    def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
+        """Unprepare claims; for each, by UID, None or why it is not unprepared."""
+
+
+class PreparingNode(Preparer, Protocol):
+    """A preparer of one driver that also knows what it has and what is on record."""
+
+    plugin: Plugin
+    not_enforced: Callable[[], NotEnforced | None]
+
+    @property
+    def inventory(self) -> Inventory:
+        """The hardware as it was last read.
+
+        Raises:
+            UnreadError: it was never read.
+        """
+
+    def record(self, uid: str) -> Record | None:
+        """Return what is on record of a claim at the last look at the ledger; never waits."""

@@ -17,13 +17,12 @@ import msgspec
 
 from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
-from dranode.driver.core.claims.admission import allocated, check_pools
 from dranode.driver.core.claims.allocation import readable_results
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.hooks import Recovers
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import Known, adopt, known
+from dranode.driver.core.claims.prepare import Known, adopt, allocated, check_pools, known
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.claims.uses import UsedClaim
 

@@ -20,8 +20,7 @@ from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
 from dranode.driver.core.api.documents import decode_json, encode_json
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.configs import main_request
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant, main_request
 from dranode.driver.core.claims.held import ClaimRef, HeldDevice, Holding
 
 # With a driver's and a request's name of 63 characters a file's name stays below the kernel's 255.

@@ -14,7 +14,7 @@ import msgspec
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
-from dranode.driver.core.claims.enforcing import NOT_ENFORCED, NotEnforced, needs_enforcing
+from dranode.driver.core.claims.answers import NOT_ENFORCED, NotEnforced, needs_enforcing
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import Record

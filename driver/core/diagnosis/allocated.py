@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.allocation import readable_results
-from dranode.driver.core.claims.enforcing import NOT_ENFORCED
+from dranode.driver.core.claims.answers import NOT_ENFORCED
 from dranode.driver.core.claims.status import PREPARE_FAILED, READY
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.core.diagnosis.station import Station, stopped, unseen, went

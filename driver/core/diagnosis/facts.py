@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.disturbance import Disturbance
-from dranode.driver.core.claims.hardware_report import HardwareProblem
+from dranode.driver.core.claims.hooks import Disturbance
+from dranode.driver.core.claims.plugin import HardwareProblem
 from dranode.driver.core.diagnosis.system_facts import SystemFacts
 
 

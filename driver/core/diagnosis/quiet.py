@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.core.claims.disturbance import Disturbance
+from dranode.driver.core.claims.hooks import Disturbance
 from dranode.driver.core.diagnosis.facts import Facts, Fault
 
 # An interrupt that was on its way when it was moved fires once more.

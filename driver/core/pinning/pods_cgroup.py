@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
-from dranode.driver.core.claims.hardware_report import HardwareProblem
+from dranode.driver.core.claims.plugin import HardwareProblem
 
 
 class PodsCgroup(msgspec.Struct, frozen=True):

@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.driver.core.api.resource import Device, DeviceTaint
-from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import DeviceHealth, Health
 
 _EFFECT = "NoSchedule"
 

@@ -11,7 +11,7 @@ from dranode.cpu.policies import L3, PickPolicy, Threads
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import encode_json
 from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import Config
 from tests.fakes.cpu import own
 
 PATH = "spec.devices.config[0].opaque.parameters"

@@ -11,7 +11,7 @@ from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUEvent, CPUPlugin, cpu_event_of
 from dranode.cpu.policies import Threads
 from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.health import Health
+from dranode.driver.core.claims.plugin import Health
 from dranode.driver.core.claims.record import Record
 from dranode.driver.machine.udev import Events
 from tests.fakes.lifecycle import HotplugRoot

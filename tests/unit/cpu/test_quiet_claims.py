@@ -15,8 +15,7 @@ import pytest
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.claims.effects import Commit
+from dranode.driver.core.claims.answers import Commit, Prepared, Refused
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import decoded_notes

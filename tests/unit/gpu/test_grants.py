@@ -5,8 +5,7 @@ import pytest
 from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
 from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import DeviceRequestAllocationResult
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
+from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.gpu.config import parse_gpu_config
 from dranode.gpu.grants import Home, Intent, gpu_sources, grant_gpus

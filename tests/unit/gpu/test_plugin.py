@@ -12,8 +12,8 @@ from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, Drano
 from dranode.driver.core.api.resource import ResourceClaim
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.health import Health
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.plugin import Health
 from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dranode.driver.core.claims.enforcing import BY_OPTION, NOT_ENFORCED, NotEnforced, no_runtime
+from dranode.driver.core.claims.answers import BY_OPTION, NOT_ENFORCED, NotEnforced, no_runtime
 from dranode.driver.core.diagnosis.causes import StopCause
 from dranode.driver.kube.errors import ApiError
 from dranode.kubectl.explain import command

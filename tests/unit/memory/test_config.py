@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.configs import Config
+from dranode.driver.core.claims.grant import Config
 from dranode.memory.config import MemoryPolicy, MemorySettings, MemorySharing, memory_settings, parse_memory_config
 
 PATH = "status.allocation.devices.config[0].opaque.parameters"

@@ -11,8 +11,7 @@ import pytest
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Answer, Conflict, Prepared
-from dranode.driver.core.claims.effects import Commit
+from dranode.driver.core.claims.answers import Answer, Commit, Conflict, Prepared
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.record import Record, holdings
 from dranode.driver.machine.forms import open_machine

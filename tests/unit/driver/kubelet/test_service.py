@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
-from dranode.driver.core.claims.calls import Awaited, always
 from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.core.claims.prepare import Awaited, always
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.registered import unprepare
 from dranode.driver.kubelet.service import DRAService

@@ -18,8 +18,7 @@ from dranode.driver.cli.forget_lost import command
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import LedgerError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.effects import Commit
+from dranode.driver.core.claims.answers import Commit, Prepared
 from dranode.driver.core.claims.record import LOST, Copied, Record, salvaged
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node import ledger_recovery

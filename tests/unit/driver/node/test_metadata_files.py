@@ -26,8 +26,8 @@ from dranode.driver.core.claims.record import Record
 from dranode.driver.node import metadata_files
 from dranode.driver.node.metadata_files import DeviceMetadata, MetadataError
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.serve.orphans import put_on_record
 from dranode.driver.serve.spec_watch import SpecWatch
-from dranode.driver.serve.takeover import put_on_record
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 INVENTORY = Inventory(devices=(Device(name="lamp-0"), Device(name="lamp-1")))

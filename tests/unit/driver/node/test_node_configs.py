@@ -10,12 +10,11 @@ import pytest
 
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaimSpec
-from dranode.driver.core.claims.admission import allocated
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
+from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config
 from dranode.driver.core.claims.held import Held
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.prepare import allocated
 from dranode.driver.core.claims.record import fingerprint
 from dranode.sim.cluster.config_errors import parameter_errors
 from tests.fakes.drivers import Lamps, allocated_claim, reference

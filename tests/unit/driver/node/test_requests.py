@@ -16,8 +16,7 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.effects import Commit
+from dranode.driver.core.claims.answers import Commit, Prepared
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.claims.record import PreparedDevice, Record
 from dranode.driver.core.diagnosis.container_cgroups import Process, with_processes

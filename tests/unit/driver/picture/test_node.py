@@ -7,7 +7,7 @@ from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceCapacity, DeviceTaint
 from dranode.driver.core.claims.held import ClaimRef, HeldDevice, Holding
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.layout import Box, Layout
+from dranode.driver.core.claims.plugin import Box, Layout
 from dranode.driver.picture.node import DriverView, NodePicture, PlacedDevice, node_picture, numa_of
 
 LAYOUT = Layout("2 CPUs", (Box("NUMA 0", CPUSet((0, 1)), framed=True, numa=0),))

@@ -5,7 +5,7 @@ from dranode.driver.core.api.quantity import Quantity
 from dranode.driver.core.api.resource import Device, DeviceCapacity
 from dranode.driver.core.claims.held import ClaimRef, HeldDevice, Holding
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.layout import Box, Layout
+from dranode.driver.core.claims.plugin import Box, Layout
 from dranode.driver.picture.fleet import DeviceKey, DeviceShare
 from dranode.driver.picture.node import DriverView
 from dranode.driver.picture.pictures import views_picture

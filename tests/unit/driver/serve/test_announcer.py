@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.core.api.errors import MachineError, UnreadError
-from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import DeviceHealth, Health
 from dranode.driver.core.claims.record import LOST, Record
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.ledger import Ledger

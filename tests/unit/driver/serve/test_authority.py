@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.process.locks import FileLock
-from dranode.driver.serve.authority import Authority, Role
-from dranode.driver.serve.companions import Companions
+from dranode.driver.serve.authority import Authority, Companions, Role
 from tests.fakes.waiting import eventually
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.serve.companions import Companions
+from dranode.driver.serve.authority import Companions
 from tests.fakes.waiting import PATIENCE
 
 HOUR = 3600.0

@@ -11,8 +11,8 @@ import pytest
 from dranode.driver.core.api.errors import LedgerError, MachineError
 from dranode.driver.core.claims.events import ClaimImpaired, Occurrence
 from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.health import Impairment
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import Impairment
 from dranode.driver.core.claims.record import Record
 from dranode.driver.core.pinning.snapshot import HeldSnapshot
 from dranode.driver.node.node import NodeClaims

@@ -12,9 +12,15 @@ from http import HTTPStatus
 import pytest
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.serve.http import MAX_HEAD, Page, verdict
-from dranode.driver.serve.http_address import bind_address, parse_address
-from dranode.driver.serve.http_server import MAX_CONNECTIONS, HTTPPages
+from dranode.driver.serve.http_server import (
+    MAX_CONNECTIONS,
+    MAX_HEAD,
+    HTTPPages,
+    Page,
+    bind_address,
+    parse_address,
+    verdict,
+)
 from tests.fakes.waiting import PATIENCE
 
 missing: list[str] = []

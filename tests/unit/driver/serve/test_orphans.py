@@ -22,9 +22,7 @@ from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.serve.orphans import Orphans
-from dranode.driver.serve.takeover import take_over
-from dranode.driver.serve.witnesses import Witnesses
+from dranode.driver.serve.orphans import Orphans, Witnesses, take_over
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import KIND, ApiClaims, cpu_claim, group_claim, leave_spec
 

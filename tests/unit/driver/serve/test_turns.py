@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.serve.turns import Turns
+from dranode.driver.serve.authority import Turns
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from dranode.cpu.config import parse_cpu_config
 from dranode.driver.core.api.errors import DocumentError, DranodeError
 from dranode.driver.core.api.sentence import LONGEST, one_sentence, printable
 from dranode.driver.core.api.validation import FieldError
-from dranode.driver.core.claims.configs import Config
 from dranode.driver.core.claims.events import MAX_NOTE
+from dranode.driver.core.claims.grant import Config
 from dranode.driver.process.logs import TextFormatter
 from tests.fakes.waiting import PATIENCE
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.answers import Changed
-from dranode.driver.core.claims.effects import (
+from dranode.driver.core.claims.answers import (
+    Changed,
     Commit,
     Configure,
     Decision,

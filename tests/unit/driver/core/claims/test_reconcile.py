@@ -16,12 +16,10 @@ from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.documents import decode, encode
 from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
 from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.admission import allocated
-from dranode.driver.core.claims.configs import Config
-from dranode.driver.core.claims.grant import ClaimGrant, Grant
+from dranode.driver.core.claims.grant import ClaimGrant, Config, Grant
 from dranode.driver.core.claims.held import ClaimRef, Held
 from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.prepare import decide, refreshed
+from dranode.driver.core.claims.prepare import allocated, decide, refreshed
 from dranode.driver.core.claims.reconcile import (
     PATIENCE,
     Attestation,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dranode.driver.core.api.resource import Device, DeviceTaint, ResourceSlice
-from dranode.driver.core.claims.health import DeviceHealth, Health
 from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.core.claims.plugin import DeviceHealth, Health
 from dranode.driver.core.slices.taints import taint_key, tainted
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
