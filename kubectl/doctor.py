@@ -9,10 +9,15 @@ from typing import Any, Final
 import click
 
 from dranode.driver.cli.cluster_option import show_waiting
-from dranode.driver.cli.environment import unknown_variables
-from dranode.driver.cli.options import DriverCommand, driver_options, serve_options, variables
+from dranode.driver.cli.options import (
+    DriverCommand,
+    driver_options,
+    serve_options,
+    unknown_prefixes,
+    unknown_variables,
+    variables,
+)
 from dranode.driver.cli.output import ProgressReporter, console, emit, output_option, reporting
-from dranode.driver.cli.settings import unknown_prefixes
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.sentence import number_of

@@ -13,7 +13,7 @@ import click
 
 from dranode.driver.cli.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.driver.cli.commands import run
-from dranode.driver.cli.settings import between_commas
+from dranode.driver.cli.options import between_commas
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.kube.objects import AT_A_TIME, ApiObjects

@@ -9,7 +9,7 @@ import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
 from dranode.cpu.health import OFFLINE
-from dranode.driver.cli.settings import MACHINE, SERVE, STORE, CommandOption, driver_settings
+from dranode.driver.cli.options import MACHINE, SERVE, STORE, CommandOption, driver_settings
 from dranode.driver.core.api.pods import PodSandbox
 from dranode.driver.core.api.resource import ResourceClaimConsumerReference
 from dranode.driver.core.claims.events import Occurrence, events_of

@@ -10,7 +10,7 @@ from dranode.cpu.pick import Pick, pick
 from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import machine_option
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import UsageError

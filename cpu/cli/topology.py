@@ -10,10 +10,9 @@ import click
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.cli.links import show_links
-from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.links import readings_document, show_links, show_readings
+from dranode.driver.cli.options import machine_option
 from dranode.driver.cli.output import console, emit, output_option, picture_options, write_pictures
-from dranode.driver.cli.readings import readings_document, show_readings
 from dranode.driver.cli.terminal import show_node
 from dranode.driver.cli.views import driver_views, machine_picture, records_root
 from dranode.driver.core.api.cpuset import CPUSet

@@ -15,9 +15,7 @@ from typing import Final, NoReturn
 
 import click
 
-from dranode.driver.cli.environment import check_environment
-from dranode.driver.cli.options import variables
-from dranode.driver.cli.settings import unknown_prefixes
+from dranode.driver.cli.options import check_environment, unknown_prefixes, variables
 from dranode.driver.core.api.errors import DranodeError, UsageError, in_words, is_out_of_threads
 
 # In the order of `dranode --help`; each is a module of this package with a click command called `command`.

@@ -1,17 +1,17 @@
-"""`dranode drain`: unprepare the remaining claims before the driver is removed."""
+"""`dranode drain`: unprepare what claims remain before the driver is removed, on a node or by a DaemonSet on each."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+import msgspec
 
-from dranode.driver.cli.drained_nodes import DrainingPods
-from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import DriverCommand, plugin_options
+from dranode.driver.cli.options import DriverCommand, machine_option, plugin_options
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.errors import DranodeError, LedgerError, UsageError
@@ -19,9 +19,10 @@ from dranode.driver.core.claims.answers import Refused
 from dranode.driver.core.claims.held import ClaimRef
 from dranode.driver.core.claims.hooks import Tunes
 from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.diagnosis.draining import LeftClaim, Leftover, leftover
-from dranode.driver.kube.client import Client
+from dranode.driver.core.diagnosis.draining import LeftClaim, Leftover, has_rolled_out, have_failed, leftover, undrained
+from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.checkpoint import NAME, read_checkpoint
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
@@ -35,6 +36,64 @@ from dranode.driver.node.node import NodeClaims
 from dranode.driver.node.specs import Specs
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.locks import FileLock
+
+_POLL_SECONDS: Final = 2.0
+# kubelet tries again after 10, 20 and 40 s: what is left then is in use, not on its way.
+_TRIES: Final = 3
+
+
+class DrainingPods(msgspec.Struct, frozen=True):
+    """The pods of a DaemonSet whose init container drains the node.
+
+    Attributes:
+        client: the API server.
+        namespace: the DaemonSet's.
+        name: its name.
+        clock: seconds, never going back.
+        rest: waits for so many seconds.
+    """
+
+    client: Client
+    namespace: str
+    name: str
+    clock: Callable[[], float] = time.monotonic
+    rest: Callable[[float], None] = time.sleep
+
+    def wait(self, seconds: float) -> int:
+        """Wait until every node is drained; how many there are.
+
+        Raises:
+            DranodeError: some are not after `seconds`, or have each tried often enough; with the reason of each.
+            ApiError: the server does not say.
+        """
+        deadline = self.clock() + seconds
+        daemonset = self._daemonset()
+        while not has_rolled_out(daemonset):
+            try:
+                pods = self._pods(daemonset)
+                if self.clock() >= deadline or have_failed(pods, _TRIES):
+                    raise DranodeError(
+                        f"not drained: {'; '.join(undrained(pods)) or 'pods of the DaemonSet are missing'}"
+                    )
+                self.rest(_POLL_SECONDS)
+                daemonset = self._daemonset()
+            except ApiError as error:
+                # A server that answered before may be starting again: nodes take longer than that.
+                if not error.passes or self.clock() >= deadline:
+                    raise
+                self.rest(_POLL_SECONDS)
+        return int(daemonset["status"]["desiredNumberScheduled"])
+
+    def _pods(self, daemonset: dict[str, Any]) -> list[dict[str, Any]]:
+        selector = ",".join(f"{key}={value}" for key, value in daemonset["spec"]["selector"]["matchLabels"].items())
+        place = f"/api/v1/namespaces/{self.namespace}/pods"
+        request = APIRequest("GET", place, f"list pods in namespace {self.namespace}", {"labelSelector": selector})
+        return list(self.client.send(request)["items"] or ())
+
+    def _daemonset(self) -> dict[str, Any]:
+        place = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{self.name}"
+        request = APIRequest("GET", place, f"get daemonsets in namespace {self.namespace}")
+        return dict(self.client.send(request))
 
 
 @click.command(cls=DriverCommand, short_help="Unprepare what is left on this node before the driver is removed.")

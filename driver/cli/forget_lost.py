@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import click
 
-from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import names_of_drivers
+from dranode.driver.cli.options import machine_option, names_of_drivers
 from dranode.driver.cli.output import console, emit, fail, output_option
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.claims.plugin import Plugin

@@ -1,9 +1,9 @@
-"""`dranode topology --links`: how near a machine's devices are to each other, to CPUs and to memory."""
+"""What `dranode topology` shows for any driver: its readings and, with `--links`, how near its devices are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,12 +12,15 @@ from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.cpuset import CPUSet
 from dranode.driver.core.api.errors import DranodeError, MachineError
 from dranode.driver.core.api.resource import Device
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.core.claims.plugin import HardwareReadings, Plugin
 from dranode.driver.machine.numa import node_cpus, node_distances, node_memory
 from dranode.driver.machine.pci import PCIFunction, network_functions, read_function
 from dranode.driver.machine.root import Root
 from dranode.driver.picture.proximity import MEANINGS, PCIDevicePlace, PlacedNode, matrix
 from dranode.driver.plugins import load_installed
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # The attributes, without their domain, by which drivers publish a PCI address: the standard one, and others' own.
 _ADDRESSES: Final = ("pciBusID", "pciAddress")
@@ -173,3 +176,27 @@ def _link(link: tuple[float | None, int | None]) -> str:
 def _link_document(link: tuple[float | None, int | None]) -> dict[str, float | int | None]:
     speed, width = link
     return {"gigatransfers": speed, "lanes": width}
+
+
+def readings_document(readings: Mapping[str, tuple[HardwareReadings, ...]]) -> dict[str, Any]:
+    """Return the tables of drivers that have any as `-o json` prints them, by driver."""
+    return {
+        driver: [
+            {"title": each.title, "rows": list(map(dict, each.rows)), "remarks": list(each.remarks)} for each in theirs
+        ]
+        for driver, theirs in readings.items()
+        if theirs
+    }
+
+
+def show_readings(screen: Console, readings: Iterable[HardwareReadings]) -> None:
+    """Print each table under its title, and what it does not say."""
+    for each in readings:
+        screen.print(f"\n{each.title}", markup=False)
+        if each.rows:
+            table = columns(*each.rows[0])
+            for row in each.rows:
+                table.add_row(*("-" if value is None else str(value) for value in row.values()))
+            screen.print(table)
+        for remark in each.remarks:
+            screen.print(remark, markup=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import machine_option
 from dranode.driver.cli.output import console, emit, output_option
 from dranode.driver.cli.terminal import columns
 from dranode.driver.core.api.sentence import number_of

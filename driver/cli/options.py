@@ -1,36 +1,192 @@
-"""The options of `serve`, and those of them that `slices` and `local` share.
+"""The options of `serve`, as values and as click's, and those of them that other commands share.
 
 Order: default < `--config FILE` < `DRANODE_*` environment < flag; click's own, with the file as its default map. The
-file is strict YAML with camel-case keys, dra-driver-cpu's names where it has one.
+file is strict YAML with camel-case keys, dra-driver-cpu's names where it has one. Unknown keys and `DRANODE_*`
+variables are refused: a misspelt one would silently leave its option at the default.
 """
 
 from __future__ import annotations
 
+import difflib
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from dranode.driver.cli.settings import (
-    CONFIG_VARIABLE,
-    SERVE,
-    STORE,
-    CommandOption,
-    between_commas,
-    declared_settings,
-    driver_settings,
-    drivers_setting,
-    variables_of,
-)
 from dranode.driver.core.api.errors import DocumentError, UsageError
-from dranode.driver.core.claims.options import FRAMEWORK_KEYS
-from dranode.driver.plugins import declared, installed
+from dranode.driver.core.claims.options import FRAMEWORK_KEYS, DriverOption
+from dranode.driver.machine.forms import HOST, open_machine
+from dranode.driver.machine.guard import guard_host
+from dranode.driver.machine.root import Root
+from dranode.driver.plugins import declared, default_drivers, installed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+CONFIG_VARIABLE: Final = "DRANODE_CONFIG"
 _FILE_VERSION: Final = "v1alpha1"
 # The key under which every driver has a section.
 _SECTIONS: Final = "plugins"
+_OURS: Final = "DRANODE_"
+# Not options: Kubernetes sets variables for the Services of the namespace, such as `dranode` or `dranode-metrics`, and
+# drivers set some for the containers of a claim.
+_SERVICE: Final = "_SERVICE_HOST"
+_OF_SERVICE: Final = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT")
+_OF_CLAIMS: Final = ("DRANODE_HELD_", "DRANODE_CPUSET_", "DRANODE_ISOLATION_", "DRANODE_SHARED_")
+
+
+class CommandOption(NamedTuple):
+    """One option.
+
+    Attributes:
+        flag: with its hyphens; it gives the parameter its name unless `name` does.
+        help: for `--help`.
+        default: a text, a whole number, whether a switch is on, names for one that `repeats`, or a function of it.
+        variable: the environment variable; empty for none.
+        choices: the texts that are allowed; empty for any.
+        metavar: what stands for the value in `--help`.
+        repeats: whether it is names between commas, and may be given several times.
+        counts: whether its value is how often it is given.
+        name: the parameter.
+    """
+
+    flag: str
+    help: str
+    default: str | bool | int | tuple[str, ...] | Callable[[], str] = ""
+    variable: str = ""
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    repeats: bool = False
+    counts: bool = False
+    name: str = ""
+
+    @property
+    def parameter(self) -> str:
+        """Return what the program calls it."""
+        return self.name or self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def is_switch(self) -> bool:
+        """Return whether it has no value but is on or off."""
+        return isinstance(self.default, bool)
+
+    @property
+    def off(self) -> str:
+        """Return the flag that turns a switch off."""
+        return f"--no-{self.flag.removeprefix('--')}"
+
+
+def _setting(flag: str, text: str, default: Any = "", **attributes: Any) -> CommandOption:
+    """An option with its own variable."""
+    variable = "DRANODE_" + flag.removeprefix("--").replace("-", "_").upper()
+    return CommandOption(flag, text, default, variable, **attributes)
+
+
+def default_node_name() -> str:
+    """Return `NODE_NAME` from the downward API, else the host name in lower case."""
+    return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
+
+
+def default_pod_uid() -> str:
+    """Return `POD_UID` from the downward API, else none."""
+    return os.environ.get("POD_UID", "")
+
+
+SERVE: Final = (
+    _setting("--kubeconfig", "Default: in-cluster.", metavar="FILE"),
+    _setting("--kubelet-root", "kubelet's --root-dir.", "/var/lib/kubelet", metavar="DIR"),
+    _setting("--cdi-dir", "Where CDI specs are written.", "/var/run/cdi", metavar="DIR"),
+    _setting("--nri-socket", "The runtime's NRI.", "/var/run/nri/nri.sock", metavar="PATH|none"),
+    _setting("--http-address", "/healthz, /readyz and /metrics.", "127.0.0.1:8080", metavar="HOST:PORT|none"),
+    _setting("--metrics-address", "/metrics, here alone. Default: with the others.", metavar="HOST:PORT|none"),
+    _setting("--pod-resources-socket", "Default: pod-resources/kubelet.sock under kubelet's root.", metavar="PATH"),
+    _setting("--claim-status", "Write status.devices of prepared claims.", "on", choices=("on", "off")),
+    _setting(
+        "--pod-uid",
+        "This pod's UID (default POD_UID); turns on the sockets of a rolling update.",
+        default_pod_uid,
+        metavar="UID",
+    ),
+    _setting("--log-format", "How to log.", "text", choices=("text", "json")),
+    CommandOption("-v", "Log more; twice for every call's details.", 0, counts=True, name="verbosity"),
+)
+"""How `serve` reaches kubelet, the runtime and the cluster."""
+
+STORE: Final = CommandOption(
+    "--store", "Take claims from a folder of YAML files instead of an API server.", metavar="DIR"
+)
+
+MACHINE: Final = CommandOption(
+    "--machine",
+    "host (default), a folder or .tar archive that holds sys/, a YAML machine, or a description "
+    "such as sockets=2,numa=2,l3=4,cores=4,threads=2 (each number per parent).",
+    "host",
+    metavar="M",
+    name="root",
+)
+
+
+def drivers_setting() -> CommandOption:
+    """`--drivers`: the short names of installed drivers, between commas, as often as one likes."""
+    default = default_drivers()
+    known = ", ".join(sorted(installed()))
+    return CommandOption(
+        "--drivers",
+        f"The drivers: {known}; may be repeated (default {','.join(default)}).",
+        default,
+        "DRANODE_DRIVERS",
+        metavar="NAME,...",
+        repeats=True,
+    )
+
+
+def between_commas(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the names in values that have them between commas; one may be empty."""
+    return tuple(name.strip() for value in values for name in value.split(","))
+
+
+def declared_settings() -> tuple[CommandOption, ...]:
+    """The options that drivers declare."""
+    return tuple(map(_of_driver, declared().options))
+
+
+def _of_driver(declared: DriverOption) -> CommandOption:
+    option = declared.option
+    return CommandOption(
+        declared.flag,
+        option.help,
+        option.default,
+        declared.variable,
+        option.choices,
+        option.metavar,
+        name=declared.parameter,
+    )
+
+
+def driver_settings() -> tuple[CommandOption, ...]:
+    """The options that `serve`, `slices` and `local` share: the drivers, the node, and what is published."""
+    return (
+        drivers_setting(),
+        _setting(
+            "--node-name",
+            "The node (default NODE_NAME, else the lower-cased host name).",
+            default_node_name,
+            metavar="NAME",
+        ),
+        _setting("--device-taints", "Taint unhealthy devices.", default=False),
+        *declared_settings(),
+    )
+
+
+def variables_of(settings: Iterable[CommandOption]) -> frozenset[str]:
+    """The environment variables of these options."""
+    return frozenset(setting.variable for setting in settings if setting.variable)
+
+
+def unknown_prefixes() -> tuple[str, ...]:
+    """The prefixes of the variables of drivers whose options cannot be read, so that their names are unknown."""
+    return tuple(DriverOption.variable_prefix(driver) for driver in declared().problems)
 
 
 def _read_config(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -236,3 +392,55 @@ def serve_options(function: F) -> F:
 def store_option(function: F) -> F:
     """Add `--store`, of `serve` alone."""
     return _click_option(STORE)(function)
+
+
+def check_environment(environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Refuse variables that look like options, but are not; see `unknown_variables`.
+
+    Raises:
+        UsageError: a variable is unknown; the message names the nearest known one.
+    """
+    for sentence in unknown_variables(environment, known, others):
+        raise UsageError(sentence)
+
+
+def unknown_variables(
+    environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()
+) -> Iterator[str]:
+    """Yield a sentence for each variable that looks like an option, but is none, with the nearest known one.
+
+    Args:
+        environment: names and values.
+        known: the names of the options' variables.
+        others: prefixes of names that may belong to options which are not known here.
+    """
+    names = sorted(known)
+    services = tuple(
+        name.removesuffix(_SERVICE) + end for name in environment if name.endswith(_SERVICE) for end in _OF_SERVICE
+    )
+    for name in sorted(set(environment) - set(names)):
+        if name.startswith(_OURS) and not name.startswith((*_OF_CLAIMS, *services, *others)):
+            ends = [each.removeprefix(_OURS) for each in names]
+            near = difflib.get_close_matches(name.removeprefix(_OURS), ends, 1)
+            hint = f"did you mean {_OURS}{near[0]}?" if near else f"there are {', '.join(names)}"
+            yield f"the environment variable {name} is unknown: {hint}"
+
+
+def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
+    del ctx, parameter
+    # On another machine this process touches nothing of the host's.
+    if value != HOST:
+        guard_host()
+    return open_machine(value)
+
+
+def machine_option(function: F) -> F:
+    """Add the option `--machine M`; the command gets the machine's file tree as `root`."""
+    return click.option(
+        MACHINE.flag,
+        MACHINE.parameter,
+        default=MACHINE.default,
+        metavar=MACHINE.metavar,
+        callback=_open,
+        help=MACHINE.help,
+    )(function)

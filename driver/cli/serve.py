@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import click
 
-from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import DriverCommand, driver_options, serve_options, store_option
+from dranode.driver.cli.options import DriverCommand, driver_options, machine_option, serve_options, store_option
 from dranode.driver.core.api.errors import DranodeError
 from dranode.driver.core.claims.plugin import Plugin
 from dranode.driver.core.pinning.snapshot import Pins

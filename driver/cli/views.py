@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.cli.settings import default_node_name
+from dranode.driver.cli.options import default_node_name
 from dranode.driver.core.api.errors import DranodeError, LedgerError
 from dranode.driver.core.claims.inventory import Inventory
 from dranode.driver.core.claims.plugin import HardwareReadings, Plugin

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import DriverCommand, driver_options
+from dranode.driver.cli.options import DriverCommand, driver_options, machine_option
 from dranode.driver.cli.output import console, emit, output_option, report_oddities, reporting
 from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.core.api.resource import Node, ObjectMeta, ResourceSlice

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from dranode.driver.cli.output import console, reporting
-from dranode.driver.cli.slice_table import show_slices
+from dranode.driver.cli.slices import show_slices
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.sim.allocator.features import Features

@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from dranode.driver.cli.machine_option import machine_option
-from dranode.driver.cli.options import DriverCommand, driver_options
+from dranode.driver.cli.options import DriverCommand, driver_options, machine_option
 from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
-from dranode.driver.cli.slice_table import show_slices
+from dranode.driver.cli.slices import show_slices
 from dranode.driver.core.api.documents import encode
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import ResourceSlice

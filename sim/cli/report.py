@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from dranode.driver.cli.cluster_option import NamedCluster, is_given, named_cluster
-from dranode.driver.cli.machine_option import machine_option
+from dranode.driver.cli.options import MACHINE, machine_option
 from dranode.driver.cli.output import reporting, write_pictures
-from dranode.driver.cli.settings import MACHINE
 from dranode.driver.cli.views import driver_views, machine_picture, records_root, time_now
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.sentence import number_of

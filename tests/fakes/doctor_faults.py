@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dranode.driver.cli.environment import unknown_variables
+from dranode.driver.cli.options import unknown_variables
 from tests.fakes.doctor import (
     DRIVER,
     KUBELET,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.cli.drain import command
-from dranode.driver.cli.drained_nodes import DrainingPods
+from dranode.driver.cli.drain import DrainingPods, command
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.core.diagnosis.draining import has_rolled_out, have_failed, undrained
 from dranode.driver.kube.client import Client

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.cli.environment import check_environment
-from dranode.driver.cli.options import variables
+from dranode.driver.cli.options import check_environment, variables
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.core.api.errors import UsageError
 from tests.fakes.waiting import PATIENCE

@@ -12,8 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from dranode.driver.cli.slice_table import show_slices
-from dranode.driver.cli.slices import command
+from dranode.driver.cli.slices import command, show_slices
 from dranode.driver.core.api.documents import decode
 from dranode.driver.core.api.errors import UsageError
 from dranode.driver.core.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
