@@ -190,8 +190,6 @@ def _authentication(chosen: ChosenContext, path: str, tls: ssl.SSLContext | None
     """Return how requests say who they come from; what the file says goes before a program's answer, as for kubectl."""
     user = chosen.user
     if user.auth_provider is not None:
-        from dranode.driver.kube.kubeconfig import provider_headers  # noqa: PLC0415 - loads `kubernetes`
-
         return provider_headers(path, chosen.name, str(user.auth_provider.get("name", "")))
     if user.token_file:
         return lambda: {"Authorization": f"Bearer {_token(user.token_file)}"}

@@ -8,21 +8,69 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
 from dranode.driver.core.api.errors import DranodeError, UsageError
 from dranode.driver.kubelet.health import MAX_STREAMS, HealthService
-from dranode.driver.kubelet.registration import DRA_VERSIONS, HEALTH_VERSIONS, Registration
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import Sockets, bind, unbind
 from dranode.driver.process.locks import FileLock
 from dranode.driver.process.threads import DaemonPool, Fatal
+from dranode.proto import pluginregistration_v1_pb2 as api
 from dranode.proto.pluginregistration_v1_pb2_grpc import add_RegistrationServicer_to_server
 
 log = logging.getLogger(__name__)
+
+
+# The registration service (pluginregistration/v1): how kubelet finds a driver and answers whether it registered it.
+
+# Newest first: kubelet takes the first of the plugin's list that it knows.
+DRA_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+HEALTH_VERSIONS: Final = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+
+
+class Registration:
+    """The registration of one driver, as a servicer of `pluginregistration_v1_pb2_grpc`.
+
+    kubelet does not try again after it has turned a driver down, so a rejection goes to `rejected`, which ends the
+    process with kubelet's reason.
+
+    Attributes:
+        asked: whether kubelet has asked for the driver.
+        registered: whether it has registered the driver, by its last word.
+    """
+
+    def __init__(self, driver: str, endpoint: Path, versions: tuple[str, ...], rejected: Callable[[str], None]) -> None:
+        """Register `driver`, served at `endpoint` in `versions` (newest first)."""
+        self._driver = driver
+        self._info = api.PluginInfo(
+            type="DRAPlugin", name=driver, endpoint=str(endpoint), supported_versions=list(versions)
+        )
+        self._rejected = rejected
+        self.asked = threading.Event()
+        self.registered = False
+
+    def GetInfo(self, request: Any, context: Any) -> api.PluginInfo:  # noqa: N802 - the contract's name
+        """Return how kubelet calls the driver."""
+        del request, context
+        self.asked.set()
+        return self._info
+
+    def NotifyRegistrationStatus(self, request: Any, context: Any) -> api.RegistrationStatusResponse:  # noqa: N802 - likewise
+        """Take in whether kubelet has registered the driver."""
+        del context
+        self.registered = request.plugin_registered
+        if self.registered:
+            log.info("registered driver=%s", self._driver)
+        else:
+            self._rejected(f"kubelet turned the driver {self._driver} down: {request.error or 'it gave no reason'}")
+        return api.RegistrationStatusResponse()
+
 
 # Decisions are made one at a time, so a few threads carry all calls.
 _CALLS: Final = 4

@@ -27,7 +27,7 @@ from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.core.diagnosis.runtime import TOLERANCE
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
-from dranode.driver.kubelet.registration import Registration
+from dranode.driver.kubelet.listener import Registration
 from dranode.driver.kubelet.sockets import bind
 from dranode.driver.machine.confined import ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles

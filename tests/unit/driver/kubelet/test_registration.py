@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.kubelet.registration import Registration
+from dranode.driver.kubelet.listener import Registration
 from dranode.proto import pluginregistration_v1_pb2 as api
 
 
