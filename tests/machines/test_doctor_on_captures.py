@@ -32,4 +32,5 @@ def test_a_healthy_node_of_captured_hardware_has_no_findings(name: str) -> None:
     # One capture has NUMA nodes that contradict each other, which the driver logs.
     odd = ["hardware-odd"] if "buggynuma" in name else []
     assert [finding.code for finding in found if finding.code != "cgroup-v1"] == odd
-    assert unseen == []
+    # A capture has no processes.
+    assert [sentence for sentence in unseen if "CPU affinity" not in sentence] == []
