@@ -46,7 +46,7 @@ class ForgetsChildren(RightDriver):
         self.used = replace(self.used, zombies=self.used.zombies + 1)
 
 
-@fault("resources-files", "files are new")
+@fault("resources-files", "new files")
 class KeepsACopyOfEachClaim(RightDriver):
     def unprepare(self, claim: Any) -> None:
         super().unprepare(claim)
