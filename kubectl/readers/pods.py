@@ -113,10 +113,6 @@ class PodReader:
         """Read the pods of a node with these labels; None if they could not be read."""
         return self._pods(namespace, fieldSelector=f"spec.nodeName={node}", labelSelector=labels)
 
-    def pods_with(self, namespace: str, labels: str) -> tuple[LivePod, ...] | None:
-        """Read the pods with these labels; None if they could not be read."""
-        return self._pods(namespace, labelSelector=labels)
-
     def _pods(self, namespace: str, **query: str) -> tuple[LivePod, ...] | None:
         return self._ask(
             f"the pods of namespace {namespace}", lambda: self.objects.values(LivePod, "Pod", namespace, **query)

@@ -20,11 +20,6 @@ def matches_required(pod: SchedulingPod, node: Node) -> bool:
     return required is None or selects(required, node)
 
 
-def chooses_nodes(pod: SchedulingPod) -> bool:
-    """Return whether the pod asks for anything of nodes."""
-    return bool(pod.spec.node_selector) or _required(pod) is not None
-
-
 def preference(pod: SchedulingPod, node: SchedulingNode) -> int:
     """The sum of the weights of the preferred terms that hold; a term without requirements holds for no node."""
     terms = pod.spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
