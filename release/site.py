@@ -23,6 +23,7 @@ from release.project import ROOT
 from release.reference import events, metrics, options
 from release.seam import names
 
+MANUAL: Final = ROOT / "docs"
 PAGES: Final = ROOT / ".cache" / "site" / "docs"
 TOP: Final = (
     "ARCHITECTURE",
@@ -54,9 +55,10 @@ def main() -> None:
     shutil.rmtree(PAGES.parent, ignore_errors=True)
     (PAGES / "reference").mkdir(parents=True)
     (PAGES / "schemas").mkdir()
+    (PAGES / "decisions").mkdir()
     for name, text in _pages():
         (PAGES / name).write_text(text)
-    for picture in (ROOT / "docs").glob("*.svg"):
+    for picture in MANUAL.glob("*.svg"):
         shutil.copy(picture, PAGES)
     (PAGES / "tables.css").write_text(_TABLES)
     for kind in CONFIGURATIONS:
@@ -67,8 +69,8 @@ def _pages() -> Iterator[tuple[str, str]]:
     yield "index.md", relinked((ROOT / "README.md").read_text(), ROOT)
     for name in TOP:
         yield f"{name}.md", relinked((ROOT / f"{name}.md").read_text(), ROOT)
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        yield page.name, relinked(page.read_text(), page.parent)
+    for page in sorted(MANUAL.rglob("*.md")):
+        yield page.relative_to(MANUAL).as_posix(), relinked(page.read_text(), page.parent)
     yield "examples.md", examples()
     yield "reference/commands.md", commands()
     yield "reference/options.md", options()
@@ -83,19 +85,23 @@ def _pages() -> Iterator[tuple[str, str]]:
 def relinked(text: str, folder: Path) -> str:
     """Return a page with the links that it has in the tree made the site's.
 
-    A link to what the site does not hold, such as a folder of tests, becomes its text.
+    A link to what the site does not hold, such as a folder of tests, becomes its text. The files at the top of the tree
+    are beside the manual's on the site, so that only a page in a folder of the manual has to go up.
     """
+    up = "../" * len(folder.relative_to(MANUAL).parts) if folder.is_relative_to(MANUAL) else ""
 
     def link(match: re.Match[str]) -> str:
-        target = (folder / match[1]).resolve().relative_to(ROOT)
+        target = (folder / match[1]).resolve()
         anchor = match[2] or ""
-        if target.suffix == ".md":
-            return f"]({'index.md' if target.name == 'README.md' else target.name}{anchor})"
-        if target.suffix == ".svg":
-            return f"]({target.name})"
-        if target.parts[0] == "examples":
-            name = "-".join(target.parts[1:]).replace(".", "").lower()
-            return f"](examples.md{'#' + name if name else ''})"
+        if target.name == "README.md":
+            return f"]({up}index.md{anchor})"
+        if target.suffix in (".md", ".svg"):
+            place = target.relative_to(MANUAL).as_posix() if target.is_relative_to(MANUAL) else target.name
+            return f"]({up}{place}{anchor})"
+        within = target.relative_to(ROOT).parts
+        if within[0] == "examples":
+            name = "-".join(within[1:]).replace(".", "").lower()
+            return f"]({up}examples.md{'#' + name if name else ''})"
         return "]()"
 
     return re.sub(r"\[([^\]]+)\]\(\)", r"\1", _LINK.sub(link, text))

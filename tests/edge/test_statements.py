@@ -20,7 +20,7 @@ from dranode.driver.cli.options import variables
 from tests.edge.test_docs import FOLDERS, PROGRAM, ROOT, parse
 from tests.fakes.waiting import PATIENCE
 
-PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 # Where Events and metrics are defined.
 PARTS = ("driver", "cpu", "gpu", "memory")
 # Commands that print no answer: they run, show, or write a file.

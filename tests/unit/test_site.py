@@ -30,10 +30,10 @@ def navigation(part: Any) -> list[str]:
 
 def test_every_page_of_the_manual_is_in_the_navigation_once() -> None:
     named = navigation(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    manual = {path.name for path in (ROOT / "docs").glob("*.md")}
+    manual = {path.relative_to(site.MANUAL).as_posix() for path in site.MANUAL.rglob("*.md")}
     assert len(named) == len(set(named))
     assert manual <= set(named)
-    others = {name for name in named if "/" not in name} - manual
+    others = {name for name in named if not name.startswith("reference/")} - manual
     assert others == {"index.md", "examples.md", *(f"{name}.md" for name in site.TOP)}
 
 
@@ -41,6 +41,14 @@ def test_links_of_the_tree_become_links_of_the_site() -> None:
     text = "[a](docs/install.md#x) [b](examples/cpu-numa.yaml) [c](examples) [d](tests/crash) [e](#here) [f](README.md)"
     assert site.relinked(text, ROOT) == (
         "[a](install.md#x) [b](examples.md#cpu-numayaml) [c](examples.md) d [e](#here) [f](index.md)"
+    )
+
+
+def test_links_to_and_from_a_folder_of_the_manual_go_down_and_up() -> None:
+    assert site.relinked("[a](docs/decisions/nri.md)", ROOT) == "[a](decisions/nri.md)"
+    text = "[a](../install.md#x) [b](ledger.md) [c](../../ARCHITECTURE.md) [d](../../examples) [e](../../README.md)"
+    assert site.relinked(text, site.MANUAL / "decisions") == (
+        "[a](../install.md#x) [b](../decisions/ledger.md) [c](../ARCHITECTURE.md) [d](../examples.md) [e](../index.md)"
     )
 
 
