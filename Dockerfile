@@ -21,6 +21,7 @@ RUN python3 -m venv --without-pip /opt/dranode \
     && awk '/^[^ ]/ {keep = /^setuptools==/} keep' requirements/dev.lock > build.lock \
     && /opt/build/bin/pip install --no-cache-dir --no-compile --only-binary=:all: --require-hashes -r build.lock
 COPY pyproject.toml README.md LICENSE ./
+COPY api/ api/
 COPY cdi/ cdi/
 COPY proto/ proto/
 COPY driver/ driver/
@@ -28,7 +29,8 @@ COPY cpu/ cpu/
 COPY gpu/ gpu/
 COPY memory/ memory/
 COPY sim/ sim/
-COPY kubectl/ kubectl/
+COPY show/ show/
+COPY tools/ tools/
 COPY sanity/ sanity/
 ARG SOURCE_DATE_EPOCH=0
 # From an index of one folder, since pip writes down where a file that is named comes from. Bytecode is made here, once: the root

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from dranode.api.cpuset import CPUSet
 from dranode.cdi.spec import ContainerEdits, Spec
 from dranode.cpu.policies import Isolation
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.grant import ClaimGrant
+from dranode.driver.claims.grant import ClaimGrant
 
 CDI_KIND: Final = "dra.k8s.io/cpu"
 CPUSET_PREFIX: Final = "DRA_CPUSET_"

@@ -20,11 +20,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode
+from dranode.api.errors import ClaimError, DocumentError
 from dranode.cpu.policies import L3, Isolation, PickPolicy, Threads
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import ClaimError, DocumentError
-from dranode.driver.core.claims.grant import Config
+from dranode.driver.claims.grant import Config
 
 API_VERSION: Final = "dra.cpu/v1alpha1"
 KIND: Final = "CPUConfig"

@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Disturbance
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.hooks import Disturbance
 
 _CPU: Final = re.compile(r"CPU(\d{1,18})\b", re.ASCII)
 _COUNT: Final = re.compile(r"\d{1,20}", re.ASCII)

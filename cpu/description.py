@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.devices import individual_cpus
 from dranode.cpu.policies import Isolation
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_of
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.record import Record
 
 # A claim's status has room for 10 KiB.
 _STAYS: Final = 8

@@ -21,12 +21,9 @@ from typing import Final, assert_never
 
 import msgspec
 
-from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
-from dranode.cpu.policies import Isolation, Threads
-from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.cpuset import CPUSet
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
     Device,
@@ -35,6 +32,9 @@ from dranode.driver.core.api.resource import (
     NodeAllocatableMapping,
     NodeAllocatableResource,
 )
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
+from dranode.cpu.policies import Isolation, Threads
+from dranode.cpu.topology import Topology
 
 CAPACITY: Final = "dra.cpu/cpu"
 

@@ -13,6 +13,9 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
+from dranode.api.cpuset import NO_CPUS, CPUSet
+from dranode.api.errors import ClaimError
+from dranode.api.resource import DeviceAttribute, DeviceRequestAllocationResult
 from dranode.cpu.claim_env import claim_edits, request_edits
 from dranode.cpu.config import Memory, merge
 from dranode.cpu.devices import is_core
@@ -22,12 +25,9 @@ from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.policies import Isolation
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_state
-from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant, main_request
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.slices.limits import MAX_STRING
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant, main_request
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.slices.limits import MAX_STRING
 
 
 def grant_cpus(claim: AllocatedClaim, held: Held, topology: Topology, options: CPUOptions) -> ClaimGrant:

@@ -6,17 +6,17 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import ClaimConflictError, ClaimError
+from dranode.api.names import named_value
+from dranode.api.resource import DeviceRequestAllocationResult
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.devices import CAPACITY, Group, groups
 from dranode.cpu.options import CPUOptions, GroupBy
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.api.names import named_value
-from dranode.driver.core.api.resource import DeviceRequestAllocationResult
-from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.claims.held import ClaimRef, Held
 
 # The question that one allocation result asks of a node's CPUs, the facts that decide it, and the answer.
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.devices import individual_cpu, individual_name
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import DeviceHealth, Health, Impairment
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import DeviceHealth, Health, Impairment
+from dranode.driver.claims.record import Record
 
 OFFLINE: Final = "CPUsOffline"
 NOT_FOR_PODS: Final = "CPUsNotForPods"

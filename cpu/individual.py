@@ -11,6 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import ClaimError
 from dranode.cpu.config import CPUPolicy
 from dranode.cpu.devices import individual_cpu, individual_cpus
 from dranode.cpu.grouped import Asked, NodeView, Share, conflict
@@ -18,9 +20,7 @@ from dranode.cpu.options import CPUOptions
 from dranode.cpu.pick_l3 import Caches
 from dranode.cpu.policies import L3, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.claims.held import ClaimRef
 
 _ANEW: Final = "delete the claim so that it is allocated anew"
 

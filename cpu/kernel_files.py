@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 from dranode.driver.machine.numa import missing_nodes
 from dranode.driver.machine.root import Root, read_text
 

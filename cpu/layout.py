@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import Box, Layout
+from dranode.driver.claims.plugin import Box, Layout
 
 
 class _Group(msgspec.Struct, frozen=True):

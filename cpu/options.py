@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import UsageError
 from dranode.cpu.policies import Isolation, Order, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import UsageError
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 from dranode.cpu.policies import Isolation
 from dranode.cpu.settings import EXCLUSIVE, Kind, Setting
 from dranode.cpu.treatment import isolated_cpus
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.claims.consumers import names_every_pod, pods_among
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.consumers import names_every_pod, pods_among
+from dranode.driver.claims.record import Record
 from dranode.driver.machine.cgroups import GONE, Cgroups
 from dranode.driver.machine.kubepods import containers_of, pods_on
 from dranode.driver.machine.root import Root, read_text

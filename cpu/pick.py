@@ -23,13 +23,13 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import ClaimError, UsageError
 from dranode.cpu.pick_l3 import Caches, required
 from dranode.cpu.pick_packed import CoreSizes, numa_order, packed, subset_of, sums
 from dranode.cpu.pick_spread import spread, spread_within_caches
 from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.topology import CPUGroups, Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError, UsageError
 
 # NUMA-distributed picks (KEP-2902): the same number of CPUs from every NUMA node that is needed.  The smallest number
 # of nodes is used on which the count can be shared out evenly in steps of a group size; of the possible node sets,

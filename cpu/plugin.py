@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, env_isolation, spec_cpus
 from dranode.cpu.config import parse_cpu_config
@@ -26,21 +28,19 @@ from dranode.cpu.sysfs import read_online_for_pods, read_topology
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import claim_treatment, held_claim, pool, unread_pool
 from dranode.cpu.tuner import Tuner
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
-from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.hooks import Disturbance, HeldTuning, Notes, Recovers, Tunes
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import DeviceHealth, HardwareProblem, Impairment, Layout, Plugin, Stop
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
+from dranode.driver.claims.held import Held
+from dranode.driver.claims.hooks import Disturbance, HeldTuning, Notes, Recovers, Tunes
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import DeviceHealth, HardwareProblem, Impairment, Layout, Plugin, Stop
+from dranode.driver.claims.record import Record
 from dranode.driver.machine import kubepods, udev
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.pci import PCIE_ROOT
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.machine.udev import Events
+from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
 
 log = logging.getLogger(__name__)
 

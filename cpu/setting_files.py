@@ -9,9 +9,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 from dranode.cpu.settings import NEW_INTERRUPTS, Kind, Setting
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.root import Root, names, read_attribute
 
 _IRQ: Final = "proc/irq"

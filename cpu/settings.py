@@ -28,10 +28,10 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from dranode.api.cpuset import CPUSet, mask_text
+from dranode.api.documents import decode, encode
+from dranode.api.errors import DocumentError
 from dranode.cpu.cpu_counters import Begun
-from dranode.driver.core.api.cpuset import CPUSet, mask_text
-from dranode.driver.core.api.documents import decode, encode
-from dranode.driver.core.api.errors import DocumentError
 
 
 class Kind(StrEnum):

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Final
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 from dranode.cpu.kernel_files import CPU_ROOT, KernelFiles, read_numa_nodes
 from dranode.cpu.topology import CPU, Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.kubepods import read_pods_cgroup
 from dranode.driver.machine.root import Root
 

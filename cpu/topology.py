@@ -11,8 +11,8 @@ from functools import cached_property
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
+from dranode.api.cpuset import CPUSet
+from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 
 # One CPU that is online, and where it belongs.
 

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dranode.api.cpuset import NO_CPUS, CPUSet
+from dranode.api.documents import decode, encode
+from dranode.api.errors import DocumentError
 from dranode.cpu.claim_env import CDI_KIND, CPUSET_PREFIX, REQUEST_PREFIX, env_isolation
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.cpu.policies import Isolation
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import NO_CPUS, CPUSet
-from dranode.driver.core.api.documents import decode, encode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.claims.expected_cpus import given_cpus
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part
+from dranode.driver.claims.expected_cpus import given_cpus
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.record import Record
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Part
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import ClaimError, DocumentError, MachineError
 from dranode.cpu.cpu_counters import CPUCounters
 from dranode.cpu.disturbances import read_cpu_counters
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
@@ -39,10 +41,8 @@ from dranode.cpu.unmoved import (
     unread_settings,
     unrestorable,
 )
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError, DocumentError, MachineError
-from dranode.driver.core.claims.hooks import HeldTuning, Notes
-from dranode.driver.core.claims.record import ClaimState, Record
+from dranode.driver.claims.hooks import HeldTuning, Notes
+from dranode.driver.claims.record import ClaimState, Record
 from dranode.driver.machine.root import BOOT_ID, Root, boot_id
 
 log = logging.getLogger(__name__)

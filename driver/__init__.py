@@ -3,10 +3,9 @@
 docs/drivers.md is the page about it; `dranode.driver.testing` has the contract test.
 """
 
-from dranode.cdi.spec import ContainerEdits, DeviceNode, Hook, Mount, Spec
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode, encode
-from dranode.driver.core.api.errors import (
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode, encode
+from dranode.api.errors import (
     ClaimConflictError,
     ClaimError,
     DocumentError,
@@ -14,10 +13,10 @@ from dranode.driver.core.api.errors import (
     MachineError,
     UsageError,
 )
-from dranode.driver.core.api.names import named_value
-from dranode.driver.core.api.page_sizes import page_size_name
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.names import named_value
+from dranode.api.page_sizes import page_size_name
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
     Counter,
@@ -30,12 +29,13 @@ from dranode.driver.core.api.resource import (
     NodeAllocatableMapping,
     NodeAllocatableResource,
 )
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
-from dranode.driver.core.claims.hooks import Configures, Disturbance, Notes, Recovers, Tunes
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.options import Option
-from dranode.driver.core.claims.plugin import (
+from dranode.cdi.spec import ContainerEdits, DeviceNode, Hook, Mount, Spec
+from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, Grant
+from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
+from dranode.driver.claims.hooks import Configures, Disturbance, Notes, Recovers, Tunes
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.options import Option
+from dranode.driver.claims.plugin import (
     Box,
     DeviceHealth,
     HardwareProblem,
@@ -46,15 +46,15 @@ from dranode.driver.core.claims.plugin import (
     Plugin,
     Stop,
 )
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.pods_cgroup import PodsCgroup
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Part, Pins
+from dranode.driver.claims.record import Record
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.kubepods import pods_cgroup_changes, read_pods_cgroup
 from dranode.driver.machine.numa import missing_nodes, node_cpus
 from dranode.driver.machine.pci import numa_node, pcie_root
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.machine.scratch import ScratchMachine
+from dranode.driver.pinning.pods_cgroup import PodsCgroup
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Part, Pins
 
 __all__ = [
     "AllocatedClaim",

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from dranode.driver.core.api.errors import UsageError, in_words
-from dranode.driver.core.claims.options import Declarations, declarations
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.api.errors import UsageError, in_words
+from dranode.driver.claims.options import Declarations, declarations
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.root import Root
 
 log = logging.getLogger(__name__)

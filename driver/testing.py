@@ -18,11 +18,10 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from dranode.cdi.names import written_kind_problem
-from dranode.driver.core.api.documents import decode, encode
-from dranode.driver.core.api.errors import ClaimError, DocumentError, in_words
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import decode, encode
+from dranode.api.errors import ClaimError, DocumentError, in_words
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     Counter,
     CounterSet,
     Device,
@@ -32,17 +31,18 @@ from dranode.driver.core.api.resource import (
     DeviceTaint,
     ResourceClaim,
 )
-from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Configures, Tunes
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import allocated
-from dranode.driver.core.claims.record import ClaimState, PreparedDevice, Record, record_of
-from dranode.driver.core.slices.desired import publishable
+from dranode.cdi.names import written_kind_problem
+from dranode.driver.claims.answers import Conflict, Prepared, Refused
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.hooks import Configures, Tunes
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.prepare import allocated
+from dranode.driver.claims.record import ClaimState, PreparedDevice, Record, record_of
 from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.slices.desired import publishable
 
 _DRIVER: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _MAX_DRIVER: Final = 63

@@ -5,8 +5,8 @@ import contextlib
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from dranode.driver.core.api.errors import DranodeError
-    from dranode.driver.core.api.resource import Device, DeviceAttribute
+    from dranode.api.errors import DranodeError
+    from dranode.api.resource import Device, DeviceAttribute
     from dranode.sim.cel.expression import compile_selector
 
 DEVICE = Device(

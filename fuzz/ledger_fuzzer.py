@@ -8,9 +8,9 @@ from pathlib import Path
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from dranode.driver.core.api.errors import DranodeError
+    from dranode.api.errors import DranodeError
     from dranode.driver.node.ledger_copy import LedgerCopy, rows_in
-    from dranode.driver.node.ledger_reading import read_ledger
+    from dranode.show.ledger_reading import read_ledger
 
 
 def test_one_input(data: bytes) -> None:

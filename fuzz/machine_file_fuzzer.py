@@ -7,7 +7,7 @@ from pathlib import Path
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from dranode.driver.core.api.errors import DranodeError
+    from dranode.api.errors import DranodeError
     from dranode.driver.machine.machine_file import read_machine_file
 
 

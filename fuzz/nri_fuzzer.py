@@ -5,10 +5,10 @@ import contextlib
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from dranode.driver.core.pinning.containers import Resources
     from dranode.driver.nri.events import CreateRequest, StopRequest, SynchronizeRequest, UpdateRequest
     from dranode.driver.nri.session import Session
     from dranode.driver.nri.ttrpc import ProtocolError
+    from dranode.driver.pinning.containers import Resources
 
 
 def test_one_input(data: bytes) -> None:

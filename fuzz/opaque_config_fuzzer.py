@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
+    from dranode.api.errors import DranodeError
     from dranode.cpu.config import merge, parse_cpu_config
-    from dranode.driver.core.api.errors import DranodeError
-    from dranode.driver.core.claims.grant import Config
+    from dranode.driver.claims.grant import Config
     from dranode.gpu.config import parse_gpu_config, settings
 
 

@@ -5,8 +5,8 @@ import contextlib
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from dranode.driver.core.api.cpuset import CPUSet
-    from dranode.driver.core.api.quantity import Quantity
+    from dranode.api.cpuset import CPUSet
+    from dranode.api.quantity import Quantity
 
 
 def test_one_input(data: bytes) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from dranode.driver.core.api.documents import decode
-    from dranode.driver.core.api.errors import DranodeError
-    from dranode.driver.core.api.resource import DeviceClass, ResourceClaim, ResourceSlice
+    from dranode.api.documents import decode
+    from dranode.api.errors import DranodeError
+    from dranode.api.resource import DeviceClass, ResourceClaim, ResourceSlice
     from dranode.driver.machine.yaml_files import read_documents
 
 KINDS: dict[str, Any] = {"ResourceClaim": ResourceClaim, "ResourceSlice": ResourceSlice, "DeviceClass": DeviceClass}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.errors import MachineError
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root, attribute_if_there, integer
 from dranode.gpu.health import AERCounts

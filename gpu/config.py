@@ -21,10 +21,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import ClaimError, DocumentError
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.claims.grant import Config
+from dranode.api.documents import decode
+from dranode.api.errors import ClaimError, DocumentError
+from dranode.api.quantity import Quantity
+from dranode.driver.claims.grant import Config
 
 API_VERSION = "dra.gpu/v1alpha1"
 MIN_LIMIT: Final = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dranode.driver.core.claims.options import Option
+from dranode.driver.claims.options import Option
 
 OPTIONS: Final = (
     Option(

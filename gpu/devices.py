@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dranode.driver.core.api.names import qualified
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.names import qualified
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
     Counter,
@@ -26,7 +26,7 @@ from dranode.driver.core.api.resource import (
     DeviceCounterConsumption,
     DeviceTaint,
 )
-from dranode.driver.core.api.semver import semver_from_numbers
+from dranode.api.semver import semver_from_numbers
 from dranode.gpu.inventory import GPU, GPUInventory
 
 SHARES: Final = 10

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.errors import ClaimError
 from dranode.cdi.spec import ContainerEdits, DeviceNode
-from dranode.driver.core.api.errors import ClaimError
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root, device_if_there, link_name, names
 from dranode.gpu.config import GPUMode

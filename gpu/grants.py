@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
+from dranode.api.documents import decode
+from dranode.api.errors import ClaimConflictError, ClaimError
+from dranode.api.names import named_value
+from dranode.api.quantity import Quantity
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.api.names import named_value
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held
+from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Grant
+from dranode.driver.claims.held import ClaimRef, Held
 from dranode.gpu.config import GPUMode, Settings, Strategy, Visibility, settings
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind, named_source, overlap, source_of
 

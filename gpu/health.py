@@ -23,8 +23,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.resource import DeviceTaint
-from dranode.driver.core.claims.plugin import DeviceHealth, Health
+from dranode.api.resource import DeviceTaint
+from dranode.driver.claims.plugin import DeviceHealth, Health
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 
 TAINT_KEY: Final = "dra.gpu/unhealthy"

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from dranode.api.errors import ClaimError, MachineError, UsageError
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.errors import ClaimError, MachineError, UsageError
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Configures
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import DeviceHealth, Plugin, Stop
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.hooks import Configures
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import DeviceHealth, Plugin, Stop
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.udev import Events, opened, watch

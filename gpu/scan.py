@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.errors import MachineError
 from dranode.driver.machine.numa import has_one_node
 from dranode.driver.machine.pci import PCI_DEVICES, PCIE_ROOT
 from dranode.driver.machine.root import Root, names, number, read_attribute

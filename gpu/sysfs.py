@@ -10,7 +10,7 @@ import re
 from functools import cached_property
 from typing import Final
 
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.errors import MachineError
 from dranode.driver.machine.pci import PCI_DEVICES, numa_node, pci_folder, pcie_root
 from dranode.driver.machine.root import Root, all_names, link_name, names, number, read_attribute
 from dranode.gpu.inventory import ADDRESS, AMD, GPU, NVIDIA, VENDORS, Function, GPUKind, model_name

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.errors import ClaimError
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root, all_names, attribute_if_there, link_name, number, read_attribute
 from dranode.gpu.grants import Home

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
+from dranode.api.quantity import Quantity
 from dranode.cpu.config import API_VERSION as CPU_API_VERSION
 from dranode.cpu.config import CPUConfig
-from dranode.driver.core.api.quantity import Quantity
 from dranode.gpu.config import API_VERSION as GPU_API_VERSION
 from dranode.gpu.config import GPUConfig
 from dranode.memory.config import API_VERSION as MEMORY_API_VERSION

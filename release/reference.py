@@ -8,14 +8,14 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
+from dranode.api.pods import PodSandbox
+from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cpu.health import OFFLINE
+from dranode.driver.claims.events import Occurrence, events_of
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.options import FRAMEWORK_KEYS, DriverOption
+from dranode.driver.claims.status import PREPARE_FAILED, PREPARED, READY
 from dranode.driver.cli.options import MACHINE, SERVE, STORE, CommandOption, driver_settings
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.events import Occurrence, events_of
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.options import FRAMEWORK_KEYS, DriverOption
-from dranode.driver.core.claims.status import PREPARE_FAILED, PREPARED, READY
 from dranode.driver.plugins import declared
 from dranode.driver.serve.device_metrics import DEVICE_FAMILIES
 from dranode.driver.serve.disturbance_metrics import DISTURBANCE_FAMILIES

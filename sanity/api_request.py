@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dranode.driver.core.api.documents import API_GROUP
+from dranode.api.documents import API_GROUP
 from dranode.sanity.kinds import KINDS, KubeDocument, ResourceKind, kind_at, served, stored
 from dranode.sanity.objects import Objects, StatusError
 

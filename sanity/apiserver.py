@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.errors import DocumentError
 from dranode.driver.machine.yaml_files import dump_yaml, parse_yaml
 from dranode.sanity.api_request import ApiRequest, selection
 from dranode.sanity.http_requests import RequestFault, SeenRequest

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dranode.driver.core.api.documents import API_VERSION
+from dranode.api.documents import API_VERSION
 from dranode.sanity.kinds import KubeDocument
 from dranode.sanity.kubelet import ClaimIdentity
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-from dranode.driver.cli.output import console, emit, fail, output_option, reporting
-from dranode.driver.cli.terminal import columns
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach
 from dranode.sanity.capabilities import capabilities
@@ -20,6 +18,8 @@ from dranode.sanity.report import check_document, failed, report_document, summa
 from dranode.sanity.report import junit as as_junit
 from dranode.sanity.setting import laid_out
 from dranode.sanity.suite import CheckOutcome, Verdict, run_checks, select, unanswered, unproven
+from dranode.show.output import console, emit, fail, output_option, reporting
+from dranode.show.terminal import columns
 
 
 @click.command(short_help="Prove a DRA driver, of any language: the calls of kubelet, restarts, slices, CDI.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.api.errors import DranodeError
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.kubelet import DRA_SERVICES, GET_INFO_SECONDS, DriverCallError, DriverInfo, SocketClient
 from dranode.sanity.process import DriverProcess

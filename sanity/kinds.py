@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from dranode.driver.core.api.documents import API_GROUP, to_v1
+from dranode.api.documents import API_GROUP, to_v1
 
 KubeDocument: TypeAlias = dict[str, Any]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from dranode.driver.core.api.quantity import Quantity
+from dranode.api.quantity import Quantity
 
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
 # Of a capacity without a policy a claim takes this part.

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import psutil
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.api.errors import DranodeError, UsageError
 
 # The UID of the first instance's pod.
 _FIRST: Final = "a0000000-0000-4000-8000-000000000001"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.machine.yaml_files import read_documents, read_yaml
 from dranode.sanity.apiserver import ApiServer
 from dranode.sanity.bench import Bench

@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dranode.driver.core.api.capacity_policy import policy_problems
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.names import (
+from dranode.api.capacity_policy import policy_problems
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.names import (
     is_dns_label,
     is_dns_subdomain,
     is_label_name,
     is_label_value,
     is_qualified_name,
 )
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import CapacityRequestPolicy
-from dranode.driver.core.api.semver import is_semver
+from dranode.api.quantity import Quantity
+from dranode.api.resource import CapacityRequestPolicy
+from dranode.api.semver import is_semver
 
 DRIVER_NAME: Final = 63
 POOL_NAME: Final = 253

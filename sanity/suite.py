@@ -10,7 +10,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.api.errors import DranodeError, UsageError
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable
 from dranode.sanity.check import Check, CheckGroup, Level

@@ -16,8 +16,8 @@ settings.load_profile("dranode")
 _LIMITS: Final = (
     "dranode.driver.kubelet.podresources._TIMEOUT",
     "dranode.driver.serve.enforcement._KUBELET_SECONDS",
-    "dranode.driver.kubelet.registered._TIMEOUT",
-    "dranode.driver.local.kubelet._NOTIFY_SECONDS",
+    "dranode.tools.readers.registered._TIMEOUT",
+    "dranode.sim.local.kubelet._NOTIFY_SECONDS",
 )
 
 

@@ -1,6 +1,6 @@
-"""The command line, `dranode`: a file for each command, loaded when the command runs.
+"""The command line, `dranode`: `serve`, and every command of the entry point group `dranode.commands`.
 
-A driver adds its own commands by the entry point group `dranode.commands`.
+Other drivers add commands of their own by that group.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ from typing import Final, NoReturn
 
 import click
 
+from dranode.api.errors import DranodeError, UsageError, in_words, is_out_of_threads
 from dranode.driver.cli.options import check_environment, unknown_prefixes, variables
-from dranode.driver.core.api.errors import DranodeError, UsageError, in_words, is_out_of_threads
 
-# In the order of `dranode --help`; each is a module of this package with a click command called `command`.
-_COMMANDS: Final = {
-    "serve": "serve",
-    "slices": "slices",
-    "claims": "claims",
-    "drain": "drain",
-    "forget-lost": "forget_lost",
-    "machine": "machine",
-    "cdi": "cdi",
+# The sections of `dranode --help`. A command that none of them names is listed under "Other commands".
+_SECTIONS: Final = {
+    "On a node": ("serve", "claims", "slices", "topology", "pick", "machine", "cdi", "drain", "forget-lost"),
+    "Find out why": ("doctor", "explain"),
+    "Without a cluster": ("demo", "local", "allocate", "check", "fit", "bundle", "report"),
+    "For driver authors": ("sanity",),
 }
-
 
 # So many values are made before the next look for cycles.
 _MANY_VALUES: Final = 1_000_000
@@ -39,22 +35,36 @@ def _contributed() -> dict[str, EntryPoint]:
 
 
 class _Commands(click.Group):
-    """Imports a command when it is used, so that none loads what only others need."""
+    """Finds every command but `serve` by its entry point, and imports none before it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return [*_COMMANDS, *sorted(_contributed())]
+        there = {"serve", *_contributed()}
+        listed = [name for names in _SECTIONS.values() for name in names if name in there]
+        return [*listed, *sorted(there.difference(listed))]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of `--help` in their sections."""
+        left = self.list_commands(ctx)
+        for section, names in (*_SECTIONS.items(), ("Other commands", tuple(left))):
+            shown = [name for name in names if name in left]
+            left = [name for name in left if name not in shown]
+            commands = [(name, self.get_command(ctx, name)) for name in shown]
+            rows = [(name, command.get_short_help_str(100)) for name, command in commands if command is not None]
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows, col_max=max(map(len, self.list_commands(ctx))))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if cmd_name in _COMMANDS:
-            loaded = import_module(f"dranode.driver.cli.{_COMMANDS[cmd_name]}").command
-        elif point := _contributed().get(cmd_name):
-            # What they read of a cluster are many values that stay; half of the time would go into looking for cycles.
-            gc.set_threshold(_MANY_VALUES)
-            loaded = point.load()
-        else:
+        if cmd_name == "serve":
+            return import_module("dranode.driver.cli.serve").command  # type: ignore[no-any-return]
+        point = _contributed().get(cmd_name)
+        if point is None:
             return None
+        # What they read of a cluster are many values that stay; half of the time would go into looking for cycles.
+        gc.set_threshold(_MANY_VALUES)
+        loaded = point.load()
         if not isinstance(loaded, click.Command):
             raise TypeError(f"the command {cmd_name} is a {type(loaded).__name__}, not a click command")
         return loaded

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
-from dranode.driver.core.api.errors import DocumentError, UsageError
-from dranode.driver.core.claims.options import FRAMEWORK_KEYS, DriverOption
+from dranode.api.errors import DocumentError, UsageError
+from dranode.driver.claims.options import FRAMEWORK_KEYS, DriverOption
 from dranode.driver.machine.forms import HOST, open_machine
 from dranode.driver.machine.guard import guard_host
 from dranode.driver.machine.root import Root

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 import click
 
+from dranode.api.errors import DranodeError
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.cli.options import DriverCommand, driver_options, machine_option, serve_options, store_option
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.pinning.snapshot import Pins
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.listener import Listener
@@ -25,6 +24,7 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.root import Root, boot_id
 from dranode.driver.nri.access import ContainerAccess
+from dranode.driver.pinning.snapshot import Pins
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.logs import set_up
 from dranode.driver.process.malloc import stay_small

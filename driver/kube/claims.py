@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
-from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import Record
+from dranode.api.documents import decode
+from dranode.api.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
+from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import Record
 from dranode.driver.kube.client import TOTAL_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import NO_UID, ApiError
 from dranode.driver.kube.objects import ApiObjects

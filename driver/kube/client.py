@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from dranode.driver.core.api.documents import API_GROUP, to_v1
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.documents import API_GROUP, to_v1
+from dranode.api.errors import DocumentError
 from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
 from dranode.driver.kube.http1 import MAX_BODY, BrokenError, Outgoing, Wire
 from dranode.driver.kube.retry import FORBIDDEN, NOT_FOUND, OK, UNTOUCHED, Backoff

@@ -7,16 +7,13 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Occurrence
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.prepare import PreparingNode
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.slices.desired import publishable
-from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
-from dranode.driver.core.slices.storable import DesiredSlices
+from dranode.api.errors import DranodeError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.events import ClaimImpaired, ClaimRestored, Occurrence
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.prepare import PreparingNode
+from dranode.driver.claims.record import Record
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection
@@ -24,6 +21,9 @@ from dranode.driver.kube.reports import ClaimStatus, KubeEvents, ReportingNode
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kube.slice_loop import SliceLoop
 from dranode.driver.process.threads import Fatal
+from dranode.driver.slices.desired import publishable
+from dranode.driver.slices.publication import NOTHING_YET, PublisherStatus
+from dranode.driver.slices.storable import DesiredSlices
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.api.errors import DranodeError
 from dranode.driver.kube import retry
 
 NO_UID: Final = "metadata.uid is missing, which every object of an API server has; see that the address is one's"

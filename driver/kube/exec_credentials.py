@@ -18,9 +18,9 @@ from typing import IO, Annotated, Any, Final
 
 import msgspec
 
-from dranode.driver.core.api.documents import decode_json
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import APIDocument
+from dranode.api.documents import decode_json
+from dranode.api.errors import DocumentError
+from dranode.api.resource import APIDocument
 from dranode.driver.kube.kubeconfig_file import ConfigExec
 from dranode.driver.kube.server import UnreachableError
 

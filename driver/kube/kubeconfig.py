@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from dranode.api.errors import DocumentError, UsageError
 from dranode.cdi.regular_file import read_given
-from dranode.driver.core.api.errors import DocumentError, UsageError
 from dranode.driver.kube.exec_credentials import ExecCredentials, PairInPEM
 from dranode.driver.kube.kubeconfig_file import (
     ChosenContext,

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dranode.driver.core.api.documents import decode, without_nulls
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.documents import decode, without_nulls
+from dranode.api.errors import DocumentError
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.yaml_files import read_yaml
 

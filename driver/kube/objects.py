@@ -13,10 +13,10 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from dranode.driver.core.api.documents import API_GROUP, API_VERSION, decode, decode_json, to_v1, without_nulls
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import APIDocument
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.documents import API_GROUP, API_VERSION, decode, decode_json, to_v1, without_nulls
+from dranode.api.errors import DocumentError
+from dranode.api.resource import APIDocument
+from dranode.api.source_document import SourceDocument
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.http1 import MAX_BODY

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.api.errors import DranodeError
 from dranode.driver.kube.http1 import BrokenError, Channel
 
 T = TypeVar("T")

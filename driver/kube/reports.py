@@ -12,14 +12,14 @@ from typing import Any, Final, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.documents import API_GROUP
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
-from dranode.driver.core.claims.events import Allowance, Event, Occurrence, PrepareFailed, events_of
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.prepare import Awaited, PreparingNode, always
-from dranode.driver.core.claims.status import DeviceState, device_statuses, failed_states, is_said, prepared_states
+from dranode.api.documents import API_GROUP
+from dranode.api.errors import DranodeError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Answer, Conflict, Prepared, Refused
+from dranode.driver.claims.events import Allowance, Event, Occurrence, PrepareFailed, events_of
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.prepare import Awaited, PreparingNode, always
+from dranode.driver.claims.status import DeviceState, device_statuses, failed_states, is_said, prepared_states
 from dranode.driver.kube.client import APPLY, APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox, PendingItems

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.kube.http1 import Connected
 from dranode.driver.kube.proxy import Proxy, TLSThroughTLS, tunnel
 from dranode.driver.machine.presence import is_file

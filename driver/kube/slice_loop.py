@@ -16,20 +16,20 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.documents import API_GROUP, decode, encode, to_v1
-from dranode.driver.core.api.errors import DocumentError, in_words
-from dranode.driver.core.api.resource import Node, OwnerReference, ResourceSlice
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.slices.dropped_fields import dropped_fields
-from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan, published_specs
-from dranode.driver.core.slices.publication import PublisherStatus
-from dranode.driver.core.slices.storable import CONSUMABLE, DesiredSlices
-from dranode.driver.core.slices.view import SliceView
+from dranode.api.documents import API_GROUP, decode, encode, to_v1
+from dranode.api.errors import DocumentError, in_words
+from dranode.api.resource import Node, OwnerReference, ResourceSlice
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client, from_v1
 from dranode.driver.kube.connection import APIResponse
 from dranode.driver.kube.errors import NO_UID, ApiError, BrokenStreamError
 from dranode.driver.kube.retry import NOT_FOUND, Backoff, Pace
 from dranode.driver.process.threads import Fatal, OwnedThread
+from dranode.driver.slices.dropped_fields import dropped_fields
+from dranode.driver.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan, published_specs
+from dranode.driver.slices.publication import PublisherStatus
+from dranode.driver.slices.storable import CONSUMABLE, DesiredSlices
+from dranode.driver.slices.view import SliceView
 
 log = logging.getLogger(__name__)
 

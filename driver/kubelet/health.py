@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import grpc
 
-from dranode.driver.core.claims.plugin import DeviceHealth
+from dranode.driver.claims.plugin import DeviceHealth
 from dranode.proto import drahealth_v1_pb2, drahealth_v1_pb2_grpc, drahealth_v1alpha1_pb2, drahealth_v1alpha1_pb2_grpc
 
 # Each open stream holds a thread of the server. kubelet opens one.

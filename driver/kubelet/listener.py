@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import grpc
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.kubelet.health import MAX_STREAMS, HealthService
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import Sockets, bind, unbind

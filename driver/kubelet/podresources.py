@@ -9,10 +9,10 @@ from typing import Final
 import grpc
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.uses import ClaimUse
+from dranode.api.errors import DranodeError
+from dranode.api.resource import ResourceClaimConsumerReference
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.uses import ClaimUse
 from dranode.driver.kubelet.sockets import uri
 from dranode.proto import podresources_v1_pb2 as api
 from dranode.proto.podresources_v1_pb2_grpc import PodResourcesListerStub

@@ -15,11 +15,11 @@ from typing import Any, Final, TypeVar, assert_never
 
 import grpc
 
-from dranode.driver.core.api.errors import in_words
-from dranode.driver.core.claims.answers import Answer, Conflict, Prepared, Refused
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.prepare import Awaited, Claims, Preparer, always
-from dranode.driver.core.claims.record import PreparedDevice
+from dranode.api.errors import in_words
+from dranode.driver.claims.answers import Answer, Conflict, Prepared, Refused
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.prepare import Awaited, Claims, Preparer, always
+from dranode.driver.claims.record import PreparedDevice
 from dranode.driver.process.logs import operation
 from dranode.proto import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 

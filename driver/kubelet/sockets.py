@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import grpc
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.api.errors import DranodeError, UsageError
 
 # sun_path holds 108 bytes with the NUL at the end (unix(7)).
 MAX_SOCKET_PATH: Final = 107

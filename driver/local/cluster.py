@@ -10,18 +10,18 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
-from dranode.driver.core.claims.events import Occurrence
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.prepare import Preparer
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.slices.desired import desired_slices
-from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, plan
-from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.api.errors import DranodeError
+from dranode.api.resource import ResourceClaim, ResourceSlice
+from dranode.driver.claims.events import Occurrence
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.prepare import Preparer
+from dranode.driver.claims.record import Record
 from dranode.driver.local.store import Store
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.slices.desired import desired_slices
+from dranode.driver.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, plan
+from dranode.driver.slices.publication import PublisherStatus
 
 # The API server's alphabet for generated names.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"

@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from dranode.api.documents import API_VERSION, decode, encode, to_v1
+from dranode.api.errors import ClaimGoneError, DocumentError, DranodeError
+from dranode.api.resource import DeviceClass, ResourceClaim, ResourceSlice
 from dranode.cdi.regular_file import read_regular
-from dranode.driver.core.api.documents import API_VERSION, decode, encode, to_v1
-from dranode.driver.core.api.errors import ClaimGoneError, DocumentError, DranodeError
-from dranode.driver.core.api.resource import DeviceClass, ResourceClaim, ResourceSlice
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.yaml_files import dump_yaml, parse_yaml
 
 T = TypeVar("T", ResourceClaim, ResourceSlice, DeviceClass)

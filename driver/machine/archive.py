@@ -11,8 +11,8 @@ import zlib
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from dranode.api.errors import MachineError
 from dranode.cdi.regular_file import open_given
-from dranode.driver.core.api.errors import MachineError
 from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 
 # A machine has many small files; the limits keep a wrong or hostile archive from taking all memory.

@@ -15,10 +15,10 @@ import errno
 from collections.abc import Iterable
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.page_sizes import page_size_name
-from dranode.driver.core.pinning.containers import Effective
+from dranode.api.cpuset import CPUSet
+from dranode.api.page_sizes import page_size_name
 from dranode.driver.machine.root import Root, read_text
+from dranode.driver.pinning.containers import Effective
 
 _UNIFIED: Final = "sys/fs/cgroup"
 GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENODEV))

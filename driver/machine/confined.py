@@ -7,7 +7,7 @@ import os
 import re
 from typing import Final, Protocol
 
-from dranode.driver.core.api.cpuset import CPUSet, mask_text
+from dranode.api.cpuset import CPUSet, mask_text
 from dranode.driver.machine.tree import TreeEntry, TreeFiles
 
 # ruff: noqa: D102 - the protocols Root and Files say what their methods promise

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.page_sizes import page_size_name
-from dranode.driver.core.claims.usage import Figure, SourceValues
+from dranode.api.cpuset import CPUSet
+from dranode.api.page_sizes import page_size_name
+from dranode.driver.claims.usage import Figure, SourceValues
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.processes import cgroup_of

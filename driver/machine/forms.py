@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.api.errors import DocumentError, MachineError, UsageError
+from dranode.api.errors import DocumentError, MachineError, UsageError
 from dranode.driver.machine.archive import read_archive
 from dranode.driver.machine.confined import ConfinedFiles, ConfinedRoot, OverlayFiles, RehearsedRoot
 from dranode.driver.machine.folder import FolderFiles, HostRoot

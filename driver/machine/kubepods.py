@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.claims.plugin import RESCAN_SECONDS, Stop
-from dranode.driver.core.diagnosis.container_cgroups import (
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
+from dranode.driver.claims.plugin import RESCAN_SECONDS, Stop
+from dranode.driver.machine.cgroups import GONE, Cgroups
+from dranode.driver.machine.root import Root, read_text
+from dranode.driver.pinning.container_cgroups import (
     ContainerCgroup,
     container_id,
     is_pod_folder,
     pod_of_folder,
 )
-from dranode.driver.core.pinning.pods_cgroup import UNLIMITED, PodsCgroup
-from dranode.driver.machine.cgroups import GONE, Cgroups
-from dranode.driver.machine.root import Root, read_text
+from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 
 _UNIFIED: Final = "sys/fs/cgroup"
 _KUBEPODS: Final = re.compile(r"(?:.+-)?kubepods(?:\.slice)?")

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.errors import DocumentError
 from dranode.driver.machine.confined import CPU_FOLDER, NODE_NAME, ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.root import Root

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 from dranode.driver.machine.root import Root, all_names, names, read_attribute
 
 NODES: Final = "sys/devices/system/node"

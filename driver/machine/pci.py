@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from dranode.driver.machine.numa import node_cpus
 from dranode.driver.machine.root import Root, all_names, cpu_mask, names, number, read_attribute
 

@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.diagnosis.container_cgroups import ContainerCgroup, Process, with_processes
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.kubepods import containers_of, pods_on, read_pods_cgroup
 from dranode.driver.machine.root import Root, read_text
+from dranode.driver.pinning.container_cgroups import ContainerCgroup, Process, with_processes
 
 # The parent of all kernel threads, which cannot be moved to other CPUs.
 _KTHREADD: Final = "2"

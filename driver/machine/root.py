@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 from typing import Final, Protocol
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 
 BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 """Where the kernel says which boot this is."""

@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.cpuset import CPUSet, mask_text
-from dranode.driver.core.api.errors import UsageError
+from dranode.api.cpuset import CPUSet, mask_text
+from dranode.api.errors import UsageError
 from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
 
 _MAX_CPUS: Final = 65_536

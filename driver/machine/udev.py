@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
-from dranode.driver.core.claims.plugin import RESCAN_SECONDS, Stop
+from dranode.driver.claims.plugin import RESCAN_SECONDS, Stop
 
 log = logging.getLogger(__name__)
 

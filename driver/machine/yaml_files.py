@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import yaml
 
+from dranode.api.documents import to_v1
+from dranode.api.errors import DocumentError
+from dranode.api.headers import check_header, check_unique
+from dranode.api.source_document import SourceDocument
 from dranode.cdi.regular_file import read_given
-from dranode.driver.core.api.documents import to_v1
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.headers import check_header, check_unique
-from dranode.driver.core.api.source_document import SourceDocument
 
 STDIN: Final = "-"
 _MAX_DEPTH: Final = 100

@@ -9,14 +9,14 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError, in_words
-from dranode.driver.core.claims.answers import Refused
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Recovers
-from dranode.driver.core.claims.metadata import metadata_devices, requests_of
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import PreparedDevice, Record, prepared_devices
+from dranode.api.errors import DranodeError, in_words
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.hooks import Recovers
+from dranode.driver.claims.metadata import metadata_devices, requests_of
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import PreparedDevice, Record, prepared_devices
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.metadata_files import Described, DeviceMetadata, MetadataError
 from dranode.driver.node.record_store import RecordBook

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dranode.driver.core.api.errors import LedgerError, UnreadError
+from dranode.api.errors import LedgerError, UnreadError
 from dranode.driver.node.record_store import RecordStore
 from dranode.driver.process.locks import FileLock
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 
-from dranode.driver.core.api.errors import MachineError, UnreadError
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.api.errors import MachineError, UnreadError
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.pinning.snapshot import HeldClaims, HeldSnapshot, Pins
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import Unread
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.record_store import RecordStore
+from dranode.driver.pinning.snapshot import HeldClaims, HeldSnapshot, Pins
 
 Watcher = Callable[[HeldSnapshot | None], None]
 

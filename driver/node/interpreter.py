@@ -8,8 +8,8 @@ from typing import assert_never
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.claims.answers import (
+from dranode.api.errors import DranodeError
+from dranode.driver.claims.answers import (
     Commit,
     Configure,
     Decision,
@@ -20,10 +20,10 @@ from dranode.driver.core.claims.answers import (
     WriteFiles,
     refused_by_error,
 )
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Configures, Tunes, tuning_claims, was_tuned
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.hooks import Configures, Tunes, tuning_claims, was_tuned
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import Record
 from dranode.driver.node.claim_files import ClaimFiles
 from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.record_store import LedgerNotes, RecordStore

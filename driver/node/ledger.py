@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import msgspec
 
+from dranode.api.documents import decode_json, encode_json
+from dranode.api.errors import DocumentError, LedgerError
 from dranode.cdi.regular_file import read_regular
-from dranode.driver.core.api.documents import decode_json, encode_json
-from dranode.driver.core.api.errors import DocumentError, LedgerError
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.record import Record
 from dranode.driver.machine.presence import is_there
 
 # The ledger's tables: how they look when they are whole, and their rows as values.

@@ -19,10 +19,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from dranode.api.documents import decode_json, encode_json
+from dranode.api.errors import DocumentError, LedgerError
 from dranode.cdi.regular_file import read_regular
-from dranode.driver.core.api.documents import decode_json, encode_json
-from dranode.driver.core.api.errors import DocumentError, LedgerError
-from dranode.driver.core.claims.record import Copied, Record
+from dranode.driver.claims.record import Copied, Record
 from dranode.driver.node.ledger import Contents, CorruptLedgerError, matches
 
 _T = TypeVar("_T")

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.claims.answers import Commit
-from dranode.driver.core.claims.hooks import Recovers
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Copied, Record, copied, prepared_under, recovered, salvaged
+from dranode.api.errors import LedgerError
+from dranode.driver.claims.answers import Commit
+from dranode.driver.claims.hooks import Recovers
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import Copied, Record, copied, prepared_under, recovered, salvaged
 from dranode.driver.node.ledger import Contents, CorruptLedgerError, Ledger, copy_path, move_aside
 from dranode.driver.node.ledger_copy import LedgerCopy, refuse_behind, rows_in
 from dranode.driver.node.specs import Specs

@@ -19,20 +19,20 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.errors import DranodeError
 from dranode.cdi.directory import TEMPORARY, make_file, read_spec, remove_spec, spec_files, write_file
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import Mount, Spec
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.metadata import (
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.metadata import (
     RequestMetadata,
     device_metadata,
     metadata_file,
     metadata_owner,
     older_spec_prefix,
 )
-from dranode.driver.core.claims.record import Record, uid_problem
+from dranode.driver.claims.record import Record, uid_problem
 from dranode.driver.machine.presence import is_file, is_there
 
 # Device metadata as earlier versions laid it out, and as dra-driver-cpu does, in folders of claims.  The file of a

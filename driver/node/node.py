@@ -17,9 +17,9 @@ from typing import Final, assert_never
 
 import msgspec
 
-from dranode.driver.core.api.errors import ClaimConflictError, DranodeError, UnreadError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import (
+from dranode.api.errors import ClaimConflictError, DranodeError, UnreadError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import (
     Answer,
     Changed,
     ClaimOutcome,
@@ -30,11 +30,11 @@ from dranode.driver.core.claims.answers import (
     WriteFiles,
     refused_by_error,
 )
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Disturbance, Tunes, tuning_claims, was_tuned
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import (
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.hooks import Disturbance, Tunes, tuning_claims, was_tuned
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.prepare import (
     Awaited,
     Circumstances,
     Departing,
@@ -44,8 +44,7 @@ from dranode.driver.core.claims.prepare import (
     twins,
     unprepared,
 )
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.claims.record import Record
 from dranode.driver.node.claim_files import ClaimFiles
 from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.discovery import Discovery
@@ -54,6 +53,7 @@ from dranode.driver.node.interpreter import Interpreter, UnfinishedClaims
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.record_store import LedgerNotes, RecordStore
 from dranode.driver.node.specs import Specs
+from dranode.driver.pinning.snapshot import HeldSnapshot
 
 log = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import ClaimError, LedgerError
-from dranode.driver.core.claims.answers import Commit
-from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
-from dranode.driver.core.claims.hooks import Tunes, was_configured, was_tuned
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import restarted
-from dranode.driver.core.claims.record import (
+from dranode.api.errors import ClaimError, LedgerError
+from dranode.driver.claims.answers import Commit
+from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
+from dranode.driver.claims.hooks import Tunes, was_configured, was_tuned
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.prepare import restarted
+from dranode.driver.claims.record import (
     LOST_RECORD,
     NOTES_LOST,
     Record,

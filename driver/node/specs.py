@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
+from dranode.api.errors import DranodeError, LedgerError
 from dranode.cdi.directory import read_spec, remove_spec, write_spec
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import Mount, Spec
-from dranode.driver.core.api.errors import DranodeError, LedgerError
-from dranode.driver.core.claims.record import Record, claim_spec, spec_file, uid_problem
+from dranode.driver.claims.record import Record, claim_spec, spec_file, uid_problem
 
 # What of a file changes whenever somebody touches it: its inode, size and time of modification.
 Stamp = tuple[int, int, int]

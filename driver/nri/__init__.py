@@ -2,7 +2,7 @@
 
     socket <-> client (the thread) <-> session <- calls, ttrpc, mux     bytes to events and back; I/O in client alone
                     |
-                enforcer <-> dranode.driver.core.pinning.enforcement            events to decisions
+                enforcer <-> dranode.driver.pinning.enforcement            events to decisions
                     |
            inquiry, verifier                                            I/O: what decisions ask, what the kernel says
 

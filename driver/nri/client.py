@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, assert_never
 
-from dranode.driver.core.api.errors import DranodeError, in_words
-from dranode.driver.core.pinning.containers import ContainerUpdate
+from dranode.api.errors import DranodeError, in_words
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import (
     Configured,
@@ -43,6 +42,7 @@ from dranode.driver.nri.events import (
     about,
 )
 from dranode.driver.nri.session import Session
+from dranode.driver.pinning.containers import ContainerUpdate
 from dranode.driver.process.logs import operation
 from dranode.driver.process.threads import Fatal, OwnedThread, Wake
 

@@ -17,11 +17,17 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.events import Notify, Unpinned, notify_none
-from dranode.driver.core.pinning import enforcement
-from dranode.driver.core.pinning.container_index import (
+from dranode.api.errors import DranodeError
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.events import Notify, Unpinned, notify_none
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.root import Root
+from dranode.driver.nri.events import RuntimePeer
+from dranode.driver.nri.inquiry import ClaimSource, Inquiry, Sightings
+from dranode.driver.nri.unsolicited import ALONE, Enforced, EnforcementStatus, Instance, Unsolicited
+from dranode.driver.nri.verifier import StartGate, Verifier, limits_in_time
+from dranode.driver.pinning import enforcement
+from dranode.driver.pinning.container_index import (
     Containers,
     Drift,
     by_configuration,
@@ -30,17 +36,11 @@ from dranode.driver.core.pinning.container_index import (
     overruled,
     to_compare,
 )
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pinned, Resources
-from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused
-from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
-from dranode.driver.core.pinning.refusals import start_refusal
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
-from dranode.driver.machine.cgroups import Cgroups
-from dranode.driver.machine.root import Root
-from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.nri.inquiry import ClaimSource, Inquiry, Sightings
-from dranode.driver.nri.unsolicited import ALONE, Enforced, EnforcementStatus, Instance, Unsolicited
-from dranode.driver.nri.verifier import StartGate, Verifier, limits_in_time
+from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
+from dranode.driver.pinning.enforcement import Allowed, CreationRefused
+from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
+from dranode.driver.pinning.refusals import start_refusal
+from dranode.driver.pinning.snapshot import HeldSnapshot
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.pinning.containers import Container, Resources
+from dranode.api.pods import PodSandbox
+from dranode.driver.pinning.containers import Container, Resources
 
 # Before NRI 0.12.1 an unsolicited UpdateContainers beside a container event can lock the runtime up for good
 # (containerd/containerd issue 13733).

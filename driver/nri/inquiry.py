@@ -9,15 +9,15 @@ from typing import Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import LedgerError, UnreadError
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.pinning.container_index import Containers
-from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.enforcement import Allowed
-from dranode.driver.core.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.api.errors import LedgerError, UnreadError
+from dranode.api.pods import PodSandbox
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root
+from dranode.driver.pinning.container_index import Containers
+from dranode.driver.pinning.containers import Container
+from dranode.driver.pinning.enforcement import Allowed
+from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
+from dranode.driver.pinning.snapshot import HeldSnapshot
 
 log = logging.getLogger(__name__)
 

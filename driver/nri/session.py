@@ -15,11 +15,9 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.page_sizes import page_size_name, page_size_of
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.snapshot import HugepageLimits
+from dranode.api.cpuset import CPUSet
+from dranode.api.page_sizes import page_size_name, page_size_of
+from dranode.api.pods import PodSandbox
 from dranode.driver.machine.cgroups import NO_LIMIT
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (
@@ -48,6 +46,8 @@ from dranode.driver.nri.ttrpc import (
     ProtocolError,
     StatusCode,
 )
+from dranode.driver.pinning.containers import Container, ContainerUpdate, Resources
+from dranode.driver.pinning.snapshot import HugepageLimits
 from dranode.proto import nri_v1alpha1_pb2 as nri
 
 # NRI's messages into the core's containers and back. Protobuf goes no further than this package.

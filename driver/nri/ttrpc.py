@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from google.protobuf.message import DecodeError
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.api.errors import DranodeError
 from dranode.proto import ttrpc_pb2
 
 # NRI's connection multiplexer: several byte streams over one socket. No I/O.  A frame is an 8-byte header (connection

@@ -13,8 +13,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.pinning import enforcement
-from dranode.driver.core.pinning.container_index import (
+from dranode.driver.nri.events import RuntimePeer
+from dranode.driver.nri.inquiry import Inquiry
+from dranode.driver.pinning import enforcement
+from dranode.driver.pinning.container_index import (
     ContainerChange,
     Containers,
     Drift,
@@ -24,12 +26,10 @@ from dranode.driver.core.pinning.container_index import (
     effective_of,
     settled,
 )
-from dranode.driver.core.pinning.containers import ContainerUpdate
-from dranode.driver.core.pinning.enforcement import Allowed
-from dranode.driver.core.pinning.identity import Ask, Evidence
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
-from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.nri.inquiry import Inquiry
+from dranode.driver.pinning.containers import ContainerUpdate
+from dranode.driver.pinning.enforcement import Allowed
+from dranode.driver.pinning.identity import Ask, Evidence
+from dranode.driver.pinning.snapshot import HeldSnapshot
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.page_sizes import page_size_name
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.claims.events import DriftRepaired, HugePagesStillCapped, Notify, QuotaStillCaps
-from dranode.driver.core.pinning.container_index import (
+from dranode.api.cpuset import CPUSet
+from dranode.api.page_sizes import page_size_name
+from dranode.api.quantity import Quantity
+from dranode.driver.claims.events import DriftRepaired, HugePagesStillCapped, Notify, QuotaStillCaps
+from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
+from dranode.driver.machine.root import Root
+from dranode.driver.pinning.container_index import (
     REPAIRS,
     Containers,
     Drift,
@@ -25,11 +27,9 @@ from dranode.driver.core.pinning.container_index import (
     effective_of,
     has_what_it_should,
 )
-from dranode.driver.core.pinning.containers import Container, Effective, Pinned, expected, having
-from dranode.driver.core.pinning.refusals import Overlap, key_of, looked_at, overlaps_at_start
-from dranode.driver.core.pinning.snapshot import HeldSnapshot, limit_sums
-from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
-from dranode.driver.machine.root import Root
+from dranode.driver.pinning.containers import Container, Effective, Pinned, expected, having
+from dranode.driver.pinning.refusals import Overlap, key_of, looked_at, overlaps_at_start
+from dranode.driver.pinning.snapshot import HeldSnapshot, limit_sums
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from dranode.driver.core.api.errors import LedgerError
+from dranode.api.errors import LedgerError
 
 
 class FileLock:

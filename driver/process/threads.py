@@ -11,7 +11,7 @@ from concurrent import futures
 from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
 
-from dranode.driver.core.api.errors import in_words
+from dranode.api.errors import in_words
 
 log = logging.getLogger(__name__)
 

@@ -15,18 +15,18 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.events import Occurrence
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import DeviceHealth, Health
-from dranode.driver.core.claims.prepare import Preparer
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.slices.publication import PublisherStatus
-from dranode.driver.core.slices.taints import tainted
+from dranode.api.errors import DranodeError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.events import Occurrence
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.prepare import Preparer
+from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.slices.publication import PublisherStatus
+from dranode.driver.slices.taints import tainted
 
 log = logging.getLogger(__name__)
 

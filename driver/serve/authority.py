@@ -28,7 +28,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.api.errors import LedgerError
+from dranode.api.errors import LedgerError
 from dranode.driver.machine.folder_events import FolderEvents
 from dranode.driver.machine.presence import file_number
 from dranode.driver.process.locks import FileLock

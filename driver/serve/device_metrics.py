@@ -8,8 +8,8 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from dranode.driver.core.claims.held import Held, Holding
-from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.claims.held import Held, Holding
+from dranode.driver.claims.inventory import Inventory
 
 _LABELS: Final = ("driver", "device")
 _CLAIM_LABELS: Final = ("driver", "namespace", "resourceclaim_name", "resourceclaim_uid", "device")

@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from dranode.driver.core.claims.hooks import Disturbance
+from dranode.driver.claims.hooks import Disturbance
 
 _LABELS: Final = ("driver", "namespace", "resourceclaim_name", "resourceclaim_uid")
 _Family = Callable[[], CounterMetricFamily]

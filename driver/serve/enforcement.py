@@ -17,18 +17,18 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.events import Notify, notify_none
-from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.snapshot import HeldSnapshot, JoinedSnapshots, claim_key
+from dranode.api.errors import DranodeError, LedgerError, UnreadError
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.events import Notify, notify_none
+from dranode.driver.claims.record import Unread
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer, Starts
 from dranode.driver.nri.unsolicited import ALONE, Instance
+from dranode.driver.pinning.identity import KubeletPodClaims
+from dranode.driver.pinning.snapshot import HeldSnapshot, JoinedSnapshots, claim_key
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)

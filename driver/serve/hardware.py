@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError, UnreadError
-from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, Notify, notify_none
-from dranode.driver.core.claims.plugin import Impairment, Stop
-from dranode.driver.core.claims.status import prepared_states
+from dranode.api.errors import DranodeError, UnreadError
+from dranode.driver.claims.events import ClaimImpaired, ClaimRestored, Notify, notify_none
+from dranode.driver.claims.plugin import Impairment, Stop
+from dranode.driver.claims.status import prepared_states
 from dranode.driver.node.node import NodeClaims
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError, UsageError, in_words
+from dranode.api.errors import DranodeError, UsageError, in_words
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)

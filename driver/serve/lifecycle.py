@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.errors import DranodeError, UnreadError
-from dranode.driver.core.claims.events import Notify
-from dranode.driver.core.claims.plugin import Impairment
+from dranode.api.errors import DranodeError, UnreadError
+from dranode.driver.claims.events import Notify
+from dranode.driver.claims.plugin import Impairment
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve import orphans

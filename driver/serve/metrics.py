@@ -16,11 +16,11 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from dranode.driver.core.claims.held import Holding
-from dranode.driver.core.claims.hooks import Disturbance
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import Record, holdings
-from dranode.driver.core.claims.usage import ClaimsUsage
+from dranode.driver.claims.held import Holding
+from dranode.driver.claims.hooks import Disturbance
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.record import Record, holdings
+from dranode.driver.claims.usage import ClaimsUsage
 from dranode.driver.serve.device_metrics import device_metrics
 from dranode.driver.serve.disturbance_metrics import disturbance_metrics
 from dranode.driver.serve.http_server import Page

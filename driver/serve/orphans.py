@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from dranode.api.errors import DranodeError, LedgerError, UnreadError
 from dranode.cdi.directory import remove_abandoned
-from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
-from dranode.driver.core.claims.events import Notify, OrphanUnprepared, notify_none
-from dranode.driver.core.claims.prepare import Claims
-from dranode.driver.core.claims.reconcile import (
+from dranode.driver.claims.events import Notify, OrphanUnprepared, notify_none
+from dranode.driver.claims.prepare import Claims
+from dranode.driver.claims.reconcile import (
     PATIENCE,
     Attestation,
     Waiting,
@@ -30,8 +30,8 @@ from dranode.driver.core.claims.reconcile import (
     unpublished,
     unused,
 )
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.uses import used_claims
+from dranode.driver.claims.record import Record
+from dranode.driver.claims.uses import used_claims
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.node.node import NodeClaims
 

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from dranode.driver.core.claims.answers import NotEnforced, no_runtime
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Pinned
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.claims.answers import NotEnforced, no_runtime
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.unsolicited import EnforcementStatus
+from dranode.driver.pinning.containers import Pinned
+from dranode.driver.pinning.snapshot import HeldSnapshot
 from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.enforcement import Enforcement, PinningDriver
 from dranode.driver.serve.usage import UsageWatch

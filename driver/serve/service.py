@@ -16,20 +16,19 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dranode.driver.core.api.errors import DranodeError, UnreadError, UsageError
-from dranode.driver.core.claims.answers import BY_OPTION, NotEnforced
-from dranode.driver.core.claims.events import MetadataMissing, Occurrence, RecordQuarantined
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Tunes, was_tuned
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.snapshot import HeldSnapshot, Pins
-from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.api.errors import DranodeError, UnreadError, UsageError
+from dranode.driver.claims.answers import BY_OPTION, NotEnforced
+from dranode.driver.claims.events import MetadataMissing, Occurrence, RecordQuarantined
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.hooks import Tunes, was_tuned
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
+from dranode.driver.pinning.snapshot import HeldSnapshot, Pins
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer, Cluster
 from dranode.driver.serve.authority import Authority
@@ -38,6 +37,7 @@ from dranode.driver.serve.lifecycle import Lifecycle
 from dranode.driver.serve.orphans import Witnesses, take_over
 from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, unmet_needs
 from dranode.driver.serve.unenforced import UnenforcedClaims
+from dranode.driver.slices.publication import PublisherStatus
 
 # How soon a ledger or hardware that could not be used is looked at again.
 _AGAIN_SECONDS: Final = 1.0

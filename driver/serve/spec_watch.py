@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.folder_events import FolderEvents
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.node.specs import Stamp

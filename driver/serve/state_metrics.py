@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dranode.driver.core.claims.plugin import Health
+from dranode.driver.claims.plugin import Health
 from dranode.driver.serve.service import DriverService
 
 # dra-driver-cpu's gauges: what follows the driver's name in theirs -> what they say.

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dranode.driver.core.api.errors import UnreadError
-from dranode.driver.core.claims.answers import NOT_ENFORCED, NotEnforced, needs_enforcing
-from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, EnforcementLost, Notify
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.claims.status import DeviceState, prepared_states
+from dranode.api.errors import UnreadError
+from dranode.driver.claims.answers import NOT_ENFORCED, NotEnforced, needs_enforcing
+from dranode.driver.claims.events import ClaimImpaired, ClaimRestored, EnforcementLost, Notify
+from dranode.driver.claims.record import Record
+from dranode.driver.claims.status import DeviceState, prepared_states
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.pinning import REPORTED
 

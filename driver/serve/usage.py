@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.claims.usage import ClaimShare, ClaimsUsage, ContainerReading, Figure, SourceValues, UsageBook
-from dranode.driver.core.pinning.containers import Pinned, having
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, claim_key
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
+from dranode.driver.claims.usage import ClaimShare, ClaimsUsage, ContainerReading, Figure, SourceValues, UsageBook
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.numa import local_nodes, node_cpus
 from dranode.driver.machine.root import Root
+from dranode.driver.pinning.containers import Pinned, having
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, claim_key
 
 log = logging.getLogger(__name__)
 

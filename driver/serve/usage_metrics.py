@@ -11,8 +11,8 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.usage import GAUGES, ClaimsUsage, Figure
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.usage import GAUGES, ClaimsUsage, Figure
 
 _CLAIM: Final = ("driver", "namespace", "resourceclaim_name", "resourceclaim_uid")
 _POD: Final = (*_CLAIM, "pod")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dranode.api.names import is_qualified_name
 from dranode.cdi.spec import Mount
-from dranode.driver.core.api.names import is_qualified_name
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import must, should

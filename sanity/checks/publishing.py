@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Final
 
-from dranode.driver.core.api.documents import API_VERSION
-from dranode.driver.core.api.sentence import number_of
+from dranode.api.documents import API_VERSION
+from dranode.api.sentence import number_of
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.api.names import is_dns_subdomain
+from dranode.api.names import is_dns_subdomain
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import must, should

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from dranode.driver.core.api.resource import DeviceClaim, DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.api.resource import DeviceClaim, DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.explain import Miss, Stage, nearest_miss, usable_devices
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.notes import notes_on_failure, notes_on_success

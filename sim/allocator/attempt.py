@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.api.quantity import Quantity
+from dranode.api.resource import ResourceClaim
 from dranode.sim.allocator.capacity import consumptions, shortage
 from dranode.sim.allocator.claim_constraints import ClaimConstraints
 from dranode.sim.allocator.counters import CounterLedger, Drawn

@@ -14,9 +14,9 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
-from dranode.driver.core.api.names import qualified
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceCapacity
+from dranode.api.names import qualified
+from dranode.api.quantity import Quantity
+from dranode.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange, DeviceCapacity
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.pools import Candidate

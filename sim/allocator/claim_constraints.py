@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dranode.driver.core.api.resource import DeviceAttribute, ResourceClaim
+from dranode.api.resource import DeviceAttribute, ResourceClaim
 from dranode.sim.allocator.constraints import Constraint, constraint, lookup
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.pools import Candidate

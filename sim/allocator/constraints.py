@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import TypeAlias
 
-from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceConstraint
-from dranode.driver.core.claims.grant import applies
+from dranode.api.resource import Device, DeviceAttribute, DeviceConstraint
+from dranode.driver.claims.grant import applies
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
 

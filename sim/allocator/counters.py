@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dranode.driver.core.api.resource import Device
+from dranode.api.resource import Device
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Candidate, Pool
 from dranode.sim.allocator.releases import Change

@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.capacity_policy import allowed_amounts
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import DeviceClass, DeviceConstraint, ResourceClaim
-from dranode.driver.core.claims.grant import applies
+from dranode.api.capacity_policy import allowed_amounts
+from dranode.api.quantity import Quantity
+from dranode.api.resource import DeviceClass, DeviceConstraint, ResourceClaim
+from dranode.driver.claims.grant import applies
 from dranode.sim.allocator.capacity import Shortage, canonical, shortage
 from dranode.sim.allocator.constraints import attribute_values, lookup
 from dranode.sim.allocator.counters import Counters, available_counters

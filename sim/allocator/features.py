@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from dranode.driver.core.api.errors import UsageError
+from dranode.api.errors import UsageError
 from dranode.sim.allocator.releases import GATES, NEWEST_STABLE, Change, Release
 from dranode.sim.cel.known import KnownToCEL
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from dranode.driver.core.api.resource import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from dranode.api.resource import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
 
 def selects(selector: NodeSelector, node: Node) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
-from dranode.driver.core.api.resource import AllocationResult, DeviceAttribute, ResourceClaim
-from dranode.driver.core.claims.grant import applies
+from dranode.api.resource import AllocationResult, DeviceAttribute, ResourceClaim
+from dranode.driver.claims.grant import applies
 from dranode.sim.allocator.capacity import steps_are_inexact
 from dranode.sim.allocator.constraints import attribute_values, lookup
 from dranode.sim.allocator.features import Features

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
+from dranode.api.errors import DranodeError
+from dranode.api.resource import AllocationResult, ResourceClaim
 
 Scope: TypeAlias = Literal["node", "fatal"]
 

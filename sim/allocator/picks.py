@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from dranode.driver.core.api.quantity import Quantity
+from dranode.api.quantity import Quantity
 from dranode.sim.allocator.pools import Candidate
 from dranode.sim.allocator.requests import Alternative
 

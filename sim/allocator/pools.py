@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-from dranode.driver.core.api.documents import encode_json
-from dranode.driver.core.api.resource import CounterSet, Device, Node, NodeSelector, ResourceSlice, ResourceSliceSpec
+from dranode.api.documents import encode_json
+from dranode.api.resource import CounterSet, Device, Node, NodeSelector, ResourceSlice, ResourceSliceSpec
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.reads import AttributesRead

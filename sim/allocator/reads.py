@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dranode.driver.core.api.resource import (
+from dranode.api.resource import (
     Device,
     DeviceAttribute,
     DeviceClaim,

@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
-from dranode.driver.core.api.errors import UsageError
+from dranode.api.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     DeviceClass,
     DeviceRequest,
     DeviceSelector,

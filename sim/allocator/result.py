@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from dranode.driver.core.api.resource import (
+from dranode.api.resource import (
     AllocationResult,
     DeviceAllocationConfiguration,
     DeviceAllocationResult,
@@ -19,7 +19,7 @@ from dranode.driver.core.api.resource import (
     NodeSelector,
     ResourceClaim,
 )
-from dranode.driver.core.claims.grant import main_request
+from dranode.driver.claims.grant import main_request
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import only, union
 from dranode.sim.allocator.picks import DevicePick

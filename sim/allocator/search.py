@@ -16,8 +16,8 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import Final
 
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.api.validation import MAX_RESULTS
+from dranode.api.resource import ResourceClaim
+from dranode.api.validation import MAX_RESULTS
 from dranode.sim.allocator.alone import Hopeless, only_takes_away
 from dranode.sim.allocator.attempt import Attempt
 from dranode.sim.allocator.outcome import AllocationError, Reason

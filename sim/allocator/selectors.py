@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceClass, DeviceSelector
+from dranode.api.resource import Device, DeviceAttribute, DeviceClass, DeviceSelector
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.pools import Candidate, Content

@@ -8,9 +8,9 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple, Self, TypeAlias
 
-from dranode.driver.core.api.names import qualified
-from dranode.driver.core.api.resource import AllocationResult, Device, DeviceRequestAllocationResult, ResourceClaim
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.api.names import qualified
+from dranode.api.resource import AllocationResult, Device, DeviceRequestAllocationResult, ResourceClaim
+from dranode.driver.claims.allocation import readable_results
 
 Amount: TypeAlias = int | Fraction
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import APIDocument, Device, DeviceTaint, ObjectMeta, ResourceSlice
-from dranode.driver.core.api.slice_validation import EFFECTS, selection_errors, taint_errors
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.api.validation import FieldError, metadata_errors
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.resource import APIDocument, Device, DeviceTaint, ObjectMeta, ResourceSlice
+from dranode.api.slice_validation import EFFECTS, selection_errors, taint_errors
+from dranode.api.source_document import SourceDocument
+from dranode.api.validation import FieldError, metadata_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
 

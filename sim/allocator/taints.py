@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dranode.driver.core.api.resource import Device, DeviceTaint, DeviceToleration
+from dranode.api.resource import Device, DeviceTaint, DeviceToleration
 
 # Other effects, None among them, keep no pod away.
 _EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from dranode.driver.core.api.resource import Device
+from dranode.api.resource import Device
 from dranode.sim.allocator.constraints import attribute_values, lookup
 from dranode.sim.allocator.pools import Candidate
 from dranode.sim.allocator.state import PoolID

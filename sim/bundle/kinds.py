@@ -10,8 +10,8 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import CapacityRequestPolicy, Device
+from dranode.api.quantity import Quantity
+from dranode.api.resource import CapacityRequestPolicy, Device
 from dranode.sim.allocator.constraints import attribute_value
 from dranode.sim.allocator.pools import Candidate
 

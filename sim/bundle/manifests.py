@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dranode.driver.core.api.resource import (
+from dranode.api.resource import (
     CapacityRequirements,
     CELSelector,
     DeviceClaim,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.api.resource import AllocationResult, ObjectMeta, ResourceClaim
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.api.resource import AllocationResult, ObjectMeta, ResourceClaim
+from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.state import Allocated, PoolState
 from dranode.sim.bundle.groups import BundledDevice, shared_values

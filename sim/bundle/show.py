@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from dranode.driver.cli.terminal import columns, hanging
-from dranode.driver.core.api.documents import encode
+from dranode.api.documents import encode
+from dranode.show.terminal import columns, hanging
 from dranode.sim.bundle.kinds import DeviceKind, quantity
 from dranode.sim.bundle.manifests import template_of
 from dranode.sim.bundle.shapes import Shape

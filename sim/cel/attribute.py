@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.api.resource import Device, DeviceAttribute
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import compile_expression, device_variables
 from dranode.sim.cel.known import KnownToCEL

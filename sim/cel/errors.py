@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.api.errors import DranodeError
 
 
 class CELCompileError(DranodeError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.api.resource import Device, DeviceAttribute
 from dranode.sim.cel.attributes import Frame, Run
 from dranode.sim.cel.checker import checked_tree
 from dranode.sim.cel.costs import LIMIT

@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.semver import is_semver, semver_from_tolerant, version_key
+from dranode.api.quantity import Quantity
+from dranode.api.semver import is_semver, semver_from_tolerant, version_key
 from dranode.sim.cel.values import INT64, QuantityValue, SemverValue
 
 _PARTS: Final = re.compile(r"[+-]?0*([0-9]*)(?:\.([0-9]*))?([A-Za-z]*[+-]?[0-9]*)", re.ASCII)

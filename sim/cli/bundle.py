@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
+from dranode.api.errors import DocumentError
+from dranode.api.resource import Node, ObjectMeta, ResourceSlice
 from dranode.driver.cli.options import DriverCommand, driver_options, machine_option
-from dranode.driver.cli.output import console, emit, output_option, report_oddities, reporting
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import Node, ObjectMeta, ResourceSlice
-from dranode.driver.core.slices.desired import desired_slices, publishable
-from dranode.driver.core.slices.plan import complete_slice
 from dranode.driver.machine.numa import has_one_node
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_plugins
+from dranode.driver.slices.desired import desired_slices, publishable
+from dranode.driver.slices.plan import complete_slice
+from dranode.show.output import console, emit, output_option, report_oddities, reporting
 from dranode.sim.bundle.offers import offers_for
 from dranode.sim.bundle.show import manifests as as_manifests
 from dranode.sim.bundle.show import offers_document, show_offers

@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from dranode.driver.cli.output import console, emit, output_option
-from dranode.driver.cli.terminal import columns
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.kinds import custom_group
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.api.validation import FieldError
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.slices.desired import publishable
+from dranode.api.errors import DocumentError
+from dranode.api.kinds import custom_group
+from dranode.api.source_document import SourceDocument
+from dranode.api.validation import FieldError
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_installed
+from dranode.driver.slices.desired import publishable
+from dranode.show.output import console, emit, output_option
+from dranode.show.terminal import columns
 from dranode.sim.allocator.features import Features
 from dranode.sim.cli.documents import report_notes
 from dranode.sim.cli.release import asked_features, release_options

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from dranode.driver.cli.output import console, emit, reporting, write_pictures
-from dranode.driver.cli.terminal import hanging
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.claims.inventory import Inventory
+from dranode.api.errors import UsageError
+from dranode.api.source_document import SourceDocument
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.driver.plugins import load_plugins
+from dranode.show.output import console, emit, reporting, write_pictures
+from dranode.show.terminal import hanging
 from dranode.sim.allocator.features import Features
 from dranode.sim.cli.documents import report_notes, simulated
 from dranode.sim.cluster.manifests import check_unused

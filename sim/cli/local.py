@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
+from dranode.api.documents import encode
+from dranode.api.errors import UsageError
+from dranode.api.resource import ResourceSlice
 from dranode.driver.cli.options import DriverCommand, driver_options, machine_option
-from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
-from dranode.driver.cli.slices import show_slices
-from dranode.driver.core.api.documents import encode
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.api.resource import ResourceSlice
 from dranode.driver.machine.root import Root
-from dranode.driver.picture.node import node_picture
 from dranode.driver.plugins import load_plugins
+from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
+from dranode.show.picture.node import node_picture
+from dranode.show.slices import show_slices
 from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.fleet import run_on_fleet
 from dranode.sim.cli.release import asked_features, release_options

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dranode.driver.core.api.errors import UsageError
+from dranode.api.errors import UsageError
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Release, release
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import click
 
-from dranode.driver.cli.cluster_option import NamedCluster, is_given, named_cluster
+from dranode.api.errors import UsageError
+from dranode.api.sentence import number_of
 from dranode.driver.cli.options import MACHINE, machine_option
-from dranode.driver.cli.output import reporting, write_pictures
-from dranode.driver.cli.views import driver_views, machine_picture, records_root, time_now
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.api.sentence import number_of
 from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.root import Root
-from dranode.driver.picture.fleet import FleetPicture
 from dranode.driver.plugins import load_installed
+from dranode.show.cluster_option import NamedCluster, is_given, named_cluster
+from dranode.show.output import reporting, write_pictures
+from dranode.show.picture.fleet import FleetPicture
+from dranode.show.views import driver_views, machine_picture, records_root, time_now
 from dranode.sim.allocator.features import Features
 from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.release import asked_features, release_options

@@ -13,10 +13,10 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
-from dranode.driver.core.api.documents import decode, to_v1
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import decode, to_v1
+from dranode.api.errors import DocumentError
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     Device,
     DeviceClaim,
     DeviceClass,
@@ -27,8 +27,8 @@ from dranode.driver.core.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.api.validation import FieldError
+from dranode.api.source_document import SourceDocument
+from dranode.api.validation import FieldError
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import compile_selector
 from dranode.sim.cluster.attribute_warnings import KnownNames, constraint_warnings, selector_warnings

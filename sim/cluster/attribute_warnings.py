@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Final
 
-from dranode.driver.core.api.names import qualified
-from dranode.driver.core.api.resource import Device, DeviceClaim, DeviceSelector
-from dranode.driver.core.api.validation import FieldError
+from dranode.api.names import qualified
+from dranode.api.resource import Device, DeviceClaim, DeviceSelector
+from dranode.api.validation import FieldError
 from dranode.sim.cel.reads import names_read
 
 _STANDARD: Final = "resource.kubernetes.io"

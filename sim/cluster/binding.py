@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dranode.driver.core.api.resource import DeviceRequestAllocationResult, ResourceClaim
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.api.resource import DeviceRequestAllocationResult, ResourceClaim
+from dranode.driver.claims.allocation import readable_results
 from dranode.sim.cluster.holdings import ClaimKey
 
 _TRUE: Final = "True"

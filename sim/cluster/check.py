@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from dranode.driver.core.api.documents import decode, to_v1
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.headers import check_header, object_key
-from dranode.driver.core.api.pod_validation import pod_errors
-from dranode.driver.core.api.quota import devices_by_class
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import decode, to_v1
+from dranode.api.errors import DocumentError
+from dranode.api.headers import check_header, object_key
+from dranode.api.pod_validation import pod_errors
+from dranode.api.quota import devices_by_class
+from dranode.api.resource import (
     AllocationResult,
     DeviceClaimConfiguration,
     DeviceClass,
@@ -26,14 +26,14 @@ from dranode.driver.core.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dranode.driver.core.api.slice_validation import slice_errors
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.api.unknown_fields import unknown_fields
-from dranode.driver.core.api.validation import BOTH_FORMS, FieldError, claim_errors, class_errors, template_errors
-from dranode.driver.core.claims.allocation import config_path, configs_of, results_of
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.pinning.snapshot import Pins
+from dranode.api.slice_validation import slice_errors
+from dranode.api.source_document import SourceDocument
+from dranode.api.unknown_fields import unknown_fields
+from dranode.api.validation import BOTH_FORMS, FieldError, claim_errors, class_errors, template_errors
+from dranode.driver.claims.allocation import config_path, configs_of, results_of
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml
+from dranode.driver.pinning.snapshot import Pins
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors
 from dranode.sim.cel.costs import LIMIT
 from dranode.sim.cel.errors import CELCompileError

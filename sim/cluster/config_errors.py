@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.api.validation import FieldError
-from dranode.driver.core.claims.grant import Config
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.api.errors import ClaimError
+from dranode.api.validation import FieldError
+from dranode.driver.claims.grant import Config
+from dranode.driver.claims.plugin import Plugin
 
 
 def parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Iterator[FieldError]:

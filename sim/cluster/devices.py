@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dranode.driver.core.api.documents import encode_json
-from dranode.driver.core.api.resource import Node, ResourceClaim
+from dranode.api.documents import encode_json
+from dranode.api.resource import Node, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.outcome import AllocationError, Outcome

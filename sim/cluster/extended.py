@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dranode.driver.core.api.documents import API_VERSION
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import API_VERSION
+from dranode.api.resource import (
     DeviceClaim,
     DeviceClass,
     DeviceRequest,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dranode.driver.core.api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
+from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.state import Allocated, PoolID, PoolState
 from dranode.sim.scheduler.versions import VersionedMap
 

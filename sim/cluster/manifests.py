@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from dranode.driver.core.api.documents import decode, to_v1
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import decode, to_v1
+from dranode.api.errors import DocumentError
+from dranode.api.resource import (
     APIDocument,
     DeviceClass,
     DeviceClassSpec,
@@ -18,10 +18,10 @@ from dranode.driver.core.api.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dranode.driver.core.api.slice_validation import slice_errors
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.api.unknown_fields import unknown_fields
-from dranode.driver.core.api.validation import FieldError, claim_errors, class_errors, template_errors
+from dranode.api.slice_validation import slice_errors
+from dranode.api.source_document import SourceDocument
+from dranode.api.unknown_fields import unknown_fields
+from dranode.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import check_node_amounts

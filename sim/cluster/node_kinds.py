@@ -7,10 +7,10 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.names import is_dns_subdomain
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.api.errors import DocumentError
+from dranode.api.names import is_dns_subdomain
+from dranode.api.quantity import Quantity
+from dranode.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dranode.sim.scheduler.amounts import allocatable_errors
 from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, NodeTaint, SchedulingNode
 from dranode.sim.scheduler.requests import PODS

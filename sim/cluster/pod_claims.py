@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dranode.driver.core.api.documents import API_VERSION
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import API_VERSION
+from dranode.api.resource import (
     SCHEDULING,
     APIDocument,
     ObjectMeta,
@@ -21,8 +21,8 @@ from dranode.driver.core.api.resource import (
     ResourceClaimConsumerReference,
     ResourceClaimTemplate,
 )
-from dranode.driver.core.claims.consumers import owning_group
-from dranode.driver.core.claims.metadata import POD_CLAIM_NAME
+from dranode.driver.claims.consumers import owning_group
+from dranode.driver.claims.metadata import POD_CLAIM_NAME
 from dranode.sim.cluster.binding import binding_failure
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.documents import PodClaimStatus, SchedulingPod

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
-from dranode.driver.core.api.validation import FieldError
+from dranode.api.validation import FieldError
 
 _CONTAINER: Final = (
     "name image command args workingDir ports envFrom env resources resizePolicy restartPolicy restartPolicyRules "

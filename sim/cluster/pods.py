@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.resource import (
     DeviceClass,
     Node,
     ObjectMeta,
     ResourceSlice,
 )
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cluster.workload import PodWithClaims, read_workload

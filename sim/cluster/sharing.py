@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from dranode.driver.core.api.resource import DeviceClaim, DeviceClass
-from dranode.driver.core.claims.grant import applies
+from dranode.api.resource import DeviceClaim, DeviceClass
+from dranode.driver.claims.grant import applies
 from dranode.sim.allocator.explain import driver_of
 from dranode.sim.scheduler.documents import SchedulingContainer, SchedulingPod
 

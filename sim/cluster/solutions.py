@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.api.resource import AllocationResult, ResourceClaim
+from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.picks import Solution
 from dranode.sim.allocator.requests import AllocationRequest
 from dranode.sim.allocator.result import active_alternatives

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.validation import FieldError
+from dranode.api.errors import DocumentError
+from dranode.api.validation import FieldError
 
 Look: TypeAlias = Callable[[Mapping[str, Any]], list[FieldError]]
 """Decodes a document and says what is wrong with it besides; raises DocumentError for what does not decode."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dranode.driver.core.api.documents import encode_json
-from dranode.driver.core.api.resource import Node
+from dranode.api.documents import encode_json
+from dranode.api.resource import Node
 from dranode.sim.allocator.pools import Candidate, Pool, PoolIndex
 from dranode.sim.allocator.state import PoolID
 

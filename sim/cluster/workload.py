@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dranode.driver.core.api.documents import API_VERSION, decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.pod_validation import pod_errors
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import API_VERSION, decode
+from dranode.api.errors import DocumentError
+from dranode.api.pod_validation import pod_errors
+from dranode.api.resource import (
     CELSelector,
     DeviceClaim,
     DeviceClass,
@@ -31,7 +31,7 @@ from dranode.driver.core.api.resource import (
     ResourceClaimStatus,
     ResourceClaimTemplate,
 )
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims

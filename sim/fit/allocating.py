@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import AllocationResult, ContainerResources, Node, ObjectMeta, ResourceClaim
+from dranode.api.quantity import Quantity
+from dranode.api.resource import AllocationResult, ContainerResources, Node, ObjectMeta, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator, failures, unfit
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.features import Features

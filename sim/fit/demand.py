@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.resource import (
+from dranode.api.resource import (
     ObjectMeta,
     PodResourceClaim,
     ResourceClaim,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.api.resource import ResourceClaim
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.extended import backed_here, special_claim
 from dranode.sim.fit.demand import PodDemand

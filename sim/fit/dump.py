@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.resource import (
     APIDocument,
     DeviceClaim,
     DeviceClass,
@@ -22,7 +22,7 @@ from dranode.driver.core.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey

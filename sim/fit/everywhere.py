@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from dranode.driver.core.api.resource import DeviceRequest, ResourceClaim
+from dranode.api.resource import DeviceRequest, ResourceClaim
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.documents import SchedulingPod

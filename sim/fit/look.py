@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dranode.driver.core.api.resource import AllocationResult
+from dranode.api.resource import AllocationResult
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.picks import Solution

@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from typing import Final
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import AllocationResult, Device, NodeAllocatableMapping
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.api.quantity import Quantity
+from dranode.api.resource import AllocationResult, Device, NodeAllocatableMapping
+from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.state import PoolID

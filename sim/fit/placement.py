@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dranode.driver.core.claims.consumers import MOST_CONSUMERS
+from dranode.driver.claims.consumers import MOST_CONSUMERS
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import passed_by

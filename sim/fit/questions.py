@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import ResourceSlice
+from dranode.api.errors import DocumentError
+from dranode.api.resource import ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.fit.choice import PodChoice

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.documents import encode_json
+from dranode.api.documents import encode_json
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.scheduler import Scheduler

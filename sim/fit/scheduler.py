@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.api.errors import UsageError
+from dranode.api.resource import ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.outcome import AllocationError, Outcome
 from dranode.sim.allocator.picks import Solution

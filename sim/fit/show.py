@@ -9,8 +9,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.padding import Padding
 
-from dranode.driver.cli.terminal import columns, hanging, show_rows
-from dranode.driver.core.api.documents import encode
+from dranode.api.documents import encode
+from dranode.show.terminal import columns, hanging, show_rows
 from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.questions import PodAnswer
 from dranode.sim.fit.reasons import group_line

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.documents import encode_json
+from dranode.api.documents import encode_json
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.picks import Solution
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand

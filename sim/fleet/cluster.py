@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import ResourceSlice
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.quantity import Quantity
+from dranode.api.resource import ResourceSlice
+from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
 from dranode.sim.fit.choice import PodChoice

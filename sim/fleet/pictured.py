@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
-from dranode.driver.picture.fleet import FleetClaim, FleetPicture, WaitingPod
-from dranode.driver.picture.moment import shares_of
-from dranode.driver.picture.pictures import fleet_picture
+from dranode.api.resource import AllocationResult, ResourceClaim
+from dranode.show.picture.fleet import FleetClaim, FleetPicture, WaitingPod
+from dranode.show.picture.moment import shares_of
+from dranode.show.picture.pictures import fleet_picture
 from dranode.sim.fleet.report import FleetReport, add_units, unit_amount
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.api.resource import ObjectMeta, ResourceClaim
+from dranode.api.resource import ObjectMeta, ResourceClaim
 from dranode.sim.allocator.allocate import unfit
 from dranode.sim.allocator.outcome import Outcome, Reason
 from dranode.sim.cluster.extended import special_claims

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import Pod, PodSpec
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.documents import decode
+from dranode.api.resource import Pod, PodSpec
+from dranode.api.source_document import SourceDocument
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.fit.questions import ClusterQuestions
 from dranode.sim.fit.state import ClusterState

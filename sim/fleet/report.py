@@ -14,12 +14,12 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dranode.driver.core.api.documents import encode, encode_json
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import ResourceClaim, ResourceSlice
-from dranode.driver.core.api.sentence import number_of
-from dranode.driver.core.api.units import is_published_name, unit_of
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.api.documents import encode, encode_json
+from dranode.api.quantity import Quantity
+from dranode.api.resource import ResourceClaim, ResourceSlice
+from dranode.api.sentence import number_of
+from dranode.api.units import is_published_name, unit_of
+from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.counters import Counters, available_counters
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.pools import Pool

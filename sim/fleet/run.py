@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import ResourceSlice
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.errors import DocumentError
+from dranode.api.resource import ResourceSlice
+from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.node_kinds import nodes_of
 from dranode.sim.cluster.nodes_file import Discover, read_nodes, slices_of

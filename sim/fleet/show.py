@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from dranode.driver.cli.terminal import PlainTable, columns, hanging
-from dranode.driver.core.api.units import part_text
-from dranode.driver.core.claims.allocation import readable_results
+from dranode.api.units import part_text
+from dranode.driver.claims.allocation import readable_results
+from dranode.show.terminal import PlainTable, columns, hanging
 from dranode.sim.fleet.placing import SCORING, PodResult
 from dranode.sim.fleet.report import FleetReport, NodeReport, add_units, unit_amount
 from dranode.sim.scheduler.scores import DEVICES, WEIGHTS

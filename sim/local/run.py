@@ -8,21 +8,20 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from dranode.driver.core.api.resource import (
+from dranode.api.resource import (
     AllocationResult,
     Node,
     ObjectMeta,
     ResourceClaim,
     ResourceSlice,
 )
-from dranode.driver.core.claims.allocation import drivers_of
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.claims.expected_cpus import cpus_of_requests
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import PreparedDevice, Record
-from dranode.driver.core.pinning.snapshot import Pins
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.claims.allocation import drivers_of
+from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.claims.expected_cpus import cpus_of_requests
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import PreparedDevice, Record
 from dranode.driver.local.store import Store
+from dranode.driver.pinning.snapshot import Pins
 from dranode.driver.serve.service import DriverService
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import driver_of
@@ -33,6 +32,7 @@ from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import passed_by
 from dranode.sim.cluster.sharing import claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, with_special
+from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 
 Progress = Callable[[str], None]
 

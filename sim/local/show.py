@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from dranode.driver.cli.terminal import PlainTable, columns, hanging, show_node
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.claims.allocation import readable_results
-from dranode.driver.picture.fleet import FleetPicture, WaitingPod
-from dranode.driver.picture.moment import shares_of
-from dranode.driver.picture.node import DriverView, NodePicture, node_picture
-from dranode.driver.picture.pictures import views_picture
+from dranode.api.quantity import Quantity
+from dranode.driver.claims.allocation import readable_results
+from dranode.show.picture.fleet import FleetPicture, WaitingPod
+from dranode.show.picture.moment import shares_of
+from dranode.show.picture.node import DriverView, NodePicture, node_picture
+from dranode.show.picture.pictures import views_picture
+from dranode.show.terminal import PlainTable, columns, hanging, show_node
 from dranode.sim.local.run import ClaimResult, LocalRun
 
 

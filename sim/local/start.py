@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.api.errors import DranodeError, UsageError
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.kubelet import service as kubelet_service
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.cluster import FolderCluster
-from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.driver.serve.service import DriverService
 from dranode.sim.allocator.features import Features
+from dranode.sim.local.kubelet import StandInKubelet
 from dranode.sim.local.run import LocalRun, Progress
 
 # Every unix has it, and no path is shorter; $TMPDIR may well be too long for a socket.

@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from dranode.driver.core.api.quantity import Quantity
+from dranode.api.quantity import Quantity
 
 CPU: Final = "cpu"
 _BINARY: Final = tuple((suffix, 1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), start=1))

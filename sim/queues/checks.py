@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.quantity import Quantity
+from dranode.api.errors import DocumentError
+from dranode.api.quantity import Quantity
 from dranode.sim.queues.amounts import amount_text
 from dranode.sim.queues.documents import (
     ClusterQueueSpec,

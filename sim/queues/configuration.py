@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import DeviceClass, ResourceClaimTemplate, ResourceSlice
+from dranode.api.errors import DocumentError
+from dranode.api.quantity import Quantity
+from dranode.api.resource import DeviceClass, ResourceClaimTemplate, ResourceSlice
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies

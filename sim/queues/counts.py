@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     ContainerResources,
     Device,
     DeviceClass,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dranode.driver.core.api.documents import decode, without_nulls
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import APIDocument, DeviceTaint, DeviceToleration, ObjectMeta
+from dranode.api.documents import decode, without_nulls
+from dranode.api.errors import DocumentError
+from dranode.api.quantity import Quantity
+from dranode.api.resource import APIDocument, DeviceTaint, DeviceToleration, ObjectMeta
 from dranode.sim.queues.values import Fungible, PreemptionPolicy, Preference
 from dranode.sim.queues.workload_document import WorkloadDocument
 from dranode.sim.scheduler.labels import LabelSelector

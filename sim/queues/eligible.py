@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dranode.driver.core.api.resource import Node, NodeSelector, NodeSelectorTerm, ObjectMeta
+from dranode.api.resource import Node, NodeSelector, NodeSelectorTerm, ObjectMeta
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.taints import tolerates
 from dranode.sim.queues.values import PodSet, ResourceFlavor

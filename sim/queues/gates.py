@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final, Self
 
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.errors import DocumentError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from msgspec import field
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import APIDocument, ObjectMeta
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.resource import APIDocument, ObjectMeta
 from dranode.sim.queues.workload_document import (
     PodSetSpec,
     PodTemplate,

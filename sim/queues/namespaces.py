@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import APIDocument, ObjectMeta
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.documents import decode
+from dranode.api.resource import APIDocument, ObjectMeta
+from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.nodeselector import requirement_holds
 from dranode.sim.scheduler.labels import LabelSelector
 

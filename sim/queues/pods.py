@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dranode.driver.core.api.documents import encode
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.documents import encode
+from dranode.api.source_document import SourceDocument
 from dranode.sim.queues.values import Admitted, ResourceFlavor
 from dranode.sim.queues.workload_document import PodSetSpec, WorkloadDocument
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import DeviceClass, ResourceClaimTemplate
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.resource import DeviceClass, ResourceClaimTemplate
+from dranode.api.source_document import SourceDocument
 from dranode.sim.queues.documents import PriorityClassDocument, read_document
 from dranode.sim.queues.jobs import JOB, PREFIX, workload_of_job
 from dranode.sim.queues.workload_document import WorkloadDocument

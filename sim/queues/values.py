@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from dranode.driver.core.api.resource import DeviceTaint, DeviceToleration, NodeSelectorTerm
+from dranode.api.resource import DeviceTaint, DeviceToleration, NodeSelectorTerm
 from dranode.sim.queues.gates import QueueGates
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from msgspec import field
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     APIDocument,
     DeviceToleration,
     NodeSelector,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.errors import DocumentError
 from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.checks import check_reclaimable, check_workload
 from dranode.sim.queues.counts import Devices, UncountableError, pod_counts, refusal_of_claims

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.claims.consumers import pods_among
-from dranode.driver.picture.fleet import FleetClaim
-from dranode.driver.picture.moment import shares_of
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
+from dranode.api.source_document import SourceDocument
+from dranode.driver.claims.consumers import pods_among
+from dranode.show.picture.fleet import FleetClaim
+from dranode.show.picture.moment import shares_of
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.picture.fleet import WaitingPod
+from dranode.api.errors import DocumentError
+from dranode.show.picture.fleet import WaitingPod
 from dranode.sim.allocator.features import Features
 from dranode.sim.fit.demand import demand_of
 from dranode.sim.fit.dump import read_dump

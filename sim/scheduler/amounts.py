@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.names import is_label_name
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import ContainerResources
-from dranode.driver.core.api.validation import FieldError
+from dranode.api.errors import DocumentError
+from dranode.api.names import is_label_name
+from dranode.api.quantity import Quantity
+from dranode.api.resource import ContainerResources
+from dranode.api.validation import FieldError
 from dranode.sim.scheduler.defaults import in_thousandths, with_default_amounts
 from dranode.sim.scheduler.documents import ResourceList, SchedulingNode, SchedulingPod, SchedulingPodSpec
 from dranode.sim.scheduler.requests import (

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import APIDocument, ContainerResources, ObjectMeta
+from dranode.api.quantity import Quantity
+from dranode.api.resource import APIDocument, ContainerResources, ObjectMeta
 from dranode.sim.scheduler.documents import (
     ContainerPort,
     PodToleration,

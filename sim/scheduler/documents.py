@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     APIDocument,
     Node,
     NodeSelector,

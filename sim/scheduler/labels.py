@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Final
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import APIDocument, NodeSelectorRequirement
+from dranode.api.errors import DocumentError
+from dranode.api.resource import APIDocument, NodeSelectorRequirement
 from dranode.sim.allocator.nodeselector import requirement_holds
 
 _WITH_VALUES: Final = ("In", "NotIn")

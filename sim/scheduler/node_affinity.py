@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dranode.driver.core.api.resource import Node, NodeSelector, NodeSelectorTerm
+from dranode.api.resource import Node, NodeSelector, NodeSelectorTerm
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import APIDocument, ObjectMeta, OwnerReference
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.resource import APIDocument, ObjectMeta, OwnerReference
+from dranode.api.source_document import SourceDocument
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.labels import LabelMatcher, LabelSelector
 

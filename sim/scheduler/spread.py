@@ -10,8 +10,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import NodeSelectorRequirement
+from dranode.api.errors import DocumentError
+from dranode.api.resource import NodeSelectorRequirement
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod, TopologySpreadConstraint
 from dranode.sim.scheduler.labels import LabelMatcher
 from dranode.sim.scheduler.node_affinity import matches_required

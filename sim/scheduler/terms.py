@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import NodeSelectorRequirement
+from dranode.api.errors import DocumentError
+from dranode.api.resource import NodeSelectorRequirement
 from dranode.sim.scheduler.documents import PodAffinity, PodAffinityTerm, SchedulingPod, WeightedPodAffinityTerm
 from dranode.sim.scheduler.labels import LabelMatcher
 

@@ -13,8 +13,8 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from dranode.driver.core.api.documents import decode, encode_json
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import decode, encode_json
+from dranode.api.resource import (
     Device,
     DeviceClass,
     Node,

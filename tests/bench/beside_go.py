@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from time import process_time
 from typing import Final
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.api.documents import decode
+from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import RELEASES

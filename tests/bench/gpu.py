@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.pci import PCI_DEVICES

@@ -20,10 +20,10 @@ from typing import Any
 import grpc
 import psutil
 
-from dranode.driver.core.api.documents import API_VERSION
-from dranode.driver.core.api.resource import Device, ResourceClaim
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
+from dranode.api.documents import API_VERSION
+from dranode.api.resource import Device, ResourceClaim
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.sockets import socket_paths

@@ -13,16 +13,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Resources
-from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
+from dranode.driver.pinning.containers import Container, ContainerUpdate, Resources
+from dranode.driver.pinning.identity import KubeletPodClaims
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.bench.table import Row
 from tests.fakes.nri import FakeRuntime, container, pod

@@ -21,8 +21,8 @@ from typing import Any
 import grpc
 import psutil
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.store import Store
 from dranode.proto import dra_v1_pb2 as api

@@ -19,11 +19,11 @@ from typing import Any
 
 import grpc
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.documents import decode
+from dranode.api.errors import DranodeError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine

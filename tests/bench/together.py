@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.driver.core.claims.answers import Refused
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.held import ClaimRef
+from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.bench.peer.surroundings import Api, api_server, uid
 from tests.bench.table import Row
 from tests.fakes.waiting import PATIENCE

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.quantity import Quantity
+from dranode.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.claims.held import ClaimRef, Holding
-from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.claims.held import ClaimRef, Holding
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.picture.fleet import (
+from dranode.show.picture.fleet import (
     DeviceKey,
     DeviceShare,
     FleetClaim,
@@ -30,9 +30,9 @@ from dranode.driver.picture.fleet import (
     FleetPicture,
     WaitingPod,
 )
-from dranode.driver.picture.node import DriverView
-from dranode.driver.picture.page import fleet_page
-from dranode.driver.picture.pictures import fleet_picture, views_picture
+from dranode.show.picture.node import DriverView
+from dranode.show.picture.page import fleet_page
+from dranode.show.picture.pictures import fleet_picture, views_picture
 from tests.fakes.browser import PROGRAM, Browser
 from tests.fakes.fleets import CPUS, GPUS, NICS, training_fleet
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetPicture
-from dranode.driver.picture.page import fleet_page
+from dranode.show.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetPicture
+from dranode.show.picture.page import fleet_page
 from tests.fakes.browser import PROGRAM, Browser
 from tests.fakes.fleets import CPUS, training_fleet
 

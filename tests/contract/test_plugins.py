@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from dranode.api.errors import ClaimError, UsageError
+from dranode.api.resource import Device, DeviceAttribute, DeviceCapacity, DeviceCounterConsumption
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver import ScratchMachine
-from dranode.driver.core.api.errors import ClaimError, UsageError
-from dranode.driver.core.api.resource import Device, DeviceAttribute, DeviceCapacity, DeviceCounterConsumption
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held, Holding
-from dranode.driver.core.claims.hooks import Configures
-from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.claims.held import ClaimRef, Held, Holding
+from dranode.driver.claims.hooks import Configures
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
 from dranode.driver.testing import check_plugin

@@ -27,16 +27,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
 from dranode.cdi.directory import remove_abandoned
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import PreparedDevice, Record
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import PreparedDevice, Record
 from dranode.driver.local.store import Store
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.show.ledger_reading import read_ledger
+from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.crash.runs import Point, Violation, report
 from tests.fakes.node import missing_mounts
 from tests.fakes.waiting import PATIENCE

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.local.kubelet import KubeletError
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.answers import Prepared
 from dranode.driver.local.store import Store
 from dranode.driver.node.ledger import decoded_notes
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.show.ledger_reading import read_ledger
+from dranode.sim.local.kubelet import KubeletError
 from tests.crash.points import CALLS, DRIVER, Run, end, missing, serving, traced_calls
 from tests.crash.runs import Point, Violation, asked_for, report
 from tests.fakes.drivers import reference

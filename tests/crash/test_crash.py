@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec import field
 
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Effect, Refused
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Effect, Refused
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims

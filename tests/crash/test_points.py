@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.claims.answers import Prepared
 from tests.crash import node_points, setting_points, unsynced
 from tests.crash.points import CPU, MEMORY, find_points, look, missing, pod, see_mounts, serving, survive, world
 from tests.crash.runs import Point, Violation, report

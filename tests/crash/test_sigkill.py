@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import PreparedDevice
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import PreparedDevice
 from dranode.driver.local.store import Store
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.show.ledger_reading import read_ledger
+from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")

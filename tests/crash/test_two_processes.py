@@ -20,13 +20,13 @@ from typing import Any, Final
 import grpc
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
 from dranode.driver.local.store import Store
-from dranode.driver.node.ledger_reading import read_ledger
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
+from dranode.show.ledger_reading import read_ledger
 from tests.fakes.waiting import PATIENCE, eventually
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.kubectl.doctor import command as doctor
-from dranode.kubectl.explain import command as explain
-from dranode.kubectl.plugin import plugin
+from dranode.api.errors import DranodeError
 from dranode.sim.cli.fit import command as fit
 from dranode.sim.cli.report import command as report
+from dranode.tools.cli.doctor import command as doctor
+from dranode.tools.cli.explain import command as explain
+from dranode.tools.kubectl.plugin import plugin
 from tests.fakes.apiserver import ApiServer, api_server
 from tests.fakes.kubeconfig import asked_server, write_kubeconfig
 from tests.unit.sim.report.test_waiting import CLASS, claim, node, pod, slice_of

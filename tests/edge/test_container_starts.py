@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.hooks import Notes
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.hooks import Notes
+from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths

@@ -21,10 +21,10 @@ import pytest
 import yaml
 
 from dranode.cpu.config import CPUConfig, parse_cpu_config
+from dranode.driver.claims.grant import Config
 from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
-from dranode.driver.core.claims.grant import Config
 from tests.fakes.waiting import PATIENCE
 from tests.kubernetes_schemas import is_known, problems
 

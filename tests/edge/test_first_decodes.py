@@ -12,8 +12,8 @@ _RACE = """
 import sys, threading
 from msgspec import ValidationError, convert
 from importlib import import_module
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
 module, *names = sys.argv[1:]
 kinds = [getattr(import_module(module), name) for name in names]
 sys.setswitchinterval(1e-6)
@@ -37,10 +37,10 @@ for thread in threads:
 @pytest.mark.parametrize(
     ("module", "kinds"),
     [
-        ("driver.core.api.resource", "ResourceSlice"),
-        ("driver.core.api.resource", "ResourceClaim"),
-        ("driver.core.api.resource", "ResourceClaim ResourceClaimTemplate Pod Node DeviceClass"),
-        ("driver.core.claims.record", "Record"),
+        ("api.resource", "ResourceSlice"),
+        ("api.resource", "ResourceClaim"),
+        ("api.resource", "ResourceClaim ResourceClaimTemplate Pod Node DeviceClass"),
+        ("driver.claims.record", "Record"),
         ("cdi.spec", "Spec"),
         ("cpu.config", "CPUConfig"),
         ("cpu.treatment", "Treatment"),

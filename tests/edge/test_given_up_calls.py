@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.prepare import Awaited
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.prepare import Awaited
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.process.threads import DaemonPool
 from dranode.proto import dra_v1_pb2 as api

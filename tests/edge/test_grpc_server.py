@@ -18,12 +18,12 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import DeviceHealth, Health
-from dranode.driver.core.claims.prepare import Awaited, always
-from dranode.driver.core.claims.record import PreparedDevice
+from dranode.api.errors import UsageError
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.prepare import Awaited, always
+from dranode.driver.claims.record import PreparedDevice
 from dranode.driver.kubelet.health import MAX_STREAMS
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, SocketError, bind, socket_paths, uri
@@ -311,8 +311,8 @@ def test_a_call_that_hangs_holds_up_neither_the_end_nor_the_exit(root: Path) -> 
         "from pathlib import Path\n"
         "from dranode.driver.kubelet import listener\n"
         "from dranode.driver.kubelet.sockets import socket_paths\n"
-        "from dranode.driver.kubelet.registered import unprepare\n"
-        "from dranode.driver.core.claims.held import ClaimRef\n"
+        "from dranode.tools.readers.registered import unprepare\n"
+        "from dranode.driver.claims.held import ClaimRef\n"
         "listener._GRACE = 0.05\n"
         "root = Path(sys.argv[1])\n"
         "sockets = socket_paths(root, 'dra.example')\n"

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.driver.core.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.plugin import DeviceHealth, Health
 from dranode.driver.kubelet import health as health_module
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.process.threads import DaemonPool

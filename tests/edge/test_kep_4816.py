@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from dranode.api.errors import ClaimError
+from dranode.api.resource import Device, DeviceAttribute
+from dranode.api.source_document import SourceDocument
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.api.resource import Device, DeviceAttribute
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
-from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
+from dranode.driver.claims.held import Held
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import read_workload

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError, DranodeError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import Record
+from dranode.api.errors import ClaimError, DranodeError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import Record
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dranode.driver.core.api.errors import UsageError
+from dranode.api.errors import UsageError
 from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError, BrokenStreamError

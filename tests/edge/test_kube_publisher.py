@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.api.resource import Device, DeviceTaint
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.api.errors import UsageError
+from dranode.api.resource import Device, DeviceTaint
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.errors import ApiError, BrokenStreamError
 from dranode.driver.kube.http1 import Outgoing
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kube.slice_loop import SliceWatch, list_slices
+from dranode.driver.slices.publication import PublisherStatus
 from tests.fakes.apiserver import ApiServer, Fault, api_server
 from tests.fakes.waiting import PATIENCE, eventually
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.claims.events import DriftRepaired, RecordQuarantined
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.prepare import Preparer
-from dranode.driver.core.claims.record import Record
+from dranode.api.errors import DranodeError
+from dranode.api.pods import PodSandbox
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.claims.events import DriftRepaired, RecordQuarantined
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.prepare import Preparer
+from dranode.driver.claims.record import Record
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.errors import ApiError

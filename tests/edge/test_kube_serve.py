@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.local.kubelet import StandInKubelet
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.held import ClaimRef
+from dranode.sim.local.kubelet import StandInKubelet
 from tests.fakes.apiserver import ApiServer, api_server
 from tests.fakes.drivers import allocated_claim, plain, reference
 from tests.fakes.waiting import PATIENCE, eventually

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.api.errors import DranodeError
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.server import Credentials

@@ -13,12 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import DeviceHealth, Health, Stop
+from dranode.api.errors import DranodeError, UsageError
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.plugin import DeviceHealth, Health, Stop
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import Sockets, socket_paths
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.serve.service import DriverService
 from dranode.proto import (
     dra_v1_pb2,
@@ -32,6 +31,7 @@ from dranode.proto import pluginregistration_v1_pb2 as registration
 from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
 from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
 from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
+from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.waiting import PATIENCE, eventually

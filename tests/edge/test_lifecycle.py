@@ -12,22 +12,22 @@ from typing import Any
 import grpc
 import pytest
 
+from dranode.api.errors import DranodeError
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.claims.answers import Refused
-from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored
-from dranode.driver.core.claims.plugin import Stop
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.events import ClaimImpaired, ClaimRestored
+from dranode.driver.claims.plugin import Stop
+from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
 from dranode.driver.serve import spec_watch
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService
 from dranode.proto import drahealth_v1_pb2
 from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
+from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import ApiClaims, HotplugRoot, KubeletPods, cpu_claim, leave_spec
 from tests.fakes.waiting import PATIENCE, eventually

@@ -12,13 +12,13 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.claims.plugin import Stop
+from dranode.driver.claims.plugin import Stop
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.serve.service import DriverService
+from dranode.sim.local.kubelet import StandInKubelet
 from tests.fakes.apiserver import ApiServer, api_server
 from tests.fakes.drivers import plain, reference
 from tests.fakes.lifecycle import HotplugRoot, cpu_claim

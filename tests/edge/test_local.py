@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import DranodeError
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import DranodeError
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
 from dranode.sim.allocator.features import Features

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError, DranodeError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.local.kubelet import KubeletError
+from dranode.api.errors import ClaimError, DranodeError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.held import ClaimRef
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
 from dranode.sim.local import start
+from dranode.sim.local.kubelet import KubeletError
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
 
 

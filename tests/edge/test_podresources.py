@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference as Consumer
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.resource import ResourceClaimConsumerReference as Consumer
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.driver.kubelet.registered import unprepare
+from dranode.tools.readers.registered import unprepare
 from tests.fakes.lifecycle import KubeletPods
 
 

@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.local.kubelet import StandInKubelet
 from dranode.driver.local.store import Store
 from dranode.proto import nri_v1alpha1_pb2 as nri
+from dranode.sim.local.kubelet import StandInKubelet
 from tests.fakes.nri import FakeRuntime, container, pod
 from tests.fakes.waiting import PATIENCE, eventually
 

@@ -21,13 +21,13 @@ from typing import Any
 import psutil
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.local.store import Store
 from dranode.driver.serve.http_server import MAX_CONNECTIONS
+from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.fakes.nri import FakeRuntime
 from tests.fakes.waiting import PATIENCE, eventually
 

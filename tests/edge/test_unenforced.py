@@ -8,9 +8,9 @@ import pytest
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.claims.answers import BY_OPTION, NOT_ENFORCED, Prepared, Refused
-from dranode.driver.core.claims.events import ClaimImpaired, ClaimRestored, EnforcementLost
-from dranode.driver.core.claims.status import PREPARED, prepared_states
+from dranode.driver.claims.answers import BY_OPTION, NOT_ENFORCED, Prepared, Refused
+from dranode.driver.claims.events import ClaimImpaired, ClaimRestored, EnforcementLost
+from dranode.driver.claims.status import PREPARED, prepared_states
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine

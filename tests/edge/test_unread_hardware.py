@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.answers import Prepared, Refused
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.answers import Prepared, Refused
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.root import Root

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.answers import Prepared, Refused
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.answers import Prepared, Refused
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.ledger import FAULTS, OF_BOTH, OF_ONE, Fault, a_full_disk_with_shm, newer_schema
 from tests.fakes.nri import CallFailedError, container, pod, updates_of

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from dranode.driver.core.api.errors import ClaimError, DranodeError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.events import Occurrence
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.slices.publication import NOTHING_YET, PublisherStatus
+from dranode.api.errors import ClaimError, DranodeError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.events import Occurrence
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.record import Record
+from dranode.driver.slices.publication import NOTHING_YET, PublisherStatus
 from tests.fakes.drivers import reference
 
 if TYPE_CHECKING:
-    from dranode.driver.core.claims.prepare import Preparer
+    from dranode.driver.claims.prepare import Preparer
     from dranode.driver.node.node import NodeClaims
 
 

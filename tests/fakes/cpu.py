@@ -10,19 +10,19 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from dranode.cpu.config import parse_cpu_config
-from dranode.cpu.grant import grant_cpus
-from dranode.cpu.options import CPUOptions
-from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.cpuset import CPUSet
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     DeviceAllocationConfiguration,
     DeviceRequestAllocationResult,
     OpaqueDeviceConfiguration,
 )
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, configs_for
-from dranode.driver.core.claims.held import ClaimRef, Held, Holding
+from dranode.cpu.config import parse_cpu_config
+from dranode.cpu.grant import grant_cpus
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.topology import Topology
+from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, configs_for
+from dranode.driver.claims.held import ClaimRef, Held, Holding
 from tests.fakes.topology import Place, topology
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.resource import Device
 from dranode.cpu.devices import cpu_devices, groups
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import Device
-from dranode.driver.core.claims.grant import AllocatedClaim
+from dranode.driver.claims.grant import AllocatedClaim
 from tests.fakes.cpu import claim, config, granted, holding, own, result
 
 

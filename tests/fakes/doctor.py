@@ -18,13 +18,10 @@ import msgspec
 import pytest
 import yaml
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.diagnosis.facts import Facts, Finding
-from dranode.driver.core.diagnosis.rules import diagnose
-from dranode.driver.core.diagnosis.runtime import TOLERANCE
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kubelet.listener import Registration
@@ -35,10 +32,13 @@ from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
-from dranode.kubectl.class_check import with_class_problems
-from dranode.kubectl.readers.examine import NodeFiles, examine, judged_options
-from dranode.kubectl.readers.host import NodeHost
 from dranode.proto.pluginregistration_v1_pb2_grpc import add_RegistrationServicer_to_server
+from dranode.tools.diagnosis.class_check import with_class_problems
+from dranode.tools.diagnosis.facts import Facts, Finding
+from dranode.tools.diagnosis.rules import diagnose
+from dranode.tools.diagnosis.runtime import TOLERANCE
+from dranode.tools.readers.examine import NodeFiles, examine, judged_options
+from dranode.tools.readers.host import NodeHost
 from tests.fakes.drivers import allocated_claim
 from tests.fakes.lifecycle import POD_GROUP
 

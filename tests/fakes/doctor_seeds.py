@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from dranode.driver.core.claims.record import LOST
-from dranode.driver.core.diagnosis.runtime import TOLERANCE
+from dranode.driver.claims.record import LOST
 from dranode.driver.kube.errors import ApiError, error_of
 from dranode.driver.node.ledger import Ledger
+from dranode.tools.diagnosis.runtime import TOLERANCE
 from tests.fakes.doctor import (
     DRIVER,
     KUBELET,

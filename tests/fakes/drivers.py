@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dranode.api.documents import decode, encode
+from dranode.api.errors import ClaimError
+from dranode.api.resource import Device, ResourceClaim
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.documents import decode, encode
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.api.resource import Device, ResourceClaim
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Configures
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.hooks import Configures
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
 
 
 class Lamps(Plugin):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.container_index import ContainerChange, Containers
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate
-from dranode.driver.core.pinning.enforcement import (
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.pinning.container_index import ContainerChange, Containers
+from dranode.driver.pinning.containers import Container, ContainerUpdate
+from dranode.driver.pinning.enforcement import (
     Allowed,
     CreationRefused,
     create,
     synchronize,
 )
-from dranode.driver.core.pinning.identity import Evidence
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.identity import Evidence
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
 
 VARIABLE = "DRA_CPUSET_"
 KIND = "dra.k8s.io/cpu"

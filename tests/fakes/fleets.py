@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     Device,
     DeviceAttribute,
     DeviceCapacity,
@@ -15,8 +15,8 @@ from dranode.driver.core.api.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dranode.driver.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
-from dranode.driver.picture.pictures import fleet_picture
+from dranode.show.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
+from dranode.show.picture.pictures import fleet_picture
 
 CPUS, GPUS, NICS = "dra.cpu", "gpu.example.com", "dra.net"
 

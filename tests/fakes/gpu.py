@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, leaves
 

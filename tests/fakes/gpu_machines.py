@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from tests.fakes.gpu import (
     ACCELERATOR,
     AMD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranode.driver.core.api.quantity import Quantity
+from dranode.api.quantity import Quantity
 from dranode.sim.allocator.state import Allocated, Consumption, PoolID, PoolState
 
 

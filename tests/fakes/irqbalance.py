@@ -10,7 +10,7 @@ import struct
 import threading
 from pathlib import Path
 
-from dranode.driver.core.api.cpuset import CPUSet, mask_text
+from dranode.api.cpuset import CPUSet, mask_text
 from tests.fakes.unix_server import UnixServer
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import msgspec
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import ClaimGoneError, DranodeError
-from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.documents import decode
+from dranode.api.errors import ClaimGoneError, DranodeError
+from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.proto import podresources_v1_pb2 as api

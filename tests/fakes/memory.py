@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import DeviceAllocationConfiguration, DeviceRequestAllocationResult
-from dranode.driver.core.api.resource import OpaqueDeviceConfiguration as Opaque
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, configs_for
-from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
+from dranode.api.quantity import Quantity
+from dranode.api.resource import DeviceAllocationConfiguration, DeviceRequestAllocationResult
+from dranode.api.resource import OpaqueDeviceConfiguration as Opaque
+from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, configs_for
+from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.config import parse_memory_config
 from dranode.memory.devices import MemoryDevice, MemoryInventory, memory_devices, memory_inventory

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
 from dranode.cdi.directory import read_spec, spec_files
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Lamps, plain, reference
 

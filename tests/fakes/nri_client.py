@@ -9,14 +9,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import LedgerError
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
+from dranode.driver.pinning.identity import KubeletPodClaims
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
 from tests.fakes.nri import FakeRuntime, pod
 
 NEW, OLD = "v0.12.1", ""

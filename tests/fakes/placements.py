@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from dranode.driver.core.api.documents import decode, encode_json
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import AllocationResult, ResourceClaim
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.documents import decode, encode_json
+from dranode.api.quantity import Quantity
+from dranode.api.resource import AllocationResult, ResourceClaim
+from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome

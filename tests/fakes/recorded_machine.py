@@ -9,13 +9,13 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from dranode.api.errors import DranodeError
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.cli.claims import command
-from dranode.driver.core.api.errors import DranodeError
-from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.claims.answers import Prepared
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
+from dranode.tools.cli.claims import command
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import claim_of_requests, cpu_claim, group_claim
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.resource import ResourceClaim
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.snapshot import HeldClaim
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import Record
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.pinning.snapshot import HeldClaim
 from dranode.memory.options import MemoryOptions
 from dranode.memory.plugin import MemoryPlugin
 from tests.fakes.drivers import reference

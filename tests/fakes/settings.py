@@ -9,12 +9,12 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.peers import Peers
 from dranode.cpu.tuner import Tuner
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.hooks import Notes
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.hooks import Notes
+from dranode.driver.claims.record import Record
 from tests.fakes.drivers import allocated_claim
 
 IRQ = "proc/irq"

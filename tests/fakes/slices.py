@@ -7,8 +7,8 @@ from itertools import count
 
 import msgspec
 
-from dranode.driver.core.api.resource import ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.slices.limits import (
+from dranode.api.resource import ResourceSlice, ResourceSliceSpec
+from dranode.driver.slices.limits import (
     MAX_COUNTER_SETS,
     MAX_DEVICES,
     MAX_LARGE_DEVICES,
@@ -17,7 +17,7 @@ from dranode.driver.core.slices.limits import (
     is_large,
     sanitize,
 )
-from dranode.driver.core.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan
+from dranode.driver.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan
 
 
 class ConflictError(Exception):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.topology import CPU, Topology
-from dranode.driver.core.api.cpuset import CPUSet
 
 # core id, package, NUMA node (None: not told), L3 cache id (None: no L3)
 Place = tuple[int, int, int | None, int | None]

@@ -10,8 +10,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.api.cpuset import CPUSet
+from dranode.show.ledger_reading import read_ledger
 from tests.hostile.runtime import RunningContainer, Violation
 
 VARIABLE: Final = "DRA_CPUSET_"

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sqlite3
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.node import CPUS
 from tests.hostile.steps import Steps

@@ -18,7 +18,7 @@ from typing import Final
 from grpc import _channel, _server
 from grpc._cython import cygrpc
 
-from dranode.driver.core.claims import plugin
+from dranode.driver.claims import plugin
 from dranode.driver.node import node
 
 CLOCK: Final = struct.Struct("d")

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import API_VERSION
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import API_VERSION
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from dranode.proto import podresources_v1_pb2 as podresources
+from dranode.show.ledger_reading import read_ledger
 from tests.fakes.machine import CPU, write_machine
 from tests.fakes.nri import container as container_message
 from tests.fakes.nri import pod as pod_message

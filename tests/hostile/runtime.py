@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from dranode.driver.nri import ttrpc
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import CallFailedError, FakeRuntime, Wire, updates_of

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from dranode.driver.node.ledger import CorruptLedgerError
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.show.ledger_reading import read_ledger
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.book import RESERVED, BookedClaim, Stage
 from tests.hostile.faults import set_schema

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from tests.fakes.waiting import PATIENCE
 from tests.hostile.book import BookedClaim
 from tests.hostile.node import CPUS, EXEC_OF, Node

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dranode.driver.core.api.documents import decode, encode
-from dranode.driver.core.api.resource import ResourceClaim
+from dranode.api.documents import decode, encode
+from dranode.api.resource import ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from dranode.driver.process.locks import FileLock
 from tests.interop.api import Api, Document, RefusedError
 from tests.interop.cluster_node import MAIN, PLACES, ClusterNode, network_plugins

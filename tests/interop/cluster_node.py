@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from tests.interop.cache import CACHE
 from tests.interop.cgroup_folders import cgroups_of, remove_cgroups
 from tests.interop.containerd import Containerd

@@ -15,8 +15,8 @@ from threading import Thread
 from typing import Any, Final, TypeAlias
 from unittest import mock
 
-from dranode.driver.core.api.documents import decode, encode_json
-from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.api.documents import decode, encode_json
+from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator import orders
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features

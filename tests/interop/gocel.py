@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import Device
+from dranode.api.documents import decode
+from dranode.api.resource import Device
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Release
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError

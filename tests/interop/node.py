@@ -16,14 +16,14 @@ from typing import Any
 
 import grpc
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Refused
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.local.kubelet import KubeletError, StandInKubelet
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.local.store import Store
 from dranode.proto import podresources_v1_pb2 as podresources
+from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.fakes.grpc_server import service
 from tests.interop.cri import CGROUP, Pod, wait_until
 from tests.interop.pod import DriverPod

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import grpc
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.local.kubelet import KubeletError
+from dranode.api.cpuset import CPUSet
+from dranode.sim.local.kubelet import KubeletError
 from tests.interop.cri import Pod, wait_until
 from tests.interop.node import ONLINE, UNIFIED, Node
 

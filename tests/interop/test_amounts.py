@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
+from dranode.api.documents import decode
 from dranode.sim.scheduler.amounts import node_amount_errors, pod_amount_errors
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from tests.interop.api import Api, RefusedError

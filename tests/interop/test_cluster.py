@@ -11,7 +11,7 @@ import subprocess
 import pytest
 import yaml
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from tests.interop.api import RefusedError
 from tests.interop.cluster import DRIVER_IMAGE, Cluster
 from tests.interop.cluster_rows import why_no_cluster

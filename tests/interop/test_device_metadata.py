@@ -10,11 +10,11 @@ from typing import Final
 
 import pytest
 
-from dranode.driver.core.api.resource import DeviceAttribute
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.metadata import device_metadata
-from dranode.driver.core.claims.record import Record
+from dranode.api.resource import DeviceAttribute
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.metadata import device_metadata
+from dranode.driver.claims.record import Record
 from tests.interop.cache import CACHE
 
 pytestmark = pytest.mark.interop

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.driver.core.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.plugin import DeviceHealth, Health
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.proto import dra_v1_pb2 as api

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.waiting import eventually
 from tests.interop.balancer import Balancer, irqbalance, program

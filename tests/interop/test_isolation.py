@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.setting_files import why_kept
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import ResourceClaim, ResourceClaimConsumerReference
-from dranode.driver.core.claims.answers import Prepared
+from dranode.driver.claims.answers import Prepared
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import reference

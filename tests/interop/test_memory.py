@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.local.kubelet import KubeletError
+from dranode.api.cpuset import CPUSet
+from dranode.sim.local.kubelet import KubeletError
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
 from tests.interop.huge_pages import hugetlb_controller

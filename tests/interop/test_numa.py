@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from tests.interop.containerd import Containerd, build, why_not
 from tests.interop.cri import Pod, wait_until
 from tests.interop.node import ONLINE, Node, short_folder, started

@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.usage import ClaimShare, ContainerReading, Figure, UsageBook
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.usage import ClaimShare, ContainerReading, Figure, UsageBook
 from dranode.driver.serve.usage_metrics import usage_metrics
 from tests.fakes.waiting import eventually
 

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.answers import Prepared
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.answers import Prepared
 from dranode.driver.local.store import Store
 from tests.crash.points import DRIVER, PROGRAM, Run, end, serving
 from tests.fakes.drivers import reference

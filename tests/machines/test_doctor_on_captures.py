@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.diagnosis.rules import diagnose
 from dranode.driver.machine.forms import open_machine
-from dranode.kubectl.readers.examine import judged_options
-from dranode.kubectl.readers.host import NodeHost
-from dranode.kubectl.readers.system import read_system
+from dranode.tools.diagnosis.rules import diagnose
+from dranode.tools.readers.examine import judged_options
+from dranode.tools.readers.host import NodeHost
+from dranode.tools.readers.system import read_system
 from tests.fakes.doctor import FakeNode, volume
 from tests.machines.test_captured_machines import NAMES, archive
 

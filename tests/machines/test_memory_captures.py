@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.slices.desired import publishable
-from dranode.driver.machine.capture import record, write_archive
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.slices.desired import publishable
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.options import MemoryGroupBy, MemoryOptions
 from dranode.memory.sysfs import read_memory
+from dranode.tools.readers.capture import record, write_archive
 from tests.machines.test_captured_machines import EXPECTED, NAMES, archive
 
 

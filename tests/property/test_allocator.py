@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.api.documents import decode
+from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome, Reason

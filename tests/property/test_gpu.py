@@ -3,9 +3,9 @@ import errno
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from dranode.driver.core.api.semver import semver_from_numbers
-from dranode.driver.core.slices.desired import publishable
+from dranode.api.semver import semver_from_numbers
 from dranode.driver.machine.tree import leaves
+from dranode.driver.slices.desired import publishable
 from dranode.gpu.devices import counters, gpu_devices
 from dranode.gpu.health import AERCounts, GPUCondition, counted, expired, handled, present, report, taints, wedged, xid
 from dranode.gpu.plugin import GPUPlugin

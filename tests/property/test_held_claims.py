@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Pins
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.record import Record
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Pins
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 UIDS = st.sampled_from("abcdef")

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dranode.driver.core.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.core.slices.view import SliceView
+from dranode.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.slices.view import SliceView
 
 
 class World:

@@ -7,10 +7,10 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.record import ClaimState, Record, record_of
+from dranode.api.errors import ClaimConflictError, ClaimError
+from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.record import ClaimState, Record, record_of
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.devices import GivenMemory, MemoryInventory, given_sources, memory_inventory
 from dranode.memory.grant import grant_memory

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.pinning.container_index import Containers, changes, settle
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pinned, Resources
-from dranode.driver.core.pinning.enforcement import Allowed, CreationRefused, create, stop, synchronize, update
-from dranode.driver.core.pinning.identity import Evidence, KubeletPodClaims
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import Unread
+from dranode.driver.pinning.container_index import Containers, changes, settle
+from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
+from dranode.driver.pinning.enforcement import Allowed, CreationRefused, create, stop, synchronize, update
+from dranode.driver.pinning.identity import Evidence, KubeletPodClaims
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
 
 CPUS = 12
 NAMES = st.sampled_from(("a", "b", "c", "d"))

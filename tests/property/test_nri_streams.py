@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import Resources
+from dranode.api.cpuset import CPUSet
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import CreateRequest, NRIEvent, StopRequest, SynchronizeRequest, UpdateRequest
 from dranode.driver.nri.session import Session
 from dranode.driver.nri.ttrpc import PLUGIN_CONNECTION, Demultiplexer, ProtocolError, frame
+from dranode.driver.pinning.containers import Resources
 from tests.fakes.nri import Wire
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "nri-frames.json").read_text())

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
 from tests.fakes.topology import Place, regular, topology
 
 # Uneven on purpose: cores of 1 to 4 threads, caches of 1 to 3 cores, and now and then no cache.

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import ClaimError
 from dranode.cpu.settings import Kind, Machine, goal
 from dranode.cpu.tuner import Tuner
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.record import Record
 from tests.fakes.settings import (
     DEFAULT,
     IRQ,

@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     Counter,
     CounterSet,
     Device,
@@ -21,10 +21,10 @@ from dranode.driver.core.api.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.slices.desired import desired_slices, publishable
-from dranode.driver.core.slices.limits import sanitize
-from dranode.driver.core.slices.plan import CreateSlice, published_specs
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.slices.desired import desired_slices, publishable
+from dranode.driver.slices.limits import sanitize
+from dranode.driver.slices.plan import CreateSlice, published_specs
 from tests.fakes.slices import SliceShelf, slice_problems
 
 ONE = Quantity(1)

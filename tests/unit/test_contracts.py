@@ -12,11 +12,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "memory", "proto", "sanity", "sim")
+PARTS = ("api", "cdi", "cpu", "driver", "gpu", "memory", "proto", "sanity", "show", "sim", "tools")
 
 # Contract -> (file, statement, what the linter says of it). Those in functions and for type checkers count too.
 PLANTED = {
     "Layers: a part imports those below it": [
+        ("cdi/rules.py", "from dranode.api import names", "cdi.rules -> .*api.names"),
+        ("api/names.py", "from dranode.driver.claims import held", "api.names -> .*claims.held"),
+        ("driver/kube/retry.py", "from dranode.show import terminal", "kube.retry -> .*show.terminal"),
+        ("show/terminal.py", "from dranode.sim.local import show", "show.terminal -> .*sim.local.show"),
+        ("cpu/grouped.py", "from dranode.sim.queues import amounts", "cpu.grouped -> .*sim.queues.amounts"),
+        ("gpu/inventory.py", "def later():\n    from dranode.cpu import policies", "gpu.inventory -> .*cpu.policies"),
+        ("memory/counts.py", "from dranode.tools.cli import cdi", "memory.counts -> .*tools.cli.cdi"),
+        ("sim/local/show.py", "from dranode.sanity import offers", "sim.local.show -> .*sanity.offers"),
+        ("sanity/breach.py", "from dranode.tools.readers import host", "sanity.breach -> .*tools.readers.host"),
+    ],
+    "Layers of the node driver": [
         ("driver/machine/forms.py", "from dranode.driver.node import ledger", "machine.forms -> .*node.ledger"),
         ("driver/kube/errors.py", "from dranode.driver.kubelet import sockets", "kube.errors -> .*kubelet.sockets"),
         (
@@ -24,42 +35,31 @@ PLANTED = {
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dranode.driver.serve import service",
             "process.locks -> .*serve.service",
         ),
-        ("cdi/rules.py", "from dranode.driver.core.api import names", "cdi.rules -> .*core.api.names"),
-    ],
-    "Layers of the core": [
-        ("driver/core/api/names.py", "from dranode.driver.core.claims import held", "api.names -> .*claims.held"),
         (
-            "driver/core/slices/plan.py",
-            "from dranode.driver.core.pinning import containers",
+            "driver/slices/plan.py",
+            "from dranode.driver.pinning import containers",
             "slices.plan -> .*pinning.containers",
         ),
+    ],
+    "Layers of the tools": [
+        ("tools/readers/host.py", "from dranode.tools.kubectl import print", "readers.host -> .*kubectl.print"),
     ],
     "Layers of the simulator": [
         ("sim/cel/lists.py", "from dranode.sim.allocator import pools", "cel.lists -> .*allocator.pools"),
     ],
     "No cycles": [
         (
-            "driver/core/claims/answers.py",
-            "from dranode.driver.core.claims import prepare",
-            r"allowed in dranode\.driver\.core\.claims\.",
+            "driver/claims/answers.py",
+            "from dranode.driver.claims import prepare",
+            r"allowed in dranode\.driver\.claims\.",
         ),
     ],
-    "Drivers, the simulator and the sanity suite never see each other": [
-        ("cpu/grouped.py", "from dranode.sim.queues import amounts", "cpu.grouped -> .*sim.queues.amounts"),
-        ("gpu/inventory.py", "def later():\n    from dranode.cpu import policies", "gpu.inventory -> .*cpu.policies"),
-    ],
-    "Drivers and the kubectl plug-in never see each other": [
-        ("kubectl/page.py", "from dranode.cpu import policies", "kubectl.page -> .*cpu.policies"),
-    ],
-    "The framework names no driver, and finds the simulator's commands by entry point": [
-        ("driver/cli/slices.py", "from dranode.sim.local import show", "cli.slices -> .*sim.local.show"),
-    ],
     "The sanity suite judges drivers from outside": [
-        ("sanity/offers.py", "from dranode.driver.core.slices import limits", "sanity.offers -> .*slices.limits"),
+        ("sanity/offers.py", "from dranode.driver.slices import limits", "sanity.offers -> .*slices.limits"),
     ],
     "Deciding modules import nothing that acts": [
-        ("driver/core/claims/prepare.py", "import sqlite3", "claims.prepare -> sqlite3"),
-        ("driver/core/slices/limits.py", "def later():\n    import urllib.request", "slices.limits -> urllib"),
+        ("driver/claims/prepare.py", "import sqlite3", "claims.prepare -> sqlite3"),
+        ("driver/slices/limits.py", "def later():\n    import urllib.request", "slices.limits -> urllib"),
         ("cpu/pick.py", "from dranode.cpu import sysfs", "cpu.pick -> .*cpu.sysfs"),
         ("sim/allocator/search.py", "import time", "allocator.search -> time"),
     ],

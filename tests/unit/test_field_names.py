@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import msgspec
 
 import dranode.driver
-import dranode.kubectl
 import dranode.sim
-from dranode.driver.core.api.resource import APIDocument
+import dranode.tools.kubectl
+from dranode.api.resource import APIDocument
 
 # Kubernetes' API conventions: letters of an acronym are all large or, at the beginning, all small.
 ACRONYM = re.compile(r"(Api|Cel|Cidr|Cpu|Dns|Id|Ip|Os|Tls|Uid|Uri|Url)s?(?![a-z])")
@@ -20,7 +20,7 @@ ACRONYM = re.compile(r"(Api|Cel|Cidr|Cpu|Dns|Id|Ip|Os|Tls|Uid|Uri|Url)s?(?![a-z]
 
 def documents() -> Iterator[type[APIDocument]]:
     """Every kind of value that is read from documents of Kubernetes."""
-    for package in (dranode.driver, dranode.kubectl, dranode.sim):
+    for package in (dranode.driver, dranode.tools.kubectl, dranode.sim):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     remaining: list[type[APIDocument]] = [APIDocument]

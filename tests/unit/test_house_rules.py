@@ -18,7 +18,7 @@ import pytest
 from dranode.driver.plugins import declared, installed
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("cdi", "cpu", "driver", "gpu", "kubectl", "memory", "proto", "sanity", "sim")
+PARTS = ("api", "cdi", "cpu", "driver", "gpu", "memory", "proto", "sanity", "show", "sim", "tools")
 
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 # import-linter forbids what deciding modules import, in functions too; these act without an import.
@@ -35,7 +35,7 @@ def deciding() -> list[Path]:
 def test_no_command_takes_a_file_that_may_not_be_looked_for_for_a_missing_one() -> None:
     # Since Python 3.14 these methods of Path say no to both; machine/presence.py tells them apart.
     asking = re.compile(r"\.(exists|is_dir|is_file|is_socket)\(\)")
-    files = [path for part in ("driver/cli", "driver/kube", "kubectl") for path in (ROOT / part).rglob("*.py")]
+    files = [path for part in ("driver/cli", "driver/kube", "show", "tools") for path in (ROOT / part).rglob("*.py")]
     assert [path.relative_to(ROOT).as_posix() for path in files if asking.search(path.read_text())] == []
 
 
@@ -55,6 +55,27 @@ def test_the_list_of_deciding_modules_lacks_none() -> None:
     assert len(ours - act) > 100
     lacking = sorted(name for name in ours - act if not f"{name}.".startswith(known))
     assert lacking == [], "they reach nothing that acts: list them with the deciding modules in pyproject.toml"
+
+
+def _loaded_by_serve() -> tuple[frozenset[str], frozenset[str]]:
+    """All modules of ours, and those that `serve` with every driver of ours loads sooner or later."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    graph = grimp.build_graph(*project["tool"]["importlinter"]["root_packages"], cache_dir=None)
+    groups = (project["project"]["entry-points"][f"dranode.{name}"] for name in ("plugins", "options"))
+    points = {value.partition(":")[0] for group in groups for value in group.values()}
+    roots = points | {"dranode.driver.cli.serve", "dranode.driver.cli.commands"}
+    upstream = roots.union(*(graph.find_upstream_modules(root) for root in roots))
+    return frozenset(graph.modules), frozenset(upstream)
+
+
+def test_serve_loads_all_of_the_node_driver_and_nothing_that_serves_people() -> None:
+    modules, loaded = _loaded_by_serve()
+    unused = {name for name in modules - loaded if name.startswith("dranode.driver.")} - {"dranode.driver.testing"}
+    packages = {name for name in unused if any(other.startswith(f"{name}.") for other in modules)}
+    assert sorted(unused - packages) == [], "serve does not load them: move them to tools/, show/ or sim/"
+    people = tuple(f"dranode.{part}." for part in ("sanity", "show", "sim", "tools"))
+    assert sorted(name for name in loaded if name.startswith(people)) == []
+    assert len(loaded) > 100
 
 
 def test_unit_tests_lie_in_folders_of_the_code() -> None:
@@ -173,8 +194,8 @@ _KERNELS = {
         f"driver/machine/{name}.py": {"cpu", "memory"}
         for name in ("synthetic", "summary", "cgroups", "container_usage")
     },
-    "driver/cli/machine.py": {"memory"},
-    "driver/core/api/units.py": {"memory"},
+    "tools/cli/machine.py": {"memory"},
+    "api/units.py": {"memory"},
 }
 _OTHERS = ("dra-driver-cpu", "dra_driver_cpu")
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("driver", "cpu", "gpu", "kubectl", "memory", "sim")
+PARTS = ("api", "driver", "cpu", "gpu", "memory", "show", "sim", "tools")
 LEVELS = {"info", "warning", "error", "exception", "critical"}
 # A verb at the most, then pairs: `prepare driver=%s claim=%s uid=%s`, `claim=%s uid=%s: the sentence`.
 PAIRS_FIRST = re.compile(r"([a-z]+ )?[a-z]+=%")

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 import dranode.driver
+from dranode.driver.claims.events import ClaimRestored, Occurrence
 from dranode.driver.cli.serve import command as serve
-from dranode.driver.core.claims.events import ClaimRestored, Occurrence
 from release import reference, site
 from release.answers import ELSEWHERE, answered, answers, commands_for_programs
 from release.configurations import CONFIGURATIONS, fields, schema

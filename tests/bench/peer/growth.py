@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cpu.claim_env import claim_edits
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.record import Record
 from dranode.driver.node.ledger import Ledger
 from tests.bench.peer.drivers import Driver
 from tests.bench.peer.surroundings import claim, uid

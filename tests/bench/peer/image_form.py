@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 _ROOT: Final = Path(__file__).parents[3]
-_PARTS: Final = ("cdi", "proto", "driver", "cpu", "gpu", "memory", "sim", "kubectl", "sanity")
+_PARTS: Final = ("api", "cdi", "proto", "driver", "cpu", "gpu", "memory", "show", "sim", "sanity", "tools")
 _FILES: Final = ("pyproject.toml", "README.md", "LICENSE")
 # Distributions compile theirs with profile and link-time optimization, as the image's is compiled.
 _SYSTEM: Final = "/usr/bin/python3"

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dranode.driver.core.api.cpuset import CPUSet
+from dranode.api.cpuset import CPUSet
 from tests.interop.cluster_node import PLACES, Network, ip, mark
 from tests.interop.containerd import DROPPED_AFTER, Containerd
 from tests.interop.vm.machine import NRI_PATIENCE, Hardware, Machine

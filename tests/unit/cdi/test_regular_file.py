@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.errors import DocumentError, LedgerError, MachineError
+from dranode.api.resource import ResourceClaim
 from dranode.cdi.directory import read_spec, write_file
 from dranode.cdi.regular_file import read_given, read_regular
-from dranode.driver.core.api.errors import DocumentError, LedgerError, MachineError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.local.store import Store
 from dranode.driver.machine.archive import read_archive
 from dranode.driver.machine.yaml_files import load_documents, read_yaml

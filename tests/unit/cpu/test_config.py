@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import encode_json
+from dranode.api.errors import ClaimError
 from dranode.cpu.config import CFSQuota, CPUConfig, CPUPolicy, CPUSharing, Memory, Spread, merge, parse_cpu_config
 from dranode.cpu.policies import L3, PickPolicy, Threads
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import encode_json
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.grant import Config
+from dranode.driver.claims.grant import Config
 from tests.fakes.cpu import own
 
 PATH = "spec.devices.config[0].opaque.parameters"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.cpu.cpu_counters import Begun, cpu_counters
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.claims.held import ClaimRef
 from tests.fakes.cpu import cpus
 
 CLAIM = ClaimRef("default", "a", "uid-a")

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import encode_json
+from dranode.api.errors import UsageError
 from dranode.cpu.devices import cpu_devices, left_out
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved, read_options
 from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import encode_json
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.slices.desired import desired_slices, publishable
-from dranode.driver.core.slices.plan import published_specs
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.machine.tree import TreeFiles
+from dranode.driver.slices.desired import desired_slices, publishable
+from dranode.driver.slices.plan import published_specs
 from tests.fakes.cpu import MACHINES, cpus, typed
 from tests.fakes.slices import SliceShelf, slice_problems
 from tests.fakes.topology import regular, topology

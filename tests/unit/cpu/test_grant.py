@@ -10,16 +10,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import ClaimConflictError, ClaimError
+from dranode.api.resource import DeviceAttribute, DeviceRequestAllocationResult
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.devices import cpu_devices
 from dranode.cpu.grant import adopted
 from dranode.cpu.options import CPUOptions, GroupBy
 from dranode.cpu.policies import Isolation, Order, Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.api.resource import DeviceAttribute, DeviceRequestAllocationResult
-from dranode.driver.core.claims.grant import ClaimGrant
+from dranode.driver.claims.grant import ClaimGrant
 from tests.fakes.cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes.topology import regular
 

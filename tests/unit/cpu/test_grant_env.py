@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cpu.claim_env import claim_edits, spec_cpus
 from dranode.cpu.policies import Isolation
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.grant import ClaimGrant
+from dranode.driver.claims.grant import ClaimGrant
 from tests.fakes.cpu import cpus
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from dranode.api.errors import ClaimConflictError, ClaimError
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.policies import Threads
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.claims.grant import ClaimGrant
+from dranode.driver.claims.grant import ClaimGrant
 from tests.fakes.cpu import MACHINES, claim, config, cpus, granted, holding, own, result
 from tests.fakes.topology import regular
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from dranode.api.errors import DocumentError
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.cpu.policies import Isolation
 from dranode.cpu.treatment import Treatment, claim_treatment, isolated_cpus, treatment_state
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.record import Record
 from tests.fakes.cpu import cpus
 
 

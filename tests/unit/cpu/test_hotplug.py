@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.health import impairments
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUEvent, CPUPlugin, cpu_event_of
 from dranode.cpu.policies import Threads
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import Health
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.plugin import Health
+from dranode.driver.claims.record import Record
 from dranode.driver.machine.udev import Events
 from tests.fakes.lifecycle import HotplugRoot
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.peers import Heard, IRQBalance
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.record import Record
 from tests.fakes.irqbalance import FakeIRQBalance
 from tests.fakes.settings import Kernel, MemoryNotes, PowerCutError, interrupt, peered, quiet_record, settle
 from tests.fakes.unix_server import UnixServer

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.plugin import Box
+from dranode.driver.claims.plugin import Box
 from dranode.driver.machine.forms import open_machine
 from tests.fakes.machine import CPU, NODE, cpu_files, machine
 

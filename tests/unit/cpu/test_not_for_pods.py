@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import ClaimError
 from dranode.cpu.plugin import CPUPlugin, plugin
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.grant import ClaimGrant
-from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.grant import ClaimGrant
+from dranode.driver.claims.held import Held
+from dranode.driver.claims.record import Record
 from dranode.driver.machine.folder import HostRoot
 from tests.fakes.cpu import claim, config, cpus, own, result
 from tests.fakes.machine import write_machine

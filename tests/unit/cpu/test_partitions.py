@@ -8,10 +8,10 @@ import os
 import msgspec
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cpu.tuner import Tuner
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.record import Record
 from tests.fakes.settings import Kernel, MemoryNotes, quiet_record
 
 POD = "0f1e2d3c-0000-4000-8000-00000000000a"

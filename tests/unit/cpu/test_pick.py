@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import UsageError
 from dranode.cpu.pick import Pick, PickError, pick
 from dranode.cpu.pick_l3 import Caches
 from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.forms import open_machine
 from tests.fakes.topology import regular, topology
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
 from dranode.cpu.pick import Pick, PickError
 from dranode.cpu.pick import pick as pick_in_any_order
 from dranode.cpu.pick_packed import core_order, numa_order, package_order
 from dranode.cpu.policies import L3, Order, PickPolicy
 from dranode.cpu.topology import CPUGroups, Topology
-from dranode.driver.core.api.cpuset import CPUSet
 from tests.fakes.topology import Place, regular, topology
 
 VECTORS: Final[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "cpu.json").read_text())

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from dranode.api.errors import UsageError
+from dranode.api.resource import DeviceAttribute
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin, plugin, read_pcie_roots
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.api.resource import DeviceAttribute
-from dranode.driver.core.claims.grant import Config
+from dranode.driver.claims.grant import Config
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.testing import check_plugin

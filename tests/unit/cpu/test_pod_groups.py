@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cpu.treatment import held_claim
 from dranode.cpu.tuner import Tuner
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.identity import AskKubelet, Evidence, KubeletPodClaims, identify
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.claims.record import Record
+from dranode.driver.pinning.containers import Container
+from dranode.driver.pinning.identity import AskKubelet, Evidence, KubeletPodClaims, identify
+from dranode.driver.pinning.snapshot import HeldSnapshot
 from tests.fakes.settings import MemoryNotes, quiet_record
 from tests.unit.cpu.test_partitions import CONTAINER, OTHER, PartitioningKernel, partition
 

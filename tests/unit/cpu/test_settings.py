@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from dranode.api.cpuset import CPUSet, mask_text
+from dranode.api.errors import DocumentError
 from dranode.cpu.settings import (
     Kind,
     Machine,
@@ -17,8 +19,6 @@ from dranode.cpu.settings import (
     noted_after,
     tuning,
 )
-from dranode.driver.core.api.cpuset import CPUSet, mask_text
-from dranode.driver.core.api.errors import DocumentError
 from tests.fakes.cpu import cpus
 
 ONLINE = "0-7"

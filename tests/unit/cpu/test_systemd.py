@@ -13,7 +13,7 @@ from dranode.cpu.peers import Systemd
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.settings import Setting
 from dranode.cpu.unmoved import kernels_words
-from dranode.driver.core.claims.answers import Refused
+from dranode.driver.claims.answers import Refused
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.node import prepare, unprepare

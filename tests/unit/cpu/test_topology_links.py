@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from dranode.api.errors import MachineError
 from dranode.driver.cli.commands import cli
-from dranode.driver.core.api.errors import MachineError
 from tests.fakes.doctor import forbid
 from tests.fakes.gpu import INTEL, Machine
 from tests.fakes.gpu_machines import hgx

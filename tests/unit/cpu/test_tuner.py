@@ -9,11 +9,11 @@ import os
 import msgspec
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import ClaimError, DocumentError
 from dranode.cpu.disturbances import disturbances
 from dranode.cpu.tuner import Tuner
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import ClaimError, DocumentError
-from dranode.driver.core.claims.record import ClaimState, Record
+from dranode.driver.claims.record import ClaimState, Record
 from tests.fakes.settings import (
     BOOT,
     DEFAULT,

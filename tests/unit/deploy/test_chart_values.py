@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from dranode.driver import UsageError
+from dranode.driver.claims.options import FRAMEWORK_KEYS
 from dranode.driver.cli.options import driver_settings
-from dranode.driver.core.claims.options import FRAMEWORK_KEYS
 from dranode.driver.plugins import declared
 from dranode.memory.options import parse_reserved
 from tests.fakes.kustomize import DEPLOY

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dranode.driver.cli.serve import command as serve
-from dranode.driver.core.diagnosis.facts import Right
-from dranode.driver.core.diagnosis.runtime import TOLERANCE
-from dranode.kubectl.readers.cluster import RIGHTS
+from dranode.tools.diagnosis.facts import Right
+from dranode.tools.diagnosis.runtime import TOLERANCE
+from dranode.tools.readers.cluster import RIGHTS
 from tests.fakes.kustomize import COMPONENTS, DEPLOY, KUSTOMIZATION_KEYS, built, by_kubectl, kustomization, pod, the
 from tests.kubernetes_schemas import documents, problems
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.api.resource import Device
+from dranode.api.resource import Device
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.sim.cel.expression import compile_selector

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dranode.driver.core.api.documents import API_GROUP
+from dranode.api.documents import API_GROUP
 from dranode.driver.kube.objects import RESOURCES, ROOTS
 from tests.fakes.kustomize import DEPLOY
 from tests.kubernetes_schemas import documents, problems

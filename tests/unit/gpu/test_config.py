@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.claims.grant import Config
+from dranode.api.errors import ClaimError
+from dranode.api.quantity import Quantity
+from dranode.driver.claims.grant import Config
 from dranode.gpu.config import GPUConfig, GPUMode, Settings, Strategy, Visibility, parse_gpu_config, settings
 
 PATH = "status.allocation.devices.config[0].opaque.parameters"

@@ -1,7 +1,7 @@
 from msgspec.structs import replace
 
-from dranode.driver.core.api.documents import encode
-from dranode.driver.core.api.resource import DeviceTaint
+from dranode.api.documents import encode
+from dranode.api.resource import DeviceTaint
 from dranode.gpu.devices import attributes, counters, gpu_devices
 from dranode.gpu.inventory import GPU, Function, GPUInventory
 from dranode.gpu.scan import scan

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.errors import ClaimError, MachineError
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver.core.api.errors import ClaimError, MachineError
 from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import complete, device_nodes
 from dranode.gpu.grants import Intent

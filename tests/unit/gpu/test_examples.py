@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.core.api.errors import DranodeError
+from dranode.api.errors import DranodeError
 from dranode.sim.cli.local import command
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

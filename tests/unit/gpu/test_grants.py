@@ -2,11 +2,11 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import DeviceRequestAllocationResult
-from dranode.driver.core.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held, HeldDevice, Holding
+from dranode.api.errors import ClaimConflictError, ClaimError
+from dranode.api.quantity import Quantity
+from dranode.api.resource import DeviceRequestAllocationResult
+from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, Grant
+from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.gpu.config import parse_gpu_config
 from dranode.gpu.grants import Home, Intent, gpu_sources, grant_gpus
 from dranode.gpu.inventory import GPUInventory, GPUKind

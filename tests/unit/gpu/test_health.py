@@ -1,7 +1,7 @@
 import pytest
 
-from dranode.driver.core.api.errors import MachineError
-from dranode.driver.core.claims.plugin import Health
+from dranode.api.errors import MachineError
+from dranode.driver.claims.plugin import Health
 from dranode.gpu.aer import aer_counts
 from dranode.gpu.health import (
     AERCounts,

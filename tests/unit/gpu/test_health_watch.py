@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dranode.driver.core.claims.plugin import Health
+from dranode.driver.claims.plugin import Health
 from dranode.driver.machine.udev import Events
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.udev import GPUEvent

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.errors import MachineError
 from dranode.driver.machine.tree import Link
 from dranode.gpu.config import GPUMode
 from dranode.gpu.libraries import user_space

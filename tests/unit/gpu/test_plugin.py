@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Health
-from dranode.driver.core.slices.desired import publishable
+from dranode.api.documents import decode
+from dranode.api.errors import ClaimConflictError, ClaimError, DranodeError, UsageError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Conflict, Prepared, Refused
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.plugin import Health
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.slices.desired import publishable
 from dranode.driver.testing import check_plugin
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.plugin import GPUPlugin, plugin

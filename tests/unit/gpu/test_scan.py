@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.errors import MachineError
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.gpu.devices import gpu_devices
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind

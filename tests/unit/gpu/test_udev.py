@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dranode.driver.core.claims.plugin import RESCAN_SECONDS
+from dranode.driver.claims.plugin import RESCAN_SECONDS
 from dranode.driver.machine.udev import KernelEvents, watch
 from dranode.gpu.udev import GPUEvent, gpu_event_of
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError, MachineError
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.errors import ClaimError, MachineError
+from dranode.driver.claims.held import ClaimRef
 from dranode.gpu.grants import Home
 from dranode.gpu.vfio import give_back, take
 from tests.fakes.gpu import AUDIO, DEVICES, DRIVERS, NVIDIA, Machine

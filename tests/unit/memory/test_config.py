@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.grant import Config
+from dranode.api.errors import ClaimError
+from dranode.driver.claims.grant import Config
 from dranode.memory.config import MemoryPolicy, MemorySettings, MemorySharing, memory_settings, parse_memory_config
 
 PATH = "status.allocation.devices.config[0].opaque.parameters"

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import Device, DeviceAttribute
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.slices.desired import publishable
+from dranode.api.cpuset import CPUSet
+from dranode.api.resource import Device, DeviceAttribute
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.slices.desired import publishable
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions, parse_reserved

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from dranode.api.errors import ClaimConflictError, ClaimError
+from dranode.api.resource import DeviceAttribute, ResourceClaimConsumerReference
 from dranode.cdi.spec import ContainerEdits, Mount
-from dranode.driver.core.api.errors import ClaimConflictError, ClaimError
-from dranode.driver.core.api.resource import DeviceAttribute, ResourceClaimConsumerReference
-from dranode.driver.core.claims.record import ClaimState, record_of
+from dranode.driver.claims.record import ClaimState, record_of
 from dranode.memory.config import MemoryPolicy, MemorySharing
 from dranode.memory.description import memory_description
 from dranode.memory.devices import GivenMemory

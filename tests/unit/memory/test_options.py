@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.api.errors import UsageError
+from dranode.api.errors import UsageError
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.options import (
     ORDINARY,

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.record import ClaimState, Record, record_of
+from dranode.api.cpuset import CPUSet
+from dranode.api.resource import ResourceClaimConsumerReference
+from dranode.driver.claims.record import ClaimState, Record, record_of
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.machine import MachineMemory, MemoryNode
 from dranode.memory.options import MemoryOptions

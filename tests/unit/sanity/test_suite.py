@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import grpc
 import pytest
 
-from dranode.driver.core.api.errors import UsageError
+from dranode.api.errors import UsageError
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.catalogue import all_checks

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from dranode.api.errors import UsageError
 from dranode.driver.cli.commands import cli
-from dranode.driver.core.api.errors import UsageError
 
 
 @pytest.mark.parametrize(

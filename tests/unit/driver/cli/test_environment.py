@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.errors import UsageError
 from dranode.driver.cli.options import check_environment, variables
 from dranode.driver.cli.serve import command as serve
-from dranode.driver.core.api.errors import UsageError
 from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")

@@ -12,11 +12,11 @@ from typing import Any
 import click
 import pytest
 
+from dranode.api.errors import UsageError
+from dranode.driver.claims.options import FRAMEWORK_FLAGS, FRAMEWORK_KEYS
 from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.claims.options import FRAMEWORK_FLAGS, FRAMEWORK_KEYS
 from dranode.driver.plugins import declared
 
 PROGRAM = Path(sys.executable).with_name("dranode")
@@ -25,15 +25,15 @@ CLAIM = Path(__file__).parents[4] / "examples" / "cpu-numa.yaml"
 MACHINE = "sockets=2,cores=2,threads=2"
 
 SOUND = """
-from dranode.driver.core.claims.options import Option
+from dranode.driver.claims.options import Option
 OPTIONS = (Option("count", "How many.", default=2), Option("dim", "Dark.", default=False))
 """
 PLUGIN = """
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.api.resource import Device
-from dranode.driver.core.claims.grant import ClaimGrant
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
+from dranode.api.errors import UsageError
+from dranode.api.resource import Device
+from dranode.driver.claims.grant import ClaimGrant
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
 
 class Wall(Plugin):
     driver = "wall.example.com"

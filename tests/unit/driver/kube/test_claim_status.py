@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.status import DeviceState, device_statuses
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.status import DeviceState, device_statuses
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.reports import ClaimStatus
 from tests.fakes.waiting import eventually

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.resource import DeviceClass, Node, ResourceSlice
+from dranode.api.resource import DeviceClass, Node, ResourceSlice
 from dranode.driver.kube.errors import ApiError
 from tests.fakes.paged_server import PagedServer
 

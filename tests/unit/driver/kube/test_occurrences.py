@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.events import DriftRepaired, Occurrence, QuotaStillCaps, Unpinned, events_of
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container
-from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.events import DriftRepaired, Occurrence, QuotaStillCaps, Unpinned, events_of
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcer import Enforcer
+from dranode.driver.pinning.containers import Container
+from dranode.driver.pinning.identity import KubeletPodClaims
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
 
 CLAIM = ClaimRef("default", "a", "uid-a")
 HELD = HeldSnapshot(

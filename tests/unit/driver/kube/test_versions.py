@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode, encode, to_v1
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.resource import ExactDeviceRequest, ResourceSlice
+from dranode.api.documents import decode, encode, to_v1
+from dranode.api.errors import DocumentError
+from dranode.api.resource import ExactDeviceRequest, ResourceSlice
 from dranode.driver.kube.client import best_version, from_v1
 
 SLICE = {

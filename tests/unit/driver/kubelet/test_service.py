@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.prepare import Awaited, always
+from dranode.driver.claims.answers import Conflict, Prepared, Refused
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.prepare import Awaited, always
 from dranode.driver.kubelet.listener import Listener
-from dranode.driver.kubelet.registered import unprepare
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import socket_paths
+from dranode.tools.readers.registered import unprepare
 from tests.fakes.waiting import PATIENCE
 
 REFS = (ClaimRef("default", "a", "uid-a"), ClaimRef("default", "b", "uid-b"))

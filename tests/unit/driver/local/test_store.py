@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import DocumentError, DranodeError
-from dranode.driver.core.api.resource import ObjectMeta, ResourceClaim
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.errors import DocumentError, DranodeError
+from dranode.api.resource import ObjectMeta, ResourceClaim
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.local.store import Store
 
 NAMESPACE = "s" * 63

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.errors import MachineError
 from dranode.driver.machine import archive, forms
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.tree import TreeFiles

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.diagnosis.container_cgroups import container_cgroup
+from dranode.api.cpuset import CPUSet
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.kubepods import containers_of
 from dranode.driver.machine.root import Root
+from dranode.driver.pinning.container_cgroups import container_cgroup
 
 KUBEPODS = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"
 

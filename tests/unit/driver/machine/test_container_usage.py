@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dranode.driver.core.claims.usage import Figure
+from dranode.driver.claims.usage import Figure
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.container_usage import UsageReader, container_processes
 from dranode.driver.machine.folder import HostRoot

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import DranodeError, MachineError, UsageError
+from dranode.api.errors import DranodeError, MachineError, UsageError
 from dranode.driver.machine import folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.errors import DocumentError
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.core.api.errors import DocumentError
 from dranode.driver.machine.confined import ConfinedRoot, OverlayFiles
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.machine_file import parse_machine

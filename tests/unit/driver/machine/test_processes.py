@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.kubepods import containers_of
 from dranode.driver.machine.processes import pods_seen, processes, threads_last_on, threads_seen_on

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dranode.api.errors import UsageError
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.core.api.errors import UsageError
 from dranode.driver.machine.forms import open_machine
 
 

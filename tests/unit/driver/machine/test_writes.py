@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import in_words
-from dranode.driver.core.claims.answers import Refused
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.errors import in_words
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.errors import DocumentError
 from dranode.driver.machine.yaml_files import (
     StrictError,
     dump_yaml,

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dranode.api.cpuset import CPUSet
 from dranode.cdi.spec import Spec
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.answers import Conflict, Refused
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Recovers
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
+from dranode.driver.claims.answers import Conflict, Refused
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.hooks import Recovers
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.record import Record
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
 from tests.fakes.drivers import (
     DAMAGES,
     Board,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import MachineError, UnreadError, UsageError
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import MachineError, UnreadError, UsageError
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.pinning.snapshot import HeldSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.machine import CPU, machine
 from tests.fakes.node import opened, prepare

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.claims.answers import Refused
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.api.errors import ClaimError
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
 from tests.fakes.node import LAMPS, opened, prepare, specs, unprepare

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.record import Record
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import LedgerError
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.record import Record
 from dranode.driver.node.ledger import TABLES, CorruptLedgerError, Ledger, move_aside
-from dranode.driver.node.ledger_reading import read_ledger
+from dranode.show.ledger_reading import read_ledger
 
 A = Record(
     uid="uid-a", namespace="default", name="a", cpus=CPUSet.parse("0-1"), held=CPUSet.parse("0-1,8-9"), fingerprint="f"

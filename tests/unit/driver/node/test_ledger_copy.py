@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import encode_json
-from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.claims.record import Copied, Record
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import encode_json
+from dranode.api.errors import LedgerError
+from dranode.driver.claims.record import Copied, Record
 from dranode.driver.node.ledger_copy import LedgerCopy
 
 CPUS = CPUSet((0, 1))

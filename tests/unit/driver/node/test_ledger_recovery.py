@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import LedgerError
+from dranode.api.resource import ResourceClaim
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.cli import claims, drain, forget_lost
-from dranode.driver.cli.forget_lost import command
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Commit, Prepared
-from dranode.driver.core.claims.record import LOST, Copied, Record, salvaged
+from dranode.driver.claims.answers import Commit, Prepared
+from dranode.driver.claims.record import LOST, Copied, Record, salvaged
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node import ledger_recovery
 from dranode.driver.node.ledger import DOUBTFUL, CorruptLedgerError, Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
-from dranode.driver.node.ledger_reading import had_ledger, read_ledger
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.node import NodeClaims
+from dranode.show.ledger_reading import had_ledger, read_ledger
+from dranode.tools.cli import claims, drain, forget_lost
+from dranode.tools.cli.forget_lost import command
 from tests.fakes.drivers import Board, WiredLamps, allocated_claim, lose_copy, reference
 from tests.fakes.lifecycle import cpu_claim
 

@@ -11,18 +11,18 @@ from typing import Final
 import msgspec
 import pytest
 
+from dranode.api.resource import Device, ResourceClaim
 from dranode.cdi.directory import encode_spec, read_spec, write_spec
 from dranode.cdi.document import validate
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
-from dranode.driver.core.api.resource import Device, ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Grant
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Recovers
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.reconcile import Attestation
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.hooks import Recovers
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.reconcile import Attestation
+from dranode.driver.claims.record import Record
 from dranode.driver.node import metadata_files
 from dranode.driver.node.metadata_files import DeviceMetadata, MetadataError
 from dranode.driver.node.node import NodeClaims

@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from dranode.api.errors import ClaimError
+from dranode.api.resource import ResourceClaim
 from dranode.cdi.spec import Spec
-from dranode.driver.core.api.errors import ClaimError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Conflict, Refused
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.hooks import Recovers
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import PreparedDevice
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.claims.answers import Conflict, Refused
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.hooks import Recovers
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.record import PreparedDevice
 from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.pinning.snapshot import HeldSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, damage_ledger, reference
 from tests.fakes.node import LAMPS, given, in_pool, opened, prepare, spec_of, specs, unprepare
 

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaimSpec
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant, Config
-from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.prepare import allocated
-from dranode.driver.core.claims.record import fingerprint
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaimSpec
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config
+from dranode.driver.claims.held import Held
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.prepare import allocated
+from dranode.driver.claims.record import fingerprint
 from dranode.sim.cluster.config_errors import parameter_errors
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.node import LAMPS, given, opened, prepare, specs

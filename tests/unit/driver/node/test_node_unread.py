@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import LedgerError, UnreadError
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import LedgerError, UnreadError
-from dranode.driver.core.claims.answers import Prepared, Refused
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.driver.claims.answers import Prepared, Refused
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.pinning.snapshot import HeldSnapshot
 from tests.fakes.doctor import forbid
 from tests.fakes.drivers import reference
 from tests.fakes.ledger import FAULTS, Fault

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.claims.answers import Conflict
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.answers import Conflict
+from dranode.driver.claims.record import Record
 from dranode.driver.node.node import CONFLICT_WAIT, DEPARTURE_WAIT, MAX_WAITING
 from tests.fakes.drivers import allocated_claim
 from tests.fakes.node import LAMPS, opened, prepare, unprepare

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import Held
-from dranode.driver.core.claims.record import Record
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.held import Held
+from dranode.driver.claims.record import Record
 from dranode.driver.node.ledger import Damaged
 from dranode.driver.node.record_store import Entry, RecordBook
 

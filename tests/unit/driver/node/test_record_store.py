@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import LedgerError
+from dranode.api.resource import ResourceClaim
 from dranode.cdi.spec import Spec
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Conflict, Prepared, Refused
-from dranode.driver.core.claims.grant import ClaimGrant
-from dranode.driver.core.claims.hooks import Recovers
-from dranode.driver.core.claims.record import Record
+from dranode.driver.claims.answers import Conflict, Prepared, Refused
+from dranode.driver.claims.grant import ClaimGrant
+from dranode.driver.claims.hooks import Recovers
+from dranode.driver.claims.record import Record
 from dranode.driver.node.ledger import Contents, Ledger
 from dranode.driver.node.node import NodeClaims
 from tests.fakes.drivers import Lamps, allocated_claim, damage_rows, reference

@@ -11,22 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from dranode.api.cpuset import CPUSet
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceClaim
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Commit, Prepared
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import PreparedDevice, Record
-from dranode.driver.core.diagnosis.container_cgroups import Process, with_processes
-from dranode.driver.core.diagnosis.placement import placements
+from dranode.driver.claims.answers import Commit, Prepared
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import PreparedDevice, Record
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
+from dranode.driver.pinning.container_cgroups import Process, with_processes
 from dranode.driver.serve.pinning import Pinning
+from dranode.tools.diagnosis.placement import placements
 from tests.fakes.drivers import DAMAGES, reference
 from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of
 from tests.fakes.waiting import PATIENCE

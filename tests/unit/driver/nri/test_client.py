@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from dranode.driver.core.pinning.identity import KubeletPodClaims
 from dranode.driver.nri import client as client_module
+from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import CallFailedError, container, pod, updates_of
 from tests.fakes.nri_client import EMPTY, ENV, HELD, NEW, OLD, P1, P2, Bench

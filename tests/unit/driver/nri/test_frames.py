@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.pinning.containers import ContainerUpdate, Resources
+from dranode.api.cpuset import CPUSet
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (
     Configured,
@@ -24,6 +23,7 @@ from dranode.driver.nri.events import (
 )
 from dranode.driver.nri.session import Session
 from dranode.driver.nri.ttrpc import PLUGIN_CONNECTION, RUNTIME_CONNECTION, Chunk, Demultiplexer, frame
+from dranode.driver.pinning.containers import ContainerUpdate, Resources
 
 VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "nri-frames.json").read_text())["nri_versions"]
 VERSIONS = pytest.mark.parametrize("version", VECTORS)

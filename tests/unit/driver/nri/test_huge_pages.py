@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.events import HugePagesStillCapped, Occurrence, events_of
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.container_index import Containers
-from dranode.driver.core.pinning.containers import Container, ContainerUpdate, Pinned, Resources
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Part
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.events import HugePagesStillCapped, Occurrence, events_of
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.cgroups import NO_LIMIT, Cgroups
 from dranode.driver.nri.session import adjustment_to, page_limits_of, updates_to
 from dranode.driver.nri.verifier import Verifier
+from dranode.driver.pinning.container_index import Containers
+from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
+from dranode.driver.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Part
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.enforcement import pod
 from tests.fakes.machine import machine

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from dranode.driver.core.api.errors import LedgerError
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.api.errors import LedgerError
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.unsolicited import Unsolicited
+from dranode.driver.pinning.snapshot import HeldSnapshot
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import CallFailedError, container
 from tests.fakes.nri_client import HELD, NEW, P1, P2, Bench

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.pinning.containers import ContainerUpdate, Resources
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (
     Configured,
@@ -26,6 +25,7 @@ from dranode.driver.nri.events import (
 )
 from dranode.driver.nri.session import EVENTS, Session
 from dranode.driver.nri.ttrpc import PLUGIN_CONNECTION, RUNTIME_CONNECTION, ProtocolError
+from dranode.driver.pinning.containers import ContainerUpdate, Resources
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import Wire, container, go_frames, pod
 

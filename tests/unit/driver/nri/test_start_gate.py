@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.pinning.containers import Container, Resources
-from dranode.driver.core.pinning.identity import KubeletPodClaims
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.verifier import PATIENCE
+from dranode.driver.pinning.containers import Container, Resources
+from dranode.driver.pinning.identity import KubeletPodClaims
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
 
 EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import LedgerError
+from dranode.api.errors import LedgerError
 from dranode.driver.process.locks import FileLock
 from tests.fakes.waiting import eventually
 

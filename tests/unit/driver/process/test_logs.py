@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, strategies
 
-from dranode.driver.core.claims.held import ClaimRef
+from dranode.driver.claims.held import ClaimRef
 from dranode.driver.process.logs import JSONFormatter, TextFormatter, operation
 from tests.fakes.waiting import PATIENCE
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.errors import MachineError, UnreadError
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import DeviceHealth, Health
-from dranode.driver.core.claims.record import LOST, Record
+from dranode.api.errors import MachineError, UnreadError
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.record import LOST, Record
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.node import NodeClaims

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import Device, DeviceCapacity
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import Record, holdings
+from dranode.api.quantity import Quantity
+from dranode.api.resource import Device, DeviceCapacity
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.record import Record, holdings
 from dranode.driver.serve.device_metrics import device_metrics
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.hooks import Disturbance
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.hooks import Disturbance
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.disturbance_metrics import disturbance_metrics

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import LedgerError, MachineError
-from dranode.driver.core.claims.events import ClaimImpaired, Occurrence
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.plugin import Impairment
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.snapshot import HeldSnapshot
+from dranode.api.errors import LedgerError, MachineError
+from dranode.driver.claims.events import ClaimImpaired, Occurrence
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Impairment
+from dranode.driver.claims.record import Record
 from dranode.driver.node.node import NodeClaims
+from dranode.driver.pinning.snapshot import HeldSnapshot
 from dranode.driver.serve.hardware import Hardware
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 

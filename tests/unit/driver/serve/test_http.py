@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 import pytest
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.serve.http_server import (
     MAX_CONNECTIONS,
     MAX_HEAD,

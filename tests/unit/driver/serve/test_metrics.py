@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.plugin import Plugin
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.slices.publication import PublisherStatus
+from dranode.api.cpuset import CPUSet
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.machine.forms import open_machine
@@ -25,6 +24,7 @@ from dranode.driver.plugins import load_plugins
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.state_metrics import prefix_of
+from dranode.driver.slices.publication import PublisherStatus
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.ledger import newer_schema

@@ -9,13 +9,13 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
+from dranode.api.pods import PodSandbox
+from dranode.api.quantity import Quantity
+from dranode.api.resource import Device, DeviceCapacity
 from dranode.cpu.health import NOT_FOR_PODS, OFFLINE
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import Device, DeviceCapacity
-from dranode.driver.core.claims import events
-from dranode.driver.core.claims.held import ClaimRef, HeldDevice, Holding
-from dranode.driver.core.claims.inventory import Inventory
+from dranode.driver.claims import events
+from dranode.driver.claims.held import ClaimRef, HeldDevice, Holding
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.serve import metrics
 from dranode.driver.serve.device_metrics import device_metrics
 from dranode.driver.serve.disturbance_metrics import DISTURBANCE_FAMILIES

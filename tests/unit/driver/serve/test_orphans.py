@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from dranode.api.errors import DranodeError, LedgerError, UnreadError
+from dranode.api.resource import ResourceClaim
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.core.api.errors import DranodeError, LedgerError, UnreadError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Prepared
-from dranode.driver.core.claims.events import Occurrence, OrphanUnprepared
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.reconcile import PATIENCE
-from dranode.driver.core.claims.uses import ClaimUse
+from dranode.driver.claims.answers import Prepared
+from dranode.driver.claims.events import Occurrence, OrphanUnprepared
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.reconcile import PATIENCE
+from dranode.driver.claims.uses import ClaimUse
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.metadata_files import DeviceMetadata

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.api.pods import PodSandbox
-from dranode.driver.core.api.resource import ResourceClaimConsumerReference
-from dranode.driver.core.claims.grant import AllocatedClaim, ClaimGrant
-from dranode.driver.core.claims.held import ClaimRef, Held
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.core.claims.record import Record
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.api.resource import ResourceClaimConsumerReference
+from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
 from dranode.driver.serve.enforcement import Enforcement, PinningDriver
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import Lamps, allocated_claim

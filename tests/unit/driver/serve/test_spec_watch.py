@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dranode.driver.core.api.errors import ClaimError, UnreadError
-from dranode.driver.core.api.resource import ResourceClaim
-from dranode.driver.core.claims.answers import Refused
-from dranode.driver.core.claims.grant import Grant
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import Record
+from dranode.api.errors import ClaimError, UnreadError
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import Record
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.node.record_store import Entry

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dranode.driver.core.api.cpuset import CPUSet
-from dranode.driver.core.claims.held import ClaimRef
-from dranode.driver.core.claims.record import Unread
-from dranode.driver.core.claims.usage import ClaimsUsage, Figure
-from dranode.driver.core.pinning.containers import Pinned
-from dranode.driver.core.pinning.snapshot import HeldClaim, HeldSnapshot, HugepageLimits, JoinedSnapshots
+from dranode.api.cpuset import CPUSet
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import Unread
+from dranode.driver.claims.usage import ClaimsUsage, Figure
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.forms import open_machine
+from dranode.driver.pinning.containers import Pinned
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, HugepageLimits, JoinedSnapshots
 from dranode.driver.serve.usage import UsageWatch
 from tests.fakes.enforcement import claim, container, snapshot
 from tests.fakes.machine import write_machine

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
+from dranode.api.documents import decode
+from dranode.api.resource import DeviceClass, Node, ObjectMeta, ResourceClaim, ResourceSlice
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features

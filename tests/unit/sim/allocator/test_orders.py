@@ -2,8 +2,8 @@
 
 from itertools import permutations
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import Node, ResourceSlice
+from dranode.api.documents import decode
+from dranode.api.resource import Node, ResourceSlice
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.orders import MAX_ORDERS, orders
 from dranode.sim.allocator.pools import Pool, PoolIndex

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import UsageError
-from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.api.documents import decode
+from dranode.api.errors import UsageError
+from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator import search
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features

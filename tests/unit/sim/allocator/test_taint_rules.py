@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError, UsageError
-from dranode.driver.core.api.resource import ResourceSlice
-from dranode.driver.core.api.source_document import SourceDocument
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError, UsageError
+from dranode.api.resource import ResourceSlice
+from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules, with_rule_taints

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode, encode_json
-from dranode.driver.core.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
+from dranode.api.documents import decode, encode_json
+from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome, Reason

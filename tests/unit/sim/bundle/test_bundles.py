@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranode.driver.core.api.resource import Device, DeviceAttribute
+from dranode.api.resource import Device, DeviceAttribute
 from dranode.sim.allocator.state import PoolID
 from dranode.sim.bundle.groups import NUMA_NODE, BundledDevice, bundles, shared_values
 from dranode.sim.bundle.kinds import DeviceAmount, DeviceKind

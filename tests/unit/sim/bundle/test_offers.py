@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dranode.driver.core.api.documents import decode, encode, encode_json
-from dranode.driver.core.api.resource import (
+from dranode.api.documents import decode, encode, encode_json
+from dranode.api.resource import (
     AllocationResult,
     CapacityRequestPolicy,
     DeviceClass,

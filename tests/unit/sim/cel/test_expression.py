@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import Device
+from dranode.api.documents import decode
+from dranode.api.resource import Device
 from dranode.sim.cel.costs import LIMIT
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import MAX_EXPRESSION_BYTES, Selector, compile_selector

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import Device
+from dranode.api.documents import decode
+from dranode.api.resource import Device
 from dranode.sim.allocator.releases import RELEASES
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import Selector

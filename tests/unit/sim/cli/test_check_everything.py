@@ -10,9 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dranode.driver.core.slices.desired import publishable
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
+from dranode.driver.slices.desired import publishable
 from dranode.sim.cli.check import command
 
 DRA = "resource.k8s.io/v1"

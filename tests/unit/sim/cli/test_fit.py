@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dranode.driver.core.api.errors import DocumentError, UsageError
+from dranode.api.errors import DocumentError, UsageError
 from dranode.sim.cli.allocate import command as allocate
 from dranode.sim.cli.fit import command
 from tests.fakes.clusters import (

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from dranode.api.errors import DranodeError
 from dranode.driver.cli.commands import cli
-from dranode.driver.core.api.errors import DranodeError
 
 LONG = "9" * 5000
 EXTENDED = {

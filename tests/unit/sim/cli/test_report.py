@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dranode.driver.core.api.errors import DranodeError, UsageError
+from dranode.api.errors import DranodeError, UsageError
 from dranode.sim.cli.report import command
 from tests.unit.sim.report.test_waiting import CLASS, claim, pod, slice_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dranode.api.errors import DocumentError
 from dranode.driver.cli.commands import cli
-from dranode.driver.core.api.errors import DocumentError
 
 DRA = "apiVersion: resource.k8s.io/v1\n"
 CLASS = f"{DRA}kind: DeviceClass\nmetadata: {{name: c}}\n"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.quantity import Quantity
+from dranode.api.errors import DocumentError
+from dranode.api.quantity import Quantity
 from dranode.sim.cluster.node_kinds import NodeKind
 from dranode.sim.fit.additions import additions_for, model_like, model_of_kind
 from dranode.sim.fit.demand import PodDemand, demand_of

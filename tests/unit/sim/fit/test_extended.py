@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import DeviceClass
+from dranode.api.documents import decode
+from dranode.api.resource import DeviceClass
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
 from dranode.sim.cluster.extended import classes_behind, special_claim

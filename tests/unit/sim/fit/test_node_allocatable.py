@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import UsageError
+from dranode.api.errors import UsageError
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
 from dranode.sim.fit.questions import PodAnswer

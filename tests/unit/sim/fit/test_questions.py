@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.errors import DocumentError
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.errors import DocumentError
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.claims.inventory import Inventory
-from dranode.driver.picture.svg import fleet_svg
+from dranode.api.documents import decode
+from dranode.api.errors import DocumentError
+from dranode.api.quantity import Quantity
+from dranode.api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dranode.api.source_document import SourceDocument
+from dranode.driver.claims.inventory import Inventory
+from dranode.show.picture.svg import fleet_svg
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dranode.driver.core.api.quantity import Quantity
-from dranode.driver.core.api.resource import (
+from dranode.api.quantity import Quantity
+from dranode.api.resource import (
     Device,
     ObjectMeta,
     ResourcePool,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.errors import DocumentError
+from dranode.api.errors import DocumentError
 from dranode.sim.queues.setup import load
 from tests.fakes.queues import (
     admitted,

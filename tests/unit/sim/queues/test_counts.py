@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ResourceSlice
+from dranode.api.documents import decode
+from dranode.api.resource import ResourceSlice
 from dranode.sim.queues.setup import load
 from dranode.sim.queues.values import Workload
 from tests.fakes.queues import cluster_queue, flavor, group, local_queue, sources, workload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.driver.core.api.quantity import Quantity
+from dranode.api.quantity import Quantity
 from dranode.sim.queues.amounts import amount, amount_text
 from dranode.sim.queues.quota import Usage, unused_quota
 from dranode.sim.queues.values import ClusterQueue, Cohort, FlavorResource, Queues, Quota

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.quantity import Quantity
+from dranode.api.quantity import Quantity
 from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.assign import Simulation, assign
 from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, FlavorMode, PodSetAssignment

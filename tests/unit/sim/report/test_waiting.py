@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.picture.fleet import WaitingPod
+from dranode.api.source_document import SourceDocument
+from dranode.show.picture.fleet import WaitingPod
 from dranode.sim.allocator.features import Features
 from dranode.sim.report.cluster import cluster_seen
 from dranode.sim.report.waiting import waiting

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dranode.driver.core.api.documents import decode
-from dranode.driver.core.api.resource import ObjectMeta
+from dranode.api.documents import decode
+from dranode.api.resource import ObjectMeta
 from dranode.sim.scheduler.defaults import PriorityClass, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.requests import Counting, amounts_of, pod_requests

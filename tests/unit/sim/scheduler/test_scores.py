@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dranode.driver.core.api.documents import decode
+from dranode.api.documents import decode
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.labels import LabelMatcher, LabelSelector
 from dranode.sim.scheduler.scores import totals

@@ -1,0 +1,71 @@
+"""The rules for `capacity.*.requestPolicy` (KEP-5075): what a driver may say about the amounts that claims ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from dranode.api.quantity import Quantity
+from dranode.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange
+
+MAX_VALID_VALUES: Final = 10
+
+
+def policy_problems(value: Quantity, policy: CapacityRequestPolicy) -> Iterator[str]:
+    """Yield the reasons why the API server would refuse a policy for a capacity of `value`.
+
+    Each reason continues a sentence that begins with "the requestPolicy".
+    """
+    values, bounds, default = policy.valid_values, policy.valid_range, policy.default
+    if values and bounds is not None:
+        yield "has both validValues and validRange"
+    if (values or bounds is not None) and default is None:
+        yield "needs a default beside validValues or validRange"
+    if values:
+        yield from _values_problems(value, values, default)
+    if bounds is not None:
+        yield from _range_problems(value, bounds, default)
+
+
+def allowed_amounts(policy: CapacityRequestPolicy) -> str:
+    """Return which amounts a policy allows, for people: `1 to 16 in steps of 2`, `one of 1Gi, 2Gi`."""
+    if policy.valid_values:
+        return f"one of {', '.join(map(str, policy.valid_values))}"
+    bounds = policy.valid_range
+    if bounds is None:
+        return "any amount"
+    most = "or more" if bounds.max is None else f"to {bounds.max}"
+    steps = f" in steps of {bounds.step}" if bounds.step is not None else ""
+    return f"{bounds.min} {most}{steps}"
+
+
+def _values_problems(value: Quantity, values: tuple[Quantity, ...], default: Quantity | None) -> Iterator[str]:
+    if len(values) > MAX_VALID_VALUES:
+        yield f"has {len(values)} validValues, and {MAX_VALID_VALUES} is the most"
+    if any(one >= other for one, other in pairwise(values)):
+        yield "has validValues that do not ascend"
+    if values[-1] > value:
+        yield f"allows {values[-1]}, more than the capacity of {value}"
+    if default is not None and default not in values:
+        yield f"has the default {default}, which is none of its validValues"
+
+
+def _range_problems(value: Quantity, bounds: CapacityRequestPolicyRange, default: Quantity | None) -> Iterator[str]:
+    low, high, step = bounds.min, bounds.max, bounds.step
+    if not 0 <= low.value <= value.value:
+        yield f"has the minimum {low}, which is not within 0 and the capacity of {value}"
+    if high is not None and not low.value <= high.value <= value.value:
+        yield f"has the maximum {high}, which is not within the minimum {low} and the capacity of {value}"
+    if default is not None and not low.value <= default.value <= (high or value).value:
+        yield f"has the default {default}, which is not within {low} and {high or value}"
+    if step is None:
+        return
+    if step.value <= 0:
+        yield f"has the step {step}, which is not positive"
+        return
+    if low.value + step.value > value.value:
+        yield f"has the minimum {low} and the step {step}, together more than the capacity of {value}"
+    for name, amount in (("default", default), ("maximum", high)):
+        if amount is not None and (amount.value - low.value) % step.value:
+            yield f"has the {name} {amount}, which is no whole number of steps of {step} from {low}"

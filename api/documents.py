@@ -1,0 +1,245 @@
+"""Converts plain documents (decoded JSON or YAML) into values and back, and beta versions of the API into v1.
+
+`resource.k8s.io/v1beta1` keeps a request's fields flat beside its name and a device's under `basic`; v1beta2 and v1
+have one form. The rest of the program only knows v1.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import DocumentError
+from dranode.api.quantity import Quantity
+from dranode.api.unknown_fields import field_names, words_at
+
+T = TypeVar("T")
+
+API_GROUP: Final = "resource.k8s.io"
+API_VERSION: Final = f"{API_GROUP}/v1"
+
+# The fields of an exact request, which v1beta1 keeps beside the request's name.
+_FLAT_REQUEST: Final = (
+    "deviceClassName",
+    "selectors",
+    "allocationMode",
+    "count",
+    "adminAccess",
+    "tolerations",
+    "capacity",
+    "derivedAttributes",
+)
+_SLICE_COUNT: Final = "resourceSliceCount"
+_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+# The kinds that have others (k8s.io/api 0.36.0 to 0.38.0-alpha.2, testdata/HEAD; 1.35 has no pool status).
+_SERVED: Final = {"DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"), "ResourcePoolStatusRequest": ("v1alpha3",)}
+_learned: Final[set[type]] = set()
+_learning: Final = threading.Lock()
+_NULL: Final = "got `null`"
+_UNKNOWN: Final = "contains unknown field "
+_NO_WORD: Final = "Invalid enum value "
+_AT: Final = r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$"
+
+
+def without_tuples(document: Any) -> Any:
+    """Return a plain document with lists for its tuples, which PyYAML's safe dumpers refuse."""
+    if isinstance(document, dict):
+        return {key: without_tuples(inner) for key, inner in document.items()}
+    return [without_tuples(inner) for inner in document] if isinstance(document, (list, tuple)) else document
+
+
+def _decode_hook(kind: type, raw: Any) -> Any:
+    if kind is Quantity:
+        if isinstance(raw, (str, int)) and not isinstance(raw, bool):
+            return Quantity(raw)
+        if isinstance(raw, float):
+            return Quantity(repr(raw))
+        raise ValueError(f"{raw!r} is not a quantity such as 4, 500m or 16Gi")
+    if kind is CPUSet:
+        if isinstance(raw, str):
+            return CPUSet.parse(raw)
+        raise ValueError(f"{raw!r} is not a cpu-list such as 0-3,8")
+    raise NotImplementedError(kind)
+
+
+def _encode_hook(value: Any) -> Any:
+    if isinstance(value, Quantity):
+        return value.text
+    if isinstance(value, CPUSet):
+        return str(value)
+    raise NotImplementedError(type(value))
+
+
+def _learn(kind: type) -> None:
+    """Compile msgspec's decoder of a type, in one thread at a time.
+
+    msgspec compiles a type when it first decodes one, and crashes the process if two threads do so at once.
+    """
+    if kind not in _learned:
+        with _learning:
+            msgspec.json.Decoder(kind)
+            _learned.add(kind)
+
+
+def decode(kind: type[T], document: Any) -> T:
+    """Make a value of `kind` from a plain document.
+
+    Raises:
+        DocumentError: the document does not fit; the error says where.
+    """
+    _learn(kind)
+    try:
+        return _convert(kind, document)
+    except DocumentError as error:
+        # The API server prints an empty list that is required as null: `requests: null` of a claim that has none.
+        if _NULL in str(error.__cause__):
+            return _convert(kind, without_nulls(document))
+        raise
+
+
+def decode_json(kind: type[T], text: bytes | str) -> T:
+    """Make a value of `kind` from JSON text.
+
+    Raises:
+        DocumentError: the text is not JSON, or the document does not fit.
+    """
+    _learn(kind)
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        if _NULL in str(error):
+            return _convert(kind, without_nulls(msgspec.json.decode(text)))
+        raise _error(kind, error) from error
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"a text in it is not UTF-8: {error.reason} at its byte {error.start}") from error
+    except RecursionError as error:
+        raise DocumentError("it is nested too deeply") from error
+
+
+def _convert(kind: type[T], document: Any) -> T:
+    try:
+        return msgspec.convert(document, kind, dec_hook=_decode_hook)
+    except msgspec.ValidationError as error:
+        raise _error(kind, error) from error
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a plain document without the members that Go writes as null, which mean the same as none."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def encode(value: Any) -> Any:
+    """Return the plain document of a value: dictionaries, sequences, strings, numbers."""
+    return msgspec.to_builtins(value, enc_hook=_encode_hook)
+
+
+def encode_json(value: Any) -> bytes:
+    """Return the compact JSON text of a value."""
+    return msgspec.json.encode(value, enc_hook=_encode_hook)
+
+
+def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
+    """Convert an error of msgspec: the path comes first, and an unknown field or word is followed by the known ones."""
+    text = str(error)
+    match = re.search(_AT, text)
+    path = match["path"] if match else ""
+    sentence = _plain(text[: match.start()] if match else text)
+    if sentence.startswith(_UNKNOWN):
+        names = ", ".join(field_names(kind, path))
+        sentence += f"; there are {names}" if names else ""
+    elif sentence.startswith(_NO_WORD) and (words := words_at(kind, path)):
+        sentence = f"{sentence.removeprefix(_NO_WORD)} is not {' or '.join(words)}"
+    return DocumentError(sentence, path.replace("[...]", "{}"))
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "").replace("Expected", "expected", 1).replace("Object ", "", 1)
+
+
+def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a claim, template, class or slice in the form of `resource.k8s.io/v1`.
+
+    A document of another group is returned unchanged. A pool that does not say how many slices it has, has 0, which is
+    what Go reads.
+
+    Raises:
+        DocumentError: the API version is not one that exists, or a v1beta1 document has the form of another version.
+    """
+    version = str(document.get("apiVersion", ""))
+    group, _, short = version.rpartition("/")
+    if group != API_GROUP:
+        return dict(document)
+    served = _SERVED.get(str(document.get("kind")), _VERSIONS)
+    if short not in served:
+        known = " and ".join(filter(None, (", ".join(served[:-1]), served[-1])))
+        raise DocumentError(f'{API_GROUP} has {known}, not "{short}"', "apiVersion")
+    converted = dict(document, apiVersion=API_VERSION)
+    if short == "v1beta1":
+        spec = document.get("spec")
+        if isinstance(spec, Mapping):
+            converted["spec"] = _SPEC_FROM_V1BETA1.get(str(document.get("kind")), dict)(spec)
+    return _with_slice_count(converted) if document.get("kind") == "ResourceSlice" else converted
+
+
+def _with_slice_count(document: dict[str, Any]) -> dict[str, Any]:
+    spec = document.get("spec")
+    pool = spec.get("pool") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(pool, Mapping) or pool.get(_SLICE_COUNT) is not None:
+        return document
+    return {**document, "spec": {**spec, "pool": {**pool, _SLICE_COUNT: 0}}}
+
+
+def _claim_spec(spec: Mapping[str, Any], path: str = "spec") -> dict[str, Any]:
+    devices = spec.get("devices")
+    if not isinstance(devices, Mapping) or not isinstance(devices.get("requests"), list):
+        return dict(spec)
+    requests = [
+        _request(request, f"{path}.devices.requests[{index}]") for index, request in enumerate(devices["requests"])
+    ]
+    return dict(spec, devices=dict(devices, requests=requests))
+
+
+def _request(request: Any, path: str) -> Any:
+    if not isinstance(request, Mapping):
+        return request
+    if "exactly" in request:
+        raise DocumentError(
+            f"v1beta1 has no exactly: write its fields beside the name, or apiVersion: {API_VERSION}", path
+        )
+    flat = {key: request[key] for key in _FLAT_REQUEST if key in request}
+    rest = {key: value for key, value in request.items() if key not in _FLAT_REQUEST}
+    if flat and "firstAvailable" in request:
+        flat = {"deviceClassName": "", **flat}  # both is what is wrong, not that one of them is a part
+    return {**rest, "exactly": flat} if flat else rest
+
+
+def _template_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    inner = spec.get("spec")
+    return dict(spec, spec=_claim_spec(inner, "spec.spec")) if isinstance(inner, Mapping) else dict(spec)
+
+
+def _slice_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    devices = spec.get("devices")
+    if not isinstance(devices, list):
+        return dict(spec)
+    return dict(spec, devices=[_device(device) for device in devices])
+
+
+def _device(device: Any) -> Any:
+    if not isinstance(device, Mapping) or not isinstance(device.get("basic"), Mapping):
+        return device
+    return {"name": device.get("name"), **device["basic"]}
+
+
+_SPEC_FROM_V1BETA1: Final = {
+    "ResourceClaim": _claim_spec,
+    "ResourceClaimTemplate": _template_spec,
+    "ResourceSlice": _slice_spec,
+}

@@ -1,0 +1,99 @@
+"""The errors that people read in `kubectl describe pod`, on stderr or in the log.
+
+    DranodeError
+    ├── UsageError            wrong option, configuration or input document (exit status 2)
+    ├── DocumentError         a document does not decode; says file and path
+    ├── MachineError          hardware files that are missing, unreadable or contradict each other
+    ├── LedgerError           the ledger cannot be read or written; nothing is handed out meanwhile
+    ├── UnreadError           ledger or hardware cannot be read, which is in the log already
+    └── ClaimError            one claim cannot be prepared, for a reason that waiting does not cure
+        ├── ClaimConflictError     another claim holds what the claim needs; its Unprepare may be on its way
+        └── ClaimGoneError         the claim does not exist any more
+
+What only one layer knows is defined there, below one of these: `ApiError`, `SpecError`, `CorruptLedgerError` and so on.
+
+Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. A value
+that others wrote cannot break the sentence: it stays one line of limited length (`dranode.api.sentence`).
+"""
+
+from __future__ import annotations
+
+from dranode.api.sentence import one_sentence
+
+
+class DranodeError(Exception):
+    """An error that a person can act on; its text is the whole message."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_sentence(message))
+
+
+class UsageError(DranodeError):
+    """A command line or a configuration is invalid."""
+
+
+class DocumentError(DranodeError):
+    """A document does not decode.
+
+    Attributes:
+        path: the place in the document, in JSON notation without the root (`spec.devices.requests[0].name`); may be
+            empty.
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
+
+
+class MachineError(DranodeError):
+    """Hardware files are missing, unreadable or contradict each other."""
+
+
+class LedgerError(DranodeError):
+    """The ledger cannot be used; the driver hands out nothing new until it can."""
+
+
+class UnreadError(DranodeError):
+    """Ledger or hardware cannot be read. The code that noticed has logged it, so callers need not."""
+
+
+class ClaimError(DranodeError):
+    """A claim cannot be prepared as it is; kubelet shows the text on the pod."""
+
+
+class ClaimConflictError(ClaimError):
+    """Other claims hold what a claim needs.
+
+    Attributes:
+        holders: the UIDs of these claims.
+    """
+
+    def __init__(self, message: str, holders: frozenset[str] = frozenset()) -> None:
+        super().__init__(message)
+        self.holders = holders
+
+
+class ClaimGoneError(ClaimError):
+    """A claim does not exist: the API server (or the store) has answered that it has none of that name."""
+
+
+# As Python says it: with EAGAIN the kernel has reached a limit on tasks, and only that.
+_NO_THREAD = "can't start new thread"
+
+
+def is_out_of_threads(error: BaseException) -> bool:
+    """Return whether a thread could not be started."""
+    return isinstance(error, RuntimeError) and _NO_THREAD in str(error)
+
+
+def in_words(error: BaseException) -> str:
+    """Describe any exception in one line: its class, its message, and the file that it is about."""
+    if is_out_of_threads(error):
+        return (
+            "no thread can be started, since the limit on tasks is reached; raise pids.max of the process's cgroup "
+            "(in a pod kubelet's podPidsLimit) or its ulimit -u"
+        )
+    # repr() of an OSError leaves out the file.
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return repr(error)

@@ -1,0 +1,526 @@
+"""The documents of `resource.k8s.io/v1` as frozen values (KEP-4381 and those that extend it).
+
+Field names are the API's, in snake case; a field that the API leaves out is None or empty here and is left out again
+when the value is written. Unknown fields are dropped, as Kubernetes does. `dranode.api.documents` reads and
+writes these values and brings the beta forms of the API to this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import field
+
+from dranode.api.quantity import Quantity
+
+# The API group of PodGroups.
+SCHEDULING: Final = "scheduling.k8s.io"
+
+
+class APIDocument(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The base of all API values: camel case in documents, and defaults are left out."""
+
+
+class OwnerReference(APIDocument, frozen=True, kw_only=True):
+    """`metadata.ownerReferences[]`."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(APIDocument, frozen=True, kw_only=True):
+    """`metadata`, as far as a node driver or an allocator reads it."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+
+# --- ResourceSlice ---
+
+
+class DeviceAttribute(APIDocument, frozen=True, kw_only=True, rename={"int_": "int", "bool_": "bool"}):
+    """One attribute value: exactly one field is set. List forms are alpha (DRAListTypeAttributes)."""
+
+    int_: int | None = None
+    bool_: bool | None = None
+    string: str | None = None
+    version: str | None = None
+    ints: tuple[int, ...] | None = None
+    bools: tuple[bool, ...] | None = None
+    strings: tuple[str, ...] | None = None
+    versions: tuple[str, ...] | None = None
+
+
+class CapacityRequestPolicyRange(APIDocument, frozen=True, kw_only=True):
+    """`requestPolicy.validRange` (KEP-5075)."""
+
+    min: Quantity
+    max: Quantity | None = None
+    step: Quantity | None = None
+
+
+class CapacityRequestPolicy(APIDocument, frozen=True, kw_only=True):
+    """The amounts of a capacity that requests may ask for, and the default of a request without one (KEP-5075)."""
+
+    default: Quantity | None = None
+    valid_values: tuple[Quantity, ...] = ()
+    valid_range: CapacityRequestPolicyRange | None = None
+
+
+class DeviceCapacity(APIDocument, frozen=True, kw_only=True):
+    """One capacity of a device."""
+
+    value: Quantity
+    request_policy: CapacityRequestPolicy | None = None
+
+    @property
+    def step(self) -> Quantity | None:
+        """Return the least amount by which requests may differ; None if they may ask for any amount."""
+        policy = self.request_policy
+        if policy is None:
+            return None
+        return policy.valid_range.step if policy.valid_range is not None else min(policy.valid_values, default=None)
+
+
+class Counter(APIDocument, frozen=True, kw_only=True):
+    """An amount of a shared counter."""
+
+    value: Quantity
+
+
+class CounterSet(APIDocument, frozen=True, kw_only=True):
+    """A named set of counters that devices of the pool draw on (KEP-4815)."""
+
+    name: str
+    counters: Mapping[str, Counter] = {}
+
+
+class DeviceCounterConsumption(APIDocument, frozen=True, kw_only=True):
+    """The amounts that an allocated device draws from one counter set (KEP-4815)."""
+
+    counter_set: str
+    counters: Mapping[str, Counter] = {}
+    compatibility_groups: tuple[str, ...] = ()
+
+
+class DeviceTaint(APIDocument, frozen=True, kw_only=True):
+    """A taint of a device (KEP-5055)."""
+
+    key: str
+    effect: str
+    value: str = ""
+    time_added: str | None = None
+
+
+class DeviceToleration(APIDocument, frozen=True, kw_only=True):
+    """A toleration of device taints (KEP-5055)."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class NodeSelectorRequirement(APIDocument, frozen=True, kw_only=True):
+    """One `matchExpressions` or `matchFields` entry."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(APIDocument, frozen=True, kw_only=True):
+    """Requirements that must all hold."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(APIDocument, frozen=True, kw_only=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class NodeAllocatableMapping(APIDocument, frozen=True, kw_only=True):
+    """The amounts by which a device counts against a node-allocatable resource (KEP-5517, alpha 1.37)."""
+
+    capacity_key: str | None = None
+    capacity_multiplier: Quantity | None = None
+    device_multiplier: Quantity | None = None
+
+
+class NodeAllocatableResource(APIDocument, frozen=True, kw_only=True):
+    """One `nodeAllocatableResources` entry (KEP-5517, alpha 1.37)."""
+
+    mapping: NodeAllocatableMapping | None = None
+    overhead: Mapping[str, Quantity] | None = None
+
+
+class Device(APIDocument, frozen=True, kw_only=True):
+    """A device as a driver publishes it."""
+
+    name: str
+    attributes: Mapping[str, DeviceAttribute] = {}
+    capacity: Mapping[str, DeviceCapacity] = {}
+    consumes_counters: tuple[DeviceCounterConsumption, ...] = ()
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    taints: tuple[DeviceTaint, ...] = ()
+    binds_to_node: bool | None = None
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+    allow_multiple_allocations: bool | None = None
+    node_allocatable_resources: Mapping[str, NodeAllocatableResource] = {}
+
+
+class ResourcePool(APIDocument, frozen=True, kw_only=True, omit_defaults=False):
+    """The pool that a slice belongs to."""
+
+    name: str
+    generation: int = 0
+    resource_slice_count: int = 1
+
+
+class ResourceSliceSpec(APIDocument, frozen=True, kw_only=True):
+    """`ResourceSlice.spec`."""
+
+    driver: str
+    pool: ResourcePool
+    node_name: str | None = None
+    node_selector: NodeSelector | None = None
+    all_nodes: bool | None = None
+    per_device_node_selection: bool | None = None
+    devices: tuple[Device, ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
+    partition_type_attribute: str | None = None
+    skip_node_operations: tuple[str, ...] = ()
+
+
+class ResourceSlice(APIDocument, frozen=True, kw_only=True):
+    """A part of a pool's devices."""
+
+    api_version: str = field(default="")
+    kind: str = field(default="")
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceSliceSpec
+
+
+# --- DeviceClass, ResourceClaim ---
+
+
+class CELSelector(APIDocument, frozen=True, kw_only=True):
+    """A CEL expression over `device`."""
+
+    expression: str
+
+
+class DeviceSelector(APIDocument, frozen=True, kw_only=True):
+    """One selector; CEL is the only kind there is."""
+
+    cel: CELSelector | None = None
+
+
+class OpaqueDeviceConfiguration(APIDocument, frozen=True, kw_only=True):
+    """Parameters for one driver. Only that driver may decode and judge them."""
+
+    driver: str
+    parameters: Any = None
+
+
+class DeviceClassConfiguration(APIDocument, frozen=True, kw_only=True):
+    """`DeviceClass.spec.config[]`."""
+
+    opaque: OpaqueDeviceConfiguration | None = None
+
+
+class DeviceClassSpec(APIDocument, frozen=True, kw_only=True):
+    """`DeviceClass.spec`."""
+
+    selectors: tuple[DeviceSelector, ...] = ()
+    config: tuple[DeviceClassConfiguration, ...] = ()
+    extended_resource_name: str | None = None
+
+
+class DeviceClass(APIDocument, frozen=True, kw_only=True):
+    """A class of devices that claims ask for."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+class CapacityRequirements(APIDocument, frozen=True, kw_only=True):
+    """The amounts of capacities that a request asks for, by qualified name."""
+
+    requests: Mapping[str, Quantity] = {}
+
+
+class DeviceDerivedAttribute(APIDocument, frozen=True, kw_only=True):
+    """An attribute that an expression makes of a device's attributes, for constraints (KEP-6080)."""
+
+    name: str
+    expression: str
+
+
+class ExactDeviceRequest(APIDocument, frozen=True, kw_only=True):
+    """`requests[].exactly`."""
+
+    device_class_name: str
+    selectors: tuple[DeviceSelector, ...] = ()
+    allocation_mode: str = ""
+    count: int | None = None
+    admin_access: bool | None = None
+    tolerations: tuple[DeviceToleration, ...] = ()
+    capacity: CapacityRequirements | None = None
+    derived_attributes: tuple[DeviceDerivedAttribute, ...] = ()
+
+
+class DeviceSubRequest(APIDocument, frozen=True, kw_only=True):
+    """One alternative of `requests[].firstAvailable` (KEP-4816)."""
+
+    name: str
+    device_class_name: str
+    selectors: tuple[DeviceSelector, ...] = ()
+    allocation_mode: str = ""
+    count: int | None = None
+    tolerations: tuple[DeviceToleration, ...] = ()
+    capacity: CapacityRequirements | None = None
+    derived_attributes: tuple[DeviceDerivedAttribute, ...] = ()
+
+
+class DeviceRequest(APIDocument, frozen=True, kw_only=True):
+    """One request: exactly one of `exactly` and `first_available` is set."""
+
+    name: str
+    exactly: ExactDeviceRequest | None = None
+    first_available: tuple[DeviceSubRequest, ...] = ()
+
+
+class DeviceConstraint(APIDocument, frozen=True, kw_only=True):
+    """An attribute that the devices of several requests must share, or must not share."""
+
+    requests: tuple[str, ...] = ()
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class DeviceClaimConfiguration(APIDocument, frozen=True, kw_only=True):
+    """`ResourceClaim.spec.devices.config[]`."""
+
+    requests: tuple[str, ...] = ()
+    opaque: OpaqueDeviceConfiguration | None = None
+
+
+class DeviceClaim(APIDocument, frozen=True, kw_only=True):
+    """`ResourceClaim.spec.devices`."""
+
+    requests: tuple[DeviceRequest, ...] = ()
+    constraints: tuple[DeviceConstraint, ...] = ()
+    config: tuple[DeviceClaimConfiguration, ...] = ()
+
+
+class ResourceClaimSpec(APIDocument, frozen=True, kw_only=True):
+    """`ResourceClaim.spec`."""
+
+    devices: DeviceClaim = DeviceClaim()
+
+
+class DeviceRequestAllocationResult(APIDocument, frozen=True, kw_only=True):
+    """One device, or a share of one, given to a request; `request` is `<request>` or `<request>/<subrequest>`."""
+
+    request: str
+    driver: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    tolerations: tuple[DeviceToleration, ...] = ()
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+    share_id: str | None = field(default=None, name="shareID")
+    consumed_capacity: Mapping[str, Quantity] = {}
+    skip_node_operations: tuple[str, ...] = ()
+
+
+class DeviceAllocationConfiguration(APIDocument, frozen=True, kw_only=True):
+    """A configuration as it stands in the allocation: class entries first, then the claim's."""
+
+    source: Literal["FromClass", "FromClaim"]
+    requests: tuple[str, ...] = ()
+    opaque: OpaqueDeviceConfiguration | None = None
+
+
+class DeviceAllocationResult(APIDocument, frozen=True, kw_only=True):
+    """`status.allocation.devices`; `core.claims.allocation` reads an entry, for the driver that it belongs to.
+
+    Attributes:
+        results: `DeviceRequestAllocationResult`s, or the plain documents as they came.
+        config: `DeviceAllocationConfiguration`s, likewise.
+    """
+
+    results: tuple[Any, ...] = ()
+    config: tuple[Any, ...] = ()
+
+
+class AllocationResult(APIDocument, frozen=True, kw_only=True):
+    """`status.allocation`."""
+
+    devices: DeviceAllocationResult = DeviceAllocationResult()
+    node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
+
+
+class ResourceClaimConsumerReference(APIDocument, frozen=True, kw_only=True):
+    """An object that may use the claim: `status.reservedFor[]`. It is a pod, or a PodGroup for its pods (KEP-5729)."""
+
+    resource: str
+    name: str
+    uid: str
+    api_group: str = ""
+
+    @property
+    def is_pod(self) -> bool:
+        """Return whether it is a pod."""
+        return (self.api_group, self.resource) == ("", "pods")
+
+    @property
+    def is_pod_group(self) -> bool:
+        """Return whether it is a PodGroup."""
+        return (self.api_group, self.resource) == (SCHEDULING, "podgroups")
+
+    def __str__(self) -> str:
+        """Return a pod's name, or `podgroup NAME`, or what else it is: `RESOURCE NAME`."""
+        return self.name if self.is_pod else f"{'podgroup' if self.is_pod_group else self.resource} {self.name}"
+
+
+class ResourceClaimStatus(APIDocument, frozen=True, kw_only=True):
+    """`ResourceClaim.status`; the entries of `devices` are not decoded, because they belong to their drivers."""
+
+    allocation: AllocationResult | None = None
+    reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
+    devices: tuple[Any, ...] = ()
+
+
+class ResourceClaim(APIDocument, frozen=True, kw_only=True):
+    """A claim to devices."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class ResourceClaimTemplateSpec(APIDocument, frozen=True, kw_only=True):
+    """`ResourceClaimTemplate.spec`."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class ResourceClaimTemplate(APIDocument, frozen=True, kw_only=True):
+    """The template from which Kubernetes makes a claim for each pod."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
+
+
+# --- Pod and Node, as far as claims need them ---
+
+
+class PodResourceClaim(APIDocument, frozen=True, kw_only=True):
+    """`pod.spec.resourceClaims[]`: exactly one of the two sources is set."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class ContainerClaim(APIDocument, frozen=True, kw_only=True):
+    """`resources.claims[]` of a container; without `request`, all of the claim."""
+
+    name: str
+    request: str = ""
+
+
+class ContainerResources(APIDocument, frozen=True, kw_only=True):
+    """`resources` of a container."""
+
+    claims: tuple[ContainerClaim, ...] = ()
+    requests: Mapping[str, Quantity] = {}
+    limits: Mapping[str, Quantity] = {}
+
+
+class PodContainer(APIDocument, frozen=True, kw_only=True):
+    """A container of a pod."""
+
+    name: str
+    resources: ContainerResources = ContainerResources()
+
+
+class SchedulingGroup(APIDocument, frozen=True, kw_only=True):
+    """`pod.spec.schedulingGroup`: the PodGroup that the pod belongs to."""
+
+    pod_group_name: str | None = None
+
+
+class PodSpec(APIDocument, frozen=True, kw_only=True):
+    """`pod.spec`."""
+
+    node_name: str = ""
+    scheduling_group: SchedulingGroup | None = None
+    node_selector: Mapping[str, str] = {}
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    init_containers: tuple[PodContainer, ...] = ()
+    containers: tuple[PodContainer, ...] = ()
+    resources: ContainerResources = ContainerResources()
+
+    @property
+    def pod_group(self) -> str:
+        """Return the name of the PodGroup that the pod belongs to; empty for none."""
+        return (self.scheduling_group.pod_group_name if self.scheduling_group is not None else None) or ""
+
+
+class Pod(APIDocument, frozen=True, kw_only=True):
+    """A pod, as far as its claims go."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+class NodeStatus(APIDocument, frozen=True, kw_only=True):
+    """`Node.status`, as far as it is read."""
+
+    declared_features: tuple[str, ...] = ()
+
+
+class Node(APIDocument, frozen=True, kw_only=True):
+    """A node, as far as slices select it."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+    status: NodeStatus = NodeStatus()

@@ -1,0 +1,398 @@
+"""The rules by which the API server takes or refuses a ResourceSlice or a DeviceTaintRule.
+
+Source: validation of `resource.k8s.io/v1` in Kubernetes 1.37.1 (`pkg/apis/resource/validation`, KEP-4381, 4815, 5055,
+5075, 5517, 5945, 5963). Each function yields every error, with its path in the v1 form of the document. What a driver
+of this package leaves out before it publishes is decided in `core/slices/limits`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from dranode.api.capacity_policy import policy_problems
+from dranode.api.names import is_dns_label, is_dns_subdomain, is_label_name, is_label_value
+from dranode.api.resource import (
+    Counter,
+    Device,
+    DeviceAttribute,
+    DeviceTaint,
+    NodeAllocatableMapping,
+    NodeAllocatableResource,
+    NodeSelector,
+    NodeSelectorRequirement,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
+from dranode.api.semver import is_semver
+from dranode.api.validation import FieldError, count_errors, metadata_errors
+
+EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
+_DRIVER: Final = 63
+_POOL: Final = 253
+_DEVICES: Final = 128
+# Of devices with taints, counters or lists a slice may hold half as many.
+_LARGE_DEVICES: Final = 64
+_COUNTER_SETS: Final = 8
+_COUNTERS: Final = 32
+_CONSUMPTIONS: Final = 2
+_GROUPS: Final = 2
+_ENTRIES: Final = 32
+_VALUES: Final = 48
+_TAINTS: Final = 16
+_CONDITIONS: Final = 4
+_TEXT: Final = 64
+_INT64: Final = range(-(1 << 63), 1 << 63)
+_IDENTIFIER: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
+_LISTS: Final = ("ints", "bools", "strings", "versions")
+_NODE_RESOURCE: Final = r"cpu|memory|hugepages-.*"
+_SKIPPED: Final = ("*", "NodePrepareResources", "NodeUnprepareResources")
+_Errors = Iterator[FieldError]
+
+
+def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
+    """Yield every error of a slice; without `newest` only those that each API server from 1.34 on finds."""
+    spec = slice_.spec
+    yield from metadata_errors(slice_.metadata)
+    yield from _driver(spec.driver, "spec.driver")
+    yield from _pool(spec.pool)
+    yield from _places(spec, "spec", ("node_name", "node_selector", "all_nodes", "per_device_node_selection"))
+    if spec.node_selector is not None and len(spec.node_selector.node_selector_terms) > 1:
+        terms = len(spec.node_selector.node_selector_terms)
+        yield FieldError("spec.nodeSelector.nodeSelectorTerms", f"there must be exactly one term, not {terms}")
+    if newest and spec.shared_counters and spec.devices:
+        what = "only one of sharedCounters and devices is allowed; publish the counters in a slice of their own"
+        yield FieldError("spec", what)
+    most = _LARGE_DEVICES if newest and any(map(_is_large, spec.devices)) else _DEVICES
+    yield from count_errors(spec.devices, most, "spec.devices")
+    yield from _twice([device.name for device in spec.devices], "spec.devices", ".name")
+    own_nodes = spec.per_device_node_selection is True
+    for index, device in enumerate(spec.devices):
+        yield from _device(device, f"spec.devices[{index}]", own_nodes=own_nodes, newest=newest)
+    yield from count_errors(spec.shared_counters, _COUNTER_SETS if newest else _COUNTERS, "spec.sharedCounters")
+    yield from _twice([each.name for each in spec.shared_counters], "spec.sharedCounters", ".name")
+    for index, counter_set in enumerate(spec.shared_counters):
+        path = f"spec.sharedCounters[{index}]"
+        yield from _label(counter_set.name, f"{path}.name")
+        yield from _counters(counter_set.counters, f"{path}.counters")
+    yield from _partition_type(spec)
+    yield from _skipped(spec.skip_node_operations, "spec.skipNodeOperations")
+
+
+def taint_errors(taint: DeviceTaint, path: str) -> _Errors:
+    """Yield every error of a taint."""
+    if not is_label_name(taint.key):
+        yield FieldError(f"{path}.key", f'"{taint.key}" is not a label name' if taint.key else "a key is required")
+    if not is_label_value(taint.value):
+        yield FieldError(f"{path}.value", f'"{taint.value}" is not a label value')
+    if taint.time_added is not None and not _is_time(taint.time_added):
+        yield FieldError(f"{path}.timeAdded", f'"{taint.time_added}" is not a time such as 2026-01-31T12:00:00Z')
+    if taint.effect not in EFFECTS:
+        yield FieldError(f"{path}.effect", f'"{taint.effect}" is none of {", ".join(EFFECTS)}')
+
+
+def selection_errors(driver: str | None, pool: str | None, device: str | None, path: str) -> _Errors:
+    """Yield every error of what selects devices: the names that are set."""
+    if driver is not None:
+        yield from _driver(driver, f"{path}.driver")
+    if pool is not None:
+        yield from _pool_name(pool, f"{path}.pool")
+    if device is not None:
+        yield from _label(device, f"{path}.device")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _driver(name: str, path: str) -> _Errors:
+    if not is_dns_subdomain(name.lower(), _DRIVER):
+        yield FieldError(path, f'"{name}" is not a DNS subdomain of at most {_DRIVER} characters')
+
+
+def _pool(pool: ResourcePool) -> _Errors:
+    yield from _pool_name(pool.name, "spec.pool.name")
+    if pool.resource_slice_count <= 0 or pool.resource_slice_count not in _INT64:
+        yield FieldError("spec.pool.resourceSliceCount", f"{pool.resource_slice_count} must be greater than zero")
+    if pool.generation < 0 or pool.generation not in _INT64:
+        yield FieldError("spec.pool.generation", f"{pool.generation} must be 0 or greater")
+
+
+def _pool_name(name: str, path: str) -> _Errors:
+    if len(name) > _POOL or not all(map(is_dns_subdomain, name.split("/"))):
+        yield FieldError(path, f'"{name}" is not DNS subdomains with "/" between them, of at most {_POOL} characters')
+
+
+def _label(name: str, path: str) -> _Errors:
+    if not is_dns_label(name):
+        yield FieldError(path, f'"{name}" is not a DNS label of at most 63 characters')
+
+
+def _twice(names: Sequence[str], path: str, field: str = "") -> _Errors:
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            yield FieldError(f"{path}[{index}]{field}", f'"{name}" stands there already')
+        seen.add(name)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return "".join((first, *(each.title() for each in rest)))
+
+
+def _places(owner: ResourceSliceSpec | Device, path: str, fields: Sequence[str]) -> _Errors:
+    """Exactly one of the fields that say on which nodes the devices are."""
+    given = [name for name in fields if getattr(owner, name) is not None]
+    for name in given:
+        value = getattr(owner, name)
+        if value is False:
+            yield FieldError(f"{path}.{_camel(name)}", "it must be left out or true")
+        elif isinstance(value, NodeSelector):
+            yield from _selector(value, f"{path}.{_camel(name)}")
+        elif isinstance(value, str) and not is_dns_subdomain(value):
+            yield FieldError(f"{path}.{_camel(name)}", f'"{value}" is not the name of a node')
+    set_ = [name for name in given if getattr(owner, name) not in (False, "")]
+    if len(set_) != 1:
+        listed = ", ".join(map(_camel, fields))
+        there = f"there are {', '.join(map(_camel, set_))}" if set_ else "there is none"
+        yield FieldError(path, f"exactly one of {listed} is required, but {there}")
+
+
+def _selector(selector: NodeSelector, path: str) -> _Errors:
+    if not selector.node_selector_terms:
+        yield FieldError(f"{path}.nodeSelectorTerms", "a term is required")
+    for number, term in enumerate(selector.node_selector_terms):
+        where = f"{path}.nodeSelectorTerms[{number}]"
+        for index, requirement in enumerate(term.match_expressions):
+            yield from _requirement(requirement, f"{where}.matchExpressions[{index}]")
+        for index, requirement in enumerate(term.match_fields):
+            yield from _field_requirement(requirement, f"{where}.matchFields[{index}]")
+
+
+def _requirement(requirement: NodeSelectorRequirement, path: str) -> _Errors:
+    count, operator = len(requirement.values), requirement.operator
+    match operator:
+        case "In" | "NotIn" if not count:
+            yield FieldError(f"{path}.values", f"values are required with {operator}")
+        case "Exists" | "DoesNotExist" if count:
+            yield FieldError(f"{path}.values", f"there must be no values with {operator}")
+        case "Gt" | "Lt" if count != 1:
+            yield FieldError(f"{path}.values", f"exactly one value is required with {operator}, not {count}")
+        case "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt":
+            pass
+        case _:
+            yield FieldError(f"{path}.operator", f'"{operator}" is none of In, NotIn, Exists, DoesNotExist, Gt and Lt')
+    if not is_label_name(requirement.key):
+        yield FieldError(f"{path}.key", f'"{requirement.key}" is not a label name')
+    for index, value in enumerate(requirement.values):
+        if not is_label_value(value):
+            yield FieldError(f"{path}.values[{index}]", f'"{value}" is not a label value')
+
+
+def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> _Errors:
+    if requirement.operator not in ("In", "NotIn"):
+        yield FieldError(f"{path}.operator", f'"{requirement.operator}" is neither In nor NotIn')
+    elif len(requirement.values) != 1:
+        yield FieldError(f"{path}.values", f"exactly one value is required, not {len(requirement.values)}")
+    if requirement.key != "metadata.name":
+        yield FieldError(f"{path}.key", f'"{requirement.key}" is not metadata.name')
+    for index, value in enumerate(requirement.values):
+        if not is_dns_subdomain(value):
+            yield FieldError(f"{path}.values[{index}]", f'"{value}" is not the name of a node')
+
+
+def _is_large(device: Device) -> bool:
+    lists = (getattr(each, name) for each in device.attributes.values() for name in _LISTS)
+    return bool(device.taints or device.consumes_counters) or any(each is not None for each in lists)
+
+
+def _device(device: Device, path: str, *, own_nodes: bool, newest: bool) -> _Errors:
+    yield from _label(device.name, f"{path}.name")
+    entries = len(device.attributes) + len(device.capacity)
+    if entries > _ENTRIES:
+        yield FieldError(path, f"{entries} attributes and capacities are more than {_ENTRIES}")
+    values = sum(_values(each) for each in device.attributes.values())
+    if values > _VALUES:
+        yield FieldError(path, f"{values} values of attributes are more than {_VALUES}")
+    for name, attribute in device.attributes.items():
+        yield from _qualified(name, f"{path}.attributes")
+        yield from _attribute(attribute, f"{path}.attributes[{name}]")
+    yield from _capacities(device, f"{path}.capacity")
+    yield from count_errors(device.taints, _TAINTS, f"{path}.taints")
+    for index, taint in enumerate(device.taints):
+        yield from taint_errors(taint, f"{path}.taints[{index}]")
+    yield from _consumptions(device, path, newest=newest)
+    if own_nodes:
+        yield from _places(device, path, ("node_name", "node_selector", "all_nodes"))
+    elif (device.node_name, device.node_selector, device.all_nodes) != (None, None, None):
+        yield FieldError(path, "nodeName, nodeSelector and allNodes need perDeviceNodeSelection: true in the slice")
+    yield from _conditions(device, path)
+    for name, resource in device.node_allocatable_resources.items():
+        yield from _node_resource(device, name, resource, f"{path}.nodeAllocatableResources[{name}]")
+
+
+def _capacities(device: Device, path: str) -> _Errors:
+    for name, capacity in device.capacity.items():
+        yield from _qualified(name, path)
+        policy, where = capacity.request_policy, f"{path}[{name}].requestPolicy"
+        if policy is not None and device.allow_multiple_allocations is not True:
+            yield FieldError(where, "it needs allowMultipleAllocations: true")
+        elif policy is not None:
+            yield from (FieldError(where, f"it {problem}") for problem in policy_problems(capacity.value, policy))
+
+
+def _consumptions(device: Device, path: str, *, newest: bool) -> _Errors:
+    path = f"{path}.consumesCounters"
+    yield from count_errors(device.consumes_counters, _CONSUMPTIONS if newest else _COUNTERS, path)
+    yield from _twice([each.counter_set for each in device.consumes_counters], path, ".counterSet")
+    for index, each in enumerate(device.consumes_counters):
+        yield from _label(each.counter_set, f"{path}[{index}].counterSet")
+        yield from _counters(each.counters, f"{path}[{index}].counters")
+        groups = f"{path}[{index}].compatibilityGroups"
+        yield from count_errors(each.compatibility_groups, _GROUPS, groups)
+        yield from _twice(each.compatibility_groups, groups)
+        for number, group in enumerate(each.compatibility_groups):
+            yield from _label(group, f"{groups}[{number}]")
+
+
+def _counters(counters: Mapping[str, Counter], path: str) -> _Errors:
+    if not counters:
+        yield FieldError(path, "a counter is required")
+    if len(counters) > _COUNTERS:
+        yield FieldError(path, f"{len(counters)} entries are more than {_COUNTERS}")
+    for name in counters:
+        yield from _label(name, f"{path}[{name}]")
+
+
+def _qualified(name: str, path: str) -> _Errors:
+    parts = name.split("/")
+    # With more than one slash a name is not looked at.
+    if len(parts) > 2:  # noqa: PLR2004 - domain and identifier
+        return
+    identifier = re.fullmatch(_IDENTIFIER, parts[-1], re.ASCII) is not None
+    if not identifier or (len(parts) > 1 and not is_dns_subdomain(parts[0].lower(), _DRIVER)):
+        what = "[<DNS subdomain of 63 characters>/]<C identifier of 32>"
+        yield FieldError(f"{path}[{name}]", f'"{name}" is not a qualified name: {what}')
+
+
+def _values(attribute: DeviceAttribute) -> int:
+    return sum(len(getattr(attribute, name) or ()) for name in _LISTS) or 1
+
+
+def _attribute(attribute: DeviceAttribute, path: str) -> _Errors:
+    given = {name.rstrip("_"): getattr(attribute, name) for name in attribute.__struct_fields__}
+    given = {name: value for name, value in given.items() if value is not None}
+    if len(given) != 1:
+        yield FieldError(path, f"exactly one value is required, not {', '.join(given) or 'none'}")
+    for name, value in given.items():
+        if value == ():
+            yield FieldError(f"{path}.{name}", "a list must have a value")
+        for index, item in enumerate(value if isinstance(value, tuple) else (value,)):
+            problem = _PROBLEMS[name.rstrip("s")](item)
+            if problem:
+                yield FieldError(f"{path}.{name}" + (f"[{index}]" if isinstance(value, tuple) else ""), problem)
+
+
+def _int_problem(value: int) -> str:
+    return "" if value in _INT64 else f"{value} does not fit 64 bits"
+
+
+def _text_problem(value: str) -> str:
+    size = len(value.encode(errors="surrogatepass"))
+    return "" if size <= _TEXT else f'"{value}" has {size} bytes, and {_TEXT} are the most'
+
+
+def _version_problem(value: str) -> str:
+    return _text_problem(value) if is_semver(value) else f'"{value}" is not a semantic version 2.0.0 such as 1.2.3'
+
+
+_PROBLEMS: Final[Mapping[str, Callable[..., str]]] = {
+    "int": _int_problem,
+    "bool": lambda _: "",
+    "string": _text_problem,
+    "version": _version_problem,
+}
+
+
+def _conditions(device: Device, path: str) -> _Errors:
+    binding, failure = device.binding_conditions, device.binding_failure_conditions
+    for name, conditions in (("bindingConditions", binding), ("bindingFailureConditions", failure)):
+        yield from count_errors(conditions, _CONDITIONS, f"{path}.{name}")
+        yield from _twice(conditions, f"{path}.{name}")
+        for index, condition in enumerate(conditions):
+            if not is_label_name(condition):
+                yield FieldError(f"{path}.{name}[{index}]", f'"{condition}" is not a label name')
+    for index, condition in enumerate(failure):
+        if condition in binding:
+            where = f"{path}.bindingFailureConditions[{index}]"
+            yield FieldError(where, f'"{condition}" is one of the bindingConditions too')
+    if bool(binding) != bool(failure):
+        lacking = "bindingFailureConditions" if binding else "bindingConditions"
+        yield FieldError(f"{path}.{lacking}", "bindingConditions and bindingFailureConditions need each other")
+
+
+def _node_resource(device: Device, name: str, resource: NodeAllocatableResource, path: str) -> _Errors:
+    if re.fullmatch(_NODE_RESOURCE, name) is None:
+        yield FieldError(path, f'"{name}" is none of cpu, memory and hugepages-<size>')
+    if resource.mapping is None and resource.overhead is None:
+        yield FieldError(path, "mapping or overhead is required")
+    if resource.mapping is not None:
+        yield from _mapping(device, resource.mapping, f"{path}.mapping")
+    if resource.overhead is not None:
+        if not {"perPod", "perContainer"} & resource.overhead.keys():
+            yield FieldError(f"{path}.overhead", "perPod or perContainer is required")
+        for key, amount in resource.overhead.items():
+            if amount.value < 0:
+                yield FieldError(f"{path}.overhead.{key}", f"{amount} must not be negative")
+
+
+def _mapping(device: Device, mapping: NodeAllocatableMapping, path: str) -> _Errors:
+    key = mapping.capacity_key
+    if (key is None) == (mapping.device_multiplier is None):
+        yield FieldError(path, "exactly one of capacityKey and deviceMultiplier is required")
+    if key is not None and key not in device.capacity:
+        yield FieldError(f"{path}.capacityKey", f'the device has no capacity "{key}"')
+    if (key is None) != (mapping.capacity_multiplier is None):
+        lacking = "capacityKey" if key is None else "capacityMultiplier"
+        yield FieldError(f"{path}.{lacking}", "capacityKey and capacityMultiplier need each other")
+    for field, amount in (
+        ("capacityMultiplier", mapping.capacity_multiplier),
+        ("deviceMultiplier", mapping.device_multiplier),
+    ):
+        if amount is not None and amount.value <= 0:
+            yield FieldError(f"{path}.{field}", f"{amount} must be positive")
+
+
+def _partition_type(spec: ResourceSliceSpec) -> _Errors:
+    name = spec.partition_type_attribute
+    if name is None:
+        return
+    path = "spec.partitionTypeAttribute"
+    if "/" not in name or any(_qualified(name, path)):
+        yield FieldError(path, f'"{name}" is not a fully-qualified name such as example.com/profile')
+    elif not any(device.consumes_counters for device in spec.devices):
+        yield FieldError(path, "it needs devices that consume counters")
+    else:
+        bare = name.removeprefix(f"{spec.driver}/")
+        for index, device in enumerate(spec.devices):
+            attribute = device.attributes.get(name, device.attributes.get(bare))
+            if device.consumes_counters and (attribute is None or attribute.string is None):
+                where = f"spec.devices[{index}].attributes[{name}]"
+                yield FieldError(where, "a string is required, since partitionTypeAttribute names this attribute")
+
+
+def _skipped(operations: Iterable[str], path: str) -> _Errors:
+    operations = tuple(operations)
+    yield from _twice(operations, path)
+    for index, operation in enumerate(operations):
+        if operation not in _SKIPPED:
+            yield FieldError(f"{path}[{index}]", f'"{operation}" is none of {", ".join(_SKIPPED)}')
+    if "NodePrepareResources" in operations and not {"NodeUnprepareResources", "*"} & {*operations}:
+        yield FieldError(path, "NodePrepareResources can only be skipped with NodeUnprepareResources")

@@ -1,0 +1,264 @@
+"""The rules by which the API server takes or refuses a ResourceClaim, ResourceClaimTemplate or DeviceClass.
+
+Source: validation of `resource.k8s.io/v1` in Kubernetes 1.34 to 1.37 (KEP-4381, 4816, 5018, 5055, 5075). Each function
+yields every error, with its path in the v1 form of the document.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from dranode.api.names import (
+    is_dns_label,
+    is_dns_subdomain,
+    is_label_name,
+    is_label_value,
+    is_qualified_name,
+)
+from dranode.api.resource import (
+    DeviceClaim,
+    DeviceClaimConfiguration,
+    DeviceClass,
+    DeviceClassConfiguration,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceSelector,
+    DeviceSubRequest,
+    DeviceToleration,
+    ExactDeviceRequest,
+    ObjectMeta,
+    ResourceClaim,
+    ResourceClaimTemplate,
+)
+from dranode.api.sentence import one_sentence
+
+MAX_ENTRIES: Final = 32  # requests, constraints, configurations, selectors, names in a list of requests
+MAX_ALTERNATIVES: Final = 8
+MAX_PARAMETERS: Final = 10 * 1024
+MAX_RESULTS: Final = 32  # devices that one claim can be given
+# Of a request in the form of v1; v1beta1 has no `exactly`.
+BOTH_FORMS: Final = "exactly one of exactly and firstAvailable is required, but both are set"
+_MODES: Final = ("ExactCount", "All")
+_EFFECTS: Final = ("", "None", "NoSchedule", "NoExecute")
+
+T = TypeVar("T")
+CheckExpression: TypeAlias = Callable[[str], str | None]
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """An error at a place of a document.
+
+    Attributes:
+        path: the place, in JSON notation without the root (`spec.devices.requests[0].name`).
+        message: a clause that says what is wrong, with the value.
+    """
+
+    path: str
+    message: str
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "path", one_sentence(self.path))
+        force_setattr(self, "message", one_sentence(self.message))
+
+
+def claim_errors(claim: ResourceClaim, check_expression: CheckExpression) -> tuple[FieldError, ...]:
+    """Return every error of a claim; `check_expression` returns the error of a CEL selector, or None."""
+    rules = _Rules(check_expression)
+    return (*metadata_errors(claim.metadata), *rules.devices(claim.spec.devices, "spec.devices"))
+
+
+def template_errors(template: ResourceClaimTemplate, check_expression: CheckExpression) -> tuple[FieldError, ...]:
+    """Return every error of a template."""
+    rules = _Rules(check_expression)
+    return (*metadata_errors(template.metadata), *rules.devices(template.spec.spec.devices, "spec.spec.devices"))
+
+
+def class_errors(device_class: DeviceClass, check_expression: CheckExpression) -> tuple[FieldError, ...]:
+    """Return every error of a class."""
+    rules = _Rules(check_expression)
+    spec = device_class.spec
+    return (
+        *metadata_errors(device_class.metadata),
+        *rules.selectors(spec.selectors, "spec.selectors"),
+        *count_errors(spec.config, MAX_ENTRIES, "spec.config"),
+        *(error for index, config in enumerate(spec.config) for error in _opaque(config, f"spec.config[{index}]")),
+        *_extended_resource(spec.extended_resource_name, "spec.extendedResourceName"),
+    )
+
+
+class _Rules:
+    def __init__(self, check_expression: CheckExpression) -> None:
+        self.check_expression = check_expression
+
+    def devices(self, devices: DeviceClaim, path: str) -> Iterator[FieldError]:
+        names = _request_names(devices)
+        yield from _set([request.name for request in devices.requests], MAX_ENTRIES, f"{path}.requests", ".name")
+        for index, request in enumerate(devices.requests):
+            yield from self.request(request, f"{path}.requests[{index}]")
+        yield from count_errors(devices.constraints, MAX_ENTRIES, f"{path}.constraints")
+        for index, constraint in enumerate(devices.constraints):
+            yield from _constraint(constraint, names, f"{path}.constraints[{index}]")
+        yield from count_errors(devices.config, MAX_ENTRIES, f"{path}.config")
+        for index, config in enumerate(devices.config):
+            yield from _references(config.requests, names, f"{path}.config[{index}].requests")
+            yield from _opaque(config, f"{path}.config[{index}]")
+
+    def request(self, request: DeviceRequest, path: str) -> Iterator[FieldError]:
+        yield from _request_name(request.name, f"{path}.name")
+        if request.exactly is not None and request.first_available:
+            yield FieldError(path, BOTH_FORMS)
+        elif request.exactly is not None:
+            yield from self.class_request(request.exactly, f"{path}.exactly")
+        elif request.first_available:
+            listed = f"{path}.firstAvailable"
+            yield from _set([one.name for one in request.first_available], MAX_ALTERNATIVES, listed, ".name")
+            for index, alternative in enumerate(request.first_available):
+                yield from _request_name(alternative.name, f"{listed}[{index}].name")
+                yield from self.class_request(alternative, f"{listed}[{index}]")
+        else:
+            yield FieldError(path, "exactly one of exactly and firstAvailable is required")
+
+    def class_request(self, request: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterator[FieldError]:
+        name = request.device_class_name
+        if not name:
+            yield FieldError(f"{path}.deviceClassName", "a device class is required")
+        elif not is_dns_subdomain(name):
+            yield FieldError(f"{path}.deviceClassName", f'"{name}" is not a DNS subdomain')
+        yield from self.selectors(request.selectors, f"{path}.selectors")
+        yield from _amount(request, path)
+        for index, toleration in enumerate(request.tolerations):
+            yield from _toleration(toleration, f"{path}.tolerations[{index}]")
+        # No API server checks these names; a name that is none can never be met.
+        for name in request.capacity.requests if request.capacity is not None else ():
+            if not is_qualified_name(name):
+                yield FieldError(f"{path}.capacity.requests[{name}]", f'"{name}" is not a qualified name')
+
+    def selectors(self, selectors: Sequence[DeviceSelector], path: str) -> Iterator[FieldError]:
+        yield from count_errors(selectors, MAX_ENTRIES, path)
+        for index, selector in enumerate(selectors):
+            if selector.cel is None:
+                yield FieldError(f"{path}[{index}].cel", "a CEL expression is required")
+                continue
+            problem = self.check_expression(selector.cel.expression)
+            if problem is not None:
+                yield FieldError(f"{path}[{index}].cel.expression", problem)
+
+
+def metadata_errors(metadata: ObjectMeta) -> Iterator[FieldError]:
+    """Yield every error of `metadata`."""
+    if metadata.namespace and not is_dns_label(metadata.namespace):
+        yield FieldError("metadata.namespace", f'"{metadata.namespace}" is not a DNS label')
+    if metadata.name:
+        if not is_dns_subdomain(metadata.name):
+            yield FieldError("metadata.name", f'"{metadata.name}" is not a DNS subdomain')
+    elif not metadata.generate_name:
+        yield FieldError("metadata.name", "a name or generateName is required")
+    elif not is_dns_subdomain(f"{metadata.generate_name}x"):
+        yield FieldError("metadata.generateName", f'"{metadata.generate_name}" is not the beginning of a DNS subdomain')
+    for name in metadata.labels:
+        if not is_label_name(name):
+            yield FieldError(f"metadata.labels[{name}]", f'"{name}" is not a label name')
+        elif not is_label_value(metadata.labels[name]):
+            yield FieldError(f"metadata.labels[{name}]", f'"{metadata.labels[name]}" is not a label value')
+
+
+def _request_name(name: str, path: str) -> Iterator[FieldError]:
+    if not is_dns_label(name):
+        yield FieldError(path, f'"{name}" is not a DNS label of at most 63 characters')
+
+
+def _amount(request: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterator[FieldError]:
+    mode = request.allocation_mode or "ExactCount"
+    if mode not in _MODES:
+        yield FieldError(f"{path}.allocationMode", f'"{mode}" is neither ExactCount nor All')
+    elif mode == "All" and request.count:
+        yield FieldError(f"{path}.count", f"{request.count} must not be set when allocationMode is All")
+    elif request.count is not None and request.count < 0:  # the API server makes 1 of 0
+        yield FieldError(f"{path}.count", f"{request.count} must be greater than zero")
+
+
+def _toleration(toleration: DeviceToleration, path: str) -> Iterator[FieldError]:
+    if toleration.key and not is_label_name(toleration.key):
+        yield FieldError(f"{path}.key", f'"{toleration.key}" is not a label name')
+    match toleration.operator:
+        case "Exists":
+            if toleration.value:
+                yield FieldError(f"{path}.value", f'"{toleration.value}" must be empty when the operator is Exists')
+        case "" | "Equal":
+            if not is_label_value(toleration.value):
+                yield FieldError(f"{path}.value", f'"{toleration.value}" is not a label value')
+        case operator:
+            yield FieldError(f"{path}.operator", f'"{operator}" is neither Exists nor Equal')
+    if toleration.effect not in _EFFECTS:
+        yield FieldError(f"{path}.effect", f'"{toleration.effect}" is none of None, NoSchedule and NoExecute')
+
+
+def _constraint(constraint: DeviceConstraint, names: frozenset[str], path: str) -> Iterator[FieldError]:
+    yield from _references(constraint.requests, names, f"{path}.requests")
+    given = {
+        "matchAttribute": constraint.match_attribute,
+        "distinctAttribute": constraint.distinct_attribute,
+    }
+    attributes = {field: name for field, name in given.items() if name is not None}
+    if len(attributes) != 1:
+        yield FieldError(path, f"one of matchAttribute and distinctAttribute is required, not {len(attributes)}")
+    for field, name in attributes.items():
+        if "/" not in name or not is_qualified_name(name):
+            yield FieldError(f"{path}.{field}", f'"{name}" is not a fully-qualified name such as example.com/model')
+
+
+def _request_names(devices: DeviceClaim) -> frozenset[str]:
+    alternatives = (f"{one.name}/{sub.name}" for one in devices.requests for sub in one.first_available)
+    return frozenset((*(request.name for request in devices.requests), *alternatives))
+
+
+def _references(requests: Sequence[str], names: frozenset[str], path: str) -> Iterator[FieldError]:
+    yield from _set(requests, MAX_ENTRIES, path)
+    for index, name in enumerate(requests):
+        if name not in names:
+            yield FieldError(f"{path}[{index}]", f'"{name}" is no request of the claim, nor <request>/<subrequest>')
+
+
+def _opaque(config: DeviceClaimConfiguration | DeviceClassConfiguration, path: str) -> Iterator[FieldError]:
+    if config.opaque is None:
+        yield FieldError(f"{path}.opaque", "opaque parameters are required")
+        return
+    if not is_dns_subdomain(config.opaque.driver, 63):
+        yield FieldError(f"{path}.opaque.driver", f'"{config.opaque.driver}" is not a DNS subdomain of 63 characters')
+    where, parameters = f"{path}.opaque.parameters", config.opaque.parameters
+    if parameters is None:
+        yield FieldError(where, "parameters are required")
+    elif not isinstance(parameters, dict):
+        yield FieldError(where, f"parameters are a JSON object, not {json.dumps(parameters)[:40]}")
+    else:
+        size = len(json.dumps(parameters, separators=(",", ":"), ensure_ascii=False).encode())
+        if size > MAX_PARAMETERS:
+            yield FieldError(where, f"{size} bytes of parameters are more than {MAX_PARAMETERS}")
+
+
+def _extended_resource(name: str | None, path: str) -> Iterator[FieldError]:
+    if name is None:
+        return
+    domain, slash, _ = name.partition("/")
+    if not slash or "kubernetes.io" in domain or name.startswith("requests.") or not is_label_name(name):
+        yield FieldError(path, f'"{name}" is not the name of an extended resource such as example.com/gpu')
+
+
+def _set(names: Iterable[str], most: int, path: str, field: str = "") -> Iterator[FieldError]:
+    """Check a list of names: at most `most`, and none twice."""
+    listed = list(names)
+    yield from count_errors(listed, most, path)
+    for index, name in enumerate(listed):
+        if name in listed[:index]:
+            yield FieldError(f"{path}[{index}]{field}", f'"{name}" stands there already')
+
+
+def count_errors(items: Sequence[object], most: int, path: str) -> Iterator[FieldError]:
+    """Yield the error of a list that has more entries than it may have."""
+    if len(items) > most:
+        yield FieldError(path, f"{len(items)} entries are more than {most}")

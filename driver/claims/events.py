@@ -1,0 +1,250 @@
+"""Decides which Kubernetes Events are sent, and how many: pure.
+
+An Event is for what a person must act on or should know of, on the pod and on the claim that it concerns, or on the
+node where neither is known. The same one again within ten minutes is not sent; a storm of different ones is cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias, assert_never
+
+import msgspec
+
+from dranode.api.documents import API_VERSION
+from dranode.api.pods import PodSandbox
+from dranode.api.resource import ResourceClaimConsumerReference
+from dranode.driver.claims.answers import NOT_ENFORCED
+from dranode.driver.claims.consumers import pods_among
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.status import DeviceState
+
+# Limits of events.k8s.io/v1.
+MAX_NOTE: Final = 1024
+
+_AGAIN_SECONDS: Final = 600.0
+_BURST: Final = 20.0
+_REFILL_SECONDS: Final = 6.0
+
+
+class Regarding(msgspec.Struct, frozen=True):
+    """The object that an event is about; a Node has no namespace."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event, always a warning.
+
+    Attributes:
+        regarding: what it is about.
+        reason: one word, which people filter by.
+        action: what the driver was doing.
+        note: the sentence.
+    """
+
+    regarding: Regarding
+    reason: str
+    action: str
+    note: str
+
+
+class PrepareFailed(msgspec.Struct, frozen=True):
+    """A claim could not be prepared.
+
+    Attributes:
+        pods: those that may use it; what else may, such as a PodGroup, gets no Event.
+    """
+
+    claim: ClaimRef
+    pods: tuple[ResourceClaimConsumerReference, ...]
+    error: str
+
+
+class DriftRepaired(msgspec.Struct, frozen=True):
+    """A container ran on other CPUs than it should, and is given the right ones again."""
+
+    pod: PodSandbox
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+class Unpinned(msgspec.Struct, frozen=True):
+    """A container was created while no instance pinned containers, and ran where it should not."""
+
+    pod: PodSandbox
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+class QuotaStillCaps(msgspec.Struct, frozen=True):
+    """A claim lifts the quota of its container, and the quota of the pod's own cgroup holds it back all the same."""
+
+    pod: PodSandbox
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+class HugePagesStillCapped(msgspec.Struct, frozen=True):
+    """A container has huge pages by its claims, and its pod's cgroup allows fewer."""
+
+    pod: PodSandbox
+    claims: tuple[ClaimRef, ...]
+    sentence: str
+
+
+class RecordQuarantined(msgspec.Struct, frozen=True):
+    """The record of a claim is damaged; its name is not known."""
+
+    uid: str
+    reason: str
+
+
+class ClaimImpaired(msgspec.Struct, frozen=True):
+    """A claim has less than it was given, because hardware went away under it.
+
+    Attributes:
+        pods: those that may use it; what else may, such as a PodGroup, gets no Event.
+        states: what its status has to say from now on.
+    """
+
+    claim: ClaimRef
+    pods: tuple[ResourceClaimConsumerReference, ...]
+    reason: str
+    sentence: str
+    states: tuple[DeviceState, ...] = ()
+
+
+class ClaimRestored(msgspec.Struct, frozen=True):
+    """A claim has again all that it was given. It has no Event; the claim's status says so."""
+
+    claim: ClaimRef
+    states: tuple[DeviceState, ...] = ()
+
+
+class EnforcementLost(msgspec.Struct, frozen=True):
+    """Containers are not held to any claim of a driver."""
+
+    sentence: str
+
+
+class MetadataMissing(msgspec.Struct, frozen=True):
+    """A claim was prepared, and its containers will not find their device metadata."""
+
+    claim: ClaimRef
+    sentence: str
+
+
+class OrphanUnprepared(msgspec.Struct, frozen=True):
+    """A claim that does not exist any more was unprepared without kubelet asking."""
+
+    claim: ClaimRef
+    sentence: str
+
+
+Occurrence: TypeAlias = (
+    PrepareFailed
+    | DriftRepaired
+    | Unpinned
+    | QuotaStillCaps
+    | HugePagesStillCapped
+    | RecordQuarantined
+    | ClaimImpaired
+    | ClaimRestored
+    | MetadataMissing
+    | OrphanUnprepared
+    | EnforcementLost
+)
+
+
+# Passes an occurrence on, as an Event, say, and never blocks.
+Notify = Callable[[Occurrence], None]
+
+
+def notify_none(occurrence: Occurrence) -> None:
+    """Notify of nothing: the log has it already."""
+    del occurrence
+
+
+def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
+    """The events that tell of it."""
+    match occurrence:
+        case PrepareFailed(claim, pods, error):
+            found = _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
+        case DriftRepaired(pod, claims, sentence):
+            found = _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
+        case (
+            Unpinned(pod, claims, sentence)
+            | QuotaStillCaps(pod, claims, sentence)
+            | HugePagesStillCapped(pod, claims, sentence)
+        ):
+            action = "Synchronize" if isinstance(occurrence, Unpinned) else "Verify"
+            found = _events(_places(pod, claims), type(occurrence).__name__, action, sentence)
+        case RecordQuarantined(uid, reason):
+            # The API server knows nodes' events by the name in place of the UID, as kubelet writes it.
+            node = Regarding("v1", "Node", "", node_name, node_name)
+            note = (
+                f"the record of the claim with UID {uid} is damaged and quarantined: {reason}; "
+                "delete the pods that use that claim, so that it is unprepared and allocated anew"
+            )
+            found = _events([node], "RecordQuarantined", "ReadLedger", note)
+        case ClaimImpaired(claim, pods, reason, sentence):
+            found = _events(_users(claim, pods), reason, "WatchHardware", sentence)
+        case ClaimRestored():
+            found = ()
+        case MetadataMissing(claim, sentence):
+            found = _events(_users(claim, ()), "MetadataMissing", "Prepare", sentence)
+        case OrphanUnprepared(claim, sentence):
+            # The claim itself is gone; an event about it would not be seen by those who look at the node.
+            node = Regarding("v1", "Node", "", node_name, node_name)
+            found = _events([node], "OrphanUnprepared", "Unprepare", sentence)
+        case EnforcementLost(sentence):
+            node = Regarding("v1", "Node", "", node_name, node_name)
+            found = _events([node], NOT_ENFORCED, "Enforce", sentence)
+        case _:
+            assert_never(occurrence)
+    return found
+
+
+def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> list[Regarding]:
+    about = [_claim(claim)] if claim.name else []
+    return about + [Regarding("v1", "Pod", claim.namespace, pod.name, pod.uid) for pod in pods_among(pods)]
+
+
+def _places(pod: PodSandbox, claims: tuple[ClaimRef, ...]) -> list[Regarding]:
+    about = [Regarding("v1", "Pod", pod.namespace, pod.name, pod.uid)] if pod.name else []
+    return about + [_claim(claim) for claim in claims if claim.name]
+
+
+def _claim(claim: ClaimRef) -> Regarding:
+    return Regarding(API_VERSION, "ResourceClaim", claim.namespace, claim.name, claim.uid)
+
+
+def _events(about: list[Regarding], reason: str, action: str, note: str) -> tuple[Event, ...]:
+    return tuple(Event(one, reason, action, note[:MAX_NOTE]) for one in about)
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """The number of events that may still be sent, and the events that were.
+
+    Attributes:
+        remaining: how many at once.
+        at: when that was, in seconds.
+        sent: the events of the last ten minutes, and when.
+    """
+
+    remaining: float = _BURST
+    at: float = 0.0
+    sent: Mapping[Event, float] = msgspec.field(default_factory=dict)
+
+    def admit(self, event: Event, now: float) -> Allowance | None:
+        """The allowance after the event; None if it is not to be sent."""
+        sent = {one: when for one, when in self.sent.items() if now - when < _AGAIN_SECONDS}
+        remaining = min(_BURST, self.remaining + (now - self.at) / _REFILL_SECONDS)
+        if event in sent or remaining < 1:
+            return None
+        return Allowance(remaining - 1, now, {**sent, event: now})

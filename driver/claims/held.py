@@ -1,0 +1,185 @@
+"""Indexes the devices and CPUs that claims on record hold. Every decision reads it, and keeping it costs nothing.
+
+A claim holds devices and, where the driver hands out CPUs, CPUs. Admin access holds nothing. A device's name may depend
+on the driver's options, and claims outlive these. So what is held of a device counts by its sources: what it is made
+of, by names that no option changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from dranode.api.cpuset import CPUSet
+from dranode.api.resource import ResourceClaim
+
+
+class ClaimRef(msgspec.Struct, frozen=True):
+    """A claim's identity: namespace, name and UID, as kubelet sends it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, claim: ResourceClaim) -> ClaimRef:
+        """Return the identity of a claim that was read."""
+        return cls(claim.metadata.namespace, claim.metadata.name, claim.metadata.uid)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.name else f"with UID {self.uid}"
+
+
+class HeldDevice(msgspec.Struct, frozen=True):
+    """The part of a device that one allocation result holds.
+
+    Attributes:
+        name: as the device was called when it was granted; a driver's names are unique on its node.
+        sources: what the device is made of (`Plugin.sources`): its name if left empty; None if that is not known, so
+            that it may be made of anything.
+        amount: how much of it, in the driver's own unit, where several claims share it by amounts.
+        whole: whether it is held whole: no other claim gets any of it, whatever the device allows by now.
+    """
+
+    name: str
+    sources: frozenset[str] | None = frozenset()
+    amount: int = 0
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sources is not None and not self.sources:
+            force_setattr(self, "sources", frozenset((self.name,)))
+
+    def of(self, sources: Iterable[str]) -> bool:
+        """Return whether it has some of these, or may have."""
+        return self.sources is None or not self.sources.isdisjoint(sources)
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """The devices and CPUs that one claim holds.
+
+    Attributes:
+        claim: who holds it.
+        devices: the device of every result, without those of admin access.
+        cpus: the CPUs that no other claim gets.
+    """
+
+    claim: ClaimRef
+    devices: tuple[HeldDevice, ...] = ()
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the names of its devices."""
+        return frozenset(device.name for device in self.devices)
+
+    def amount(self, sources: Iterable[str]) -> int:
+        """Return how much it holds of devices that have some of these sources."""
+        return sum(device.amount for device in self.devices if device.of(sources))
+
+
+class Held(msgspec.Struct):
+    """All holdings by claim UID, indexed by source and by CPU; `add` and `drop` cost what one claim holds.
+
+    It is mutable and belongs to the lock on decisions; deciding functions only read it.
+    """
+
+    holdings: dict[str, Holding] = msgspec.field(default_factory=dict)
+    cpus: CPUSet = msgspec.field(default_factory=CPUSet)
+    _sources: dict[str, set[str]] = msgspec.field(default_factory=dict)
+    # The claims that hold a device of which it is not known what it is made of.
+    _anything: set[str] = msgspec.field(default_factory=set)
+    # Claims on devices of one grouping have few different sets of sources, so looking at each costs little.
+    _amounts: dict[frozenset[str] | None, int] = msgspec.field(default_factory=dict)
+    # More than one only where claims overlap, which is never decided but can be found (another driver's leftovers).
+    _cpu_holders: dict[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, holdings: Iterable[Holding]) -> Held:
+        """The index of these holdings."""
+        held = cls()
+        for holding in holdings:
+            held.add(holding)
+        return held
+
+    def add(self, holding: Holding) -> None:
+        """Enter what a claim holds, in place of what it held before."""
+        self.drop(holding.claim.uid)
+        uid = holding.claim.uid
+        self.holdings[uid] = holding
+        self.cpus = self.cpus | holding.cpus
+        for device in holding.devices:
+            if device.sources is None:
+                self._anything.add(uid)
+            for source in device.sources or ():
+                self._sources.setdefault(source, set()).add(uid)
+            if device.amount:
+                self._amounts[device.sources] = self._amounts.get(device.sources, 0) + device.amount
+        for cpu in holding.cpus:
+            self._cpu_holders[cpu] = (*self._cpu_holders.get(cpu, ()), uid)
+
+    def drop(self, uid: str) -> Holding | None:
+        """Forget what a claim holds; None if it held nothing."""
+        holding = self.holdings.pop(uid, None)
+        if holding is None:
+            return None
+        self._anything.discard(uid)
+        for source in {source for device in holding.devices for source in device.sources or ()}:
+            users = self._sources[source]
+            users.discard(uid)
+            if not users:
+                del self._sources[source]
+        for device in holding.devices:
+            if device.amount:
+                self._amounts[device.sources] -= device.amount
+                if not self._amounts[device.sources]:
+                    del self._amounts[device.sources]
+        freed: list[int] = []
+        for cpu in holding.cpus:
+            others = tuple(other for other in self._cpu_holders.pop(cpu) if other != uid)
+            if others:
+                self._cpu_holders[cpu] = others
+            else:
+                freed.append(cpu)
+        self.cpus = self.cpus - CPUSet(freed)
+        return holding
+
+    @property
+    def sources(self) -> Collection[str]:
+        """Return the sources of which claims hold something."""
+        return self._sources.keys()
+
+    def holders(self, sources: Iterable[str], *, whole: bool = False) -> tuple[ClaimRef, ...]:
+        """Return the claims that hold something of these sources or may, by name: all, or those that have it whole."""
+        uids = self._anything.union(*(self._sources.get(source, ()) for source in sources))
+        holdings = (self.holdings[uid] for uid in uids)
+        holders = (
+            holding.claim
+            for holding in holdings
+            if not whole or any(device.whole and device.of(sources) for device in holding.devices)
+        )
+        return tuple(sorted(holders, key=str))
+
+    def amount(self, sources: Iterable[str]) -> int:
+        """Return how much claims hold of devices that have some of these sources or may, by `Grant.amount`."""
+        return sum(amount for held, amount in self._amounts.items() if held is None or not held.isdisjoint(sources))
+
+    def cpu_holders(self, cpus: CPUSet) -> Mapping[ClaimRef, CPUSet]:
+        """Return who holds which of `cpus`; CPUs that no claim holds do not appear."""
+        holders: dict[ClaimRef, CPUSet] = {}
+        for cpu in cpus & self.cpus:
+            for uid in self._cpu_holders[cpu]:
+                claim = self.holdings[uid].claim
+                holders[claim] = holders.get(claim, CPUSet()) | CPUSet((cpu,))
+        return holders
+
+    def overlaps(self) -> Mapping[tuple[ClaimRef, ...], CPUSet]:
+        """The CPUs that several claims hold, by those claims; nothing of the kind is ever decided."""
+        found: dict[tuple[ClaimRef, ...], CPUSet] = {}
+        for cpu, uids in self._cpu_holders.items():
+            if len(uids) > 1:
+                claims = tuple(self.holdings[uid].claim for uid in sorted(uids))
+                found[claims] = found.get(claims, CPUSet()) | CPUSet((cpu,))
+        return found

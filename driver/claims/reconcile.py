@@ -1,0 +1,184 @@
+"""Decides what is unfinished about a node's claims, from the words of kubelet, the runtime and the API server.
+
+    lies on the node                 said of it                                 decided
+    spec or record without an owner  kubelet or the API server knows its UID    named: it gets its owner and its pods
+    the same                         it has another driver's devices            refused: that driver drains its node
+    record                           its claim is gone and no container uses it orphan: unprepared after `PATIENCE`
+
+What such a claim holds stays held whatever is decided: an answer that is missing frees nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from dranode.api.errors import ClaimGoneError, DranodeError
+from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.hooks import Recovers
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.prepare import Known, adopt, allocated, check_pools, known
+from dranode.driver.claims.record import Record
+from dranode.driver.claims.uses import UsedClaim
+
+PATIENCE: Final = 600.0
+"""Seconds that an orphan is left alone."""
+
+
+class Attestation(msgspec.Struct, frozen=True):
+    """The words of others about the claims on this node.
+
+    Attributes:
+        uses: the claims that kubelet has given to containers, by UID; None if it did not answer.
+        running: UIDs of the claims that the runtime's containers have; None if it has not listed its containers.
+        claims: the API server's answers, by UID; claims that it was not asked about do not appear.
+    """
+
+    uses: Mapping[str, UsedClaim] | None = None
+    running: frozenset[str] | None = None
+    claims: Mapping[str, ResourceClaim | DranodeError] = msgspec.field(default_factory=dict)
+
+    def use(self, uid: str) -> UsedClaim | None:
+        """Kubelet's word on a claim, if it has one."""
+        return (self.uses or {}).get(uid)
+
+    def claim(self, uid: str) -> ResourceClaim | None:
+        """The claim itself, if it is still this one."""
+        claim = self.claims.get(uid)
+        return claim if isinstance(claim, ResourceClaim) and claim.metadata.uid == uid else None
+
+    def gone(self, uid: str) -> bool:
+        """Return whether the claim is known not to exist: there is none of its name, or one with another UID.
+
+        An answer without a UID says of no claim that it is another one.
+        """
+        claim = self.claims.get(uid)
+        return isinstance(claim, ClaimGoneError) or (
+            isinstance(claim, ResourceClaim) and claim.metadata.uid not in ("", uid)
+        )
+
+
+def named(
+    record: Record, attested: Attestation, inventory: Inventory, plugin: Plugin, pool: str | None = None
+) -> Record:
+    """An unfinished record with all that others say of it; what it holds stays as it is. `pool` is this node's own."""
+    claim, use = attested.claim(record.uid), attested.use(record.uid)
+    if claim is not None:
+        ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, record.uid)
+        record = _with_owner(record, ref, claim.status.reserved_for)
+        return _completed(record, claim, inventory, plugin, pool)
+    if use is not None:
+        # Kubelet does not tell the pods' UIDs, so whether a pod may use the claim is asked of it each time.
+        pods = (ResourceClaimConsumerReference(resource="pods", name=name, uid="") for name in use.pods)
+        return _with_owner(record, use.ref, tuple(pods))
+    return record
+
+
+def _with_owner(record: Record, ref: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> Record:
+    return msgspec.structs.replace(record, namespace=ref.namespace, name=ref.name, pods=pods)
+
+
+def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugin: Plugin, pool: str | None) -> Record:
+    try:
+        mine = allocated(record.ref, claim, plugin)
+        check_pools(mine, pool)
+        return adopt(mine, claim, record, inventory, plugin) if known(mine, record) is Known.RECOVERED else record
+    except Exception:  # noqa: BLE001 - the claim's next Prepare says what is wrong, and where
+        # A configuration that this driver does not take, or that it meets an error at: what is held stays held.
+        return record
+
+
+def refusals(records: Iterable[Record], attested: Attestation, plugin: Plugin) -> tuple[str, ...]:
+    """One sentence for every unfinished record whose claim cannot be taken over."""
+    if not isinstance(plugin, Recovers):
+        return ()
+    return tuple(
+        f"claim {_ref(record, attested)} was allocated device {device} by {whose}, which cannot be taken over: drain "
+        "the node while that driver runs, then start this one"
+        for record in records
+        for device, whose in sorted((device, plugin.foreign(device)) for device in _devices(record, attested, plugin))
+        if whose
+    )
+
+
+def _ref(record: Record, attested: Attestation) -> ClaimRef:
+    use = attested.use(record.uid)
+    return record.ref if record.name or use is None else use.ref
+
+
+def _devices(record: Record, attested: Attestation, plugin: Plugin) -> frozenset[str]:
+    use, claim = attested.use(record.uid), attested.claim(record.uid)
+    devices = use.devices if use is not None else frozenset()
+    if claim is not None:
+        results = readable_results(claim.status.allocation)
+        devices |= {result.device for result in results if result.driver == plugin.driver}
+    return devices
+
+
+def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
+    """One sentence for every unfinished record whose CPUs another claim has as well; no third one gets them."""
+    for record in records:
+        for other, cpus in held.cpu_holders(record.held).items():
+            if other.uid != record.uid:
+                yield (
+                    f"claims {record.ref} and {other} were both given CPUs {cpus} before this driver started; "
+                    "recreate the pods of one of them"
+                )
+
+
+def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
+    """A sentence on claims that hold devices which the node does not publish now; None if there are none.
+
+    The scheduler counts what claims hold by the names of published devices. What such a claim holds stays held, but the
+    scheduler does not know, and allocates what cannot be prepared.
+    """
+    found = [(record, device) for record in records for device in record.devices if inventory.device(device) is None]
+    if not found:
+        return None
+    record, device = found[0]
+    count = len({record.uid for record, _ in found})
+    return (
+        f"prepared claims hold devices that this node does not publish now ({count}, such as {device} of claim "
+        f"{record.ref}): what they hold stays held, but the scheduler does not count it; recreate their pods if the "
+        "mode or the grouping was changed"
+    )
+
+
+def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
+    """The records whose claims neither kubelet nor a container uses; none while either has not answered."""
+    if attested.uses is None or attested.running is None:
+        return ()
+    used = attested.uses.keys() | attested.running
+    return tuple(record for record in records if record.uid not in used)
+
+
+def orphans(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
+    """Of records that no container uses, those whose claim is gone.
+
+    A claim without a name cannot be looked up. It is gone if kubelet, which lists other claims, does not list it;
+    a kubelet that lists none may be one that does not list claims at all.
+    """
+    return tuple(record for record in records if (attested.gone(record.uid) if record.name else bool(attested.uses)))
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """The orphans at the last look and since when they have been ones, in seconds of one monotonic clock."""
+
+    since: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+    def seen(self, records: Iterable[Record], now: float) -> Waiting:
+        """After another look; whatever is no orphan now begins anew."""
+        return Waiting({record.uid: self.since.get(record.uid, now) for record in records})
+
+    def fresh(self, before: Waiting) -> frozenset[str]:
+        """The orphans that were none at the look before."""
+        return frozenset(self.since.keys() - before.since.keys())
+
+    def due(self, now: float) -> frozenset[str]:
+        """The orphans whose time is over."""
+        return frozenset(uid for uid, since in self.since.items() if now - since >= PATIENCE)

@@ -1,0 +1,135 @@
+"""Writes a driver's part of `status.devices` (KEP-4817): pure.
+
+One entry for each device that the claim was allocated of this driver, with a `Ready` condition and the driver's data.
+The time of a condition is that of its last transition, so that saying the same again is not a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dranode.api.documents import encode_json
+from dranode.api.resource import ResourceClaim
+from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.answers import NOT_ENFORCED, NotEnforced, needs_enforcing
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import Record
+
+READY: Final = "Ready"
+PREPARED: Final = "Prepared"
+PREPARE_FAILED: Final = "PrepareFailed"
+# Limits of the API.
+_MAX_DATA: Final = 10 * 1024
+_MAX_MESSAGE: Final = 32 * 1024
+
+
+class DeviceState(msgspec.Struct, frozen=True):
+    """The state of one allocated device.
+
+    Attributes:
+        pool: the device's pool.
+        device: its name.
+        share_id: the share, of a device that is allocated several times.
+        ready: whether a container can use it.
+        reason: one word why.
+        message: the same for people.
+        data: what else the driver has to say, plain JSON.
+    """
+
+    pool: str
+    device: str
+    share_id: str | None
+    ready: bool
+    reason: str
+    message: str = ""
+    data: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+def prepared_states(
+    plugin: Plugin, record: Record, inventory: Inventory, not_enforced: NotEnforced | None = None
+) -> tuple[DeviceState, ...]:
+    """The states of the devices of a claim that is prepared.
+
+    They are ready, unless it has less by now than it was given, or containers should be held to it and are not.
+    """
+    impaired = next(iter(plugin.impairments(inventory, (record,))), None)
+    ready, reason, message = impaired is None, PREPARED, ""
+    if impaired is not None:
+        reason, message = impaired.reason, impaired.message
+    elif not_enforced is not None and needs_enforcing(record):
+        ready, reason, message = not_enforced.chosen, NOT_ENFORCED, not_enforced.message
+    return tuple(
+        DeviceState(
+            grant.pool,
+            grant.device,
+            grant.share_id,
+            ready=ready,
+            reason=reason,
+            message=message,
+            data=plugin.describe(grant, record, inventory),
+        )
+        for grant in record.grants
+    )
+
+
+def failed_states(driver: str, claim: ResourceClaim, message: str) -> tuple[DeviceState, ...]:
+    """The states of the driver's devices of a claim that cannot be prepared."""
+    return tuple(
+        DeviceState(one.pool, one.device, one.share_id, ready=False, reason=PREPARE_FAILED, message=message)
+        for one in readable_results(claim.status.allocation)
+        if one.driver == driver
+    )
+
+
+def device_statuses(
+    driver: str, states: Iterable[DeviceState], before: Sequence[Any], now: str
+) -> tuple[dict[str, Any], ...]:
+    """The entries of `status.devices` that are this driver's, each device once.
+
+    `before` is `status.devices` as it is, of every driver; `now` is the time (RFC 3339) of what has changed since.
+    """
+    known = {_key(entry): entry for entry in before if isinstance(entry, Mapping)}
+    entries: dict[tuple[str, ...], dict[str, Any]] = {}
+    for state in states:
+        place = {"driver": driver, "pool": state.pool, "device": state.device}
+        if state.share_id is not None:
+            place["shareID"] = state.share_id
+        entry: dict[str, Any] = {**place, "conditions": [_condition(state, known.get(_key(place)), now)]}
+        if state.data and len(encode_json(state.data)) <= _MAX_DATA:
+            entry["data"] = dict(state.data)
+        # Requests with admin access may have been given the same device: it has one entry all the same.
+        entries.setdefault(_key(place), entry)
+    return tuple(entries.values())
+
+
+def is_said(driver: str, entries: Sequence[Mapping[str, Any]], before: Sequence[Any]) -> bool:
+    """Return whether `status.devices` says of this driver's devices just that already."""
+    ours = [entry for entry in before if isinstance(entry, Mapping) and entry.get("driver") == driver]
+    return sorted(ours, key=_key) == sorted(entries, key=_key)
+
+
+def _condition(state: DeviceState, before: Mapping[str, Any] | None, now: str) -> dict[str, Any]:
+    status = "True" if state.ready else "False"
+    since = next(
+        (
+            str(one.get("lastTransitionTime") or now)
+            for one in (before or {}).get("conditions") or ()
+            if one.get("type") == READY and one.get("status") == status
+        ),
+        now,
+    )
+    return {
+        "type": READY,
+        "status": status,
+        "reason": state.reason,
+        "message": state.message[:_MAX_MESSAGE],
+        "lastTransitionTime": since,
+    }
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(entry.get(name, "")) for name in ("driver", "device", "pool", "shareID"))

@@ -1,0 +1,474 @@
+"""All containers that exist, with indexes by which a change of what is on record finds those that it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.pinning.containers import (
+    Container,
+    ContainerUpdate,
+    Effective,
+    Pinned,
+    Resources,
+    difference,
+    expected,
+    having,
+    keeps_memory,
+    pooled,
+    resources_for,
+)
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, limits_over
+
+K = TypeVar("K")
+
+
+class ContainerChange(msgspec.Struct, frozen=True):
+    """The change that a decision makes to the known containers.
+
+    Attributes:
+        put: containers that are new or have other resources now.
+        drop: the ids of containers that are gone.
+        settled: the snapshot with which all containers agree afterwards; None if that was not checked.
+    """
+
+    put: tuple[Pinned, ...] = ()
+    drop: tuple[str, ...] = ()
+    settled: HeldSnapshot | None = None
+
+
+class Containers:
+    """All containers that exist, indexed by id, by sandbox, by pod and name, and by claim.
+
+    Decisions only read it; its owner carries out their changes. Other threads may iterate.
+
+    Attributes:
+        settled: the snapshot with which every container agrees; None if a container may not agree.
+    """
+
+    def __init__(self, pinned: Iterable[Pinned] = ()) -> None:
+        """Start with these containers."""
+        self._all: dict[str, Pinned] = {}
+        self._names: dict[tuple[str, str], set[str]] = {}
+        self._users: dict[str, set[str]] = {}
+        self._sandboxes: dict[str, set[str]] = {}
+        # Containers that belong to the shared pool by the settled snapshot.
+        self._pooled: set[str] = set()
+        # Those that came while a ledger was unread: that of a driver which decides about CPUs, or about memory alone.
+        self._unsure: set[str] = set()
+        self._memory_unsure: set[str] = set()
+        self._unheard: set[str] = set()
+        self._denied: set[str] = set()
+        self.settled: HeldSnapshot | None = None
+        for each in pinned:
+            self._put(each)
+
+    def __iter__(self) -> Iterator[Pinned]:
+        return iter(tuple(self._all.values()))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def get(self, key: str) -> Pinned | None:
+        """Return the container with that id, if it is known."""
+        return self._all.get(key)
+
+    def of_sandbox(self, sandbox: str) -> tuple[str, ...]:
+        """The ids of the containers of a pod sandbox."""
+        return tuple(self._sandboxes.get(sandbox, ()))
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The keys of the claims that a container has."""
+        return frozenset(self._users)
+
+    def users(self, key: str) -> tuple[Container, ...]:
+        """Return the containers that have the claim with this key."""
+        return tuple(self._all[user].container for user in self._users.get(key, ()))
+
+    def users_of(self, claim: HeldClaim) -> tuple[Container, ...]:
+        """Return the containers that have the claim, or a part of it that holds something and that `claim` has too."""
+        mine = {part.index for part in claim.parts if part.exclusive}
+        users = (self._all[user] for user in self._users.get(claim.key, ()))
+        theirs = ((user.container, {index for of, index in user.parts if of == claim.key}) for user in users)
+        return tuple(user for user, parts in theirs if not mine or not parts or mine & parts)
+
+    @property
+    def certain(self) -> bool:
+        """Return whether the claims of every container are certain."""
+        return not (self.unsure or self._unheard)
+
+    @property
+    def unsure(self) -> bool:
+        """Return whether there are containers that were taken in while a ledger could not be read."""
+        return bool(self._unsure or self._memory_unsure)
+
+    def clarified(self, snapshot: HeldSnapshot) -> bool:
+        """Return whether there are such containers, and the ledger that was unread then has been read by now."""
+        return bool(
+            (self._unsure and snapshot.unread is None) or (self._memory_unsure and snapshot.memory_unread is None)
+        )
+
+    @property
+    def unheard(self) -> tuple[Pinned, ...]:
+        """The containers about which kubelet did not answer."""
+        return tuple(self._all[key] for key in self._unheard)
+
+    @property
+    def denied(self) -> tuple[Pinned, ...]:
+        """The containers that name a claim which kubelet says they have not."""
+        return tuple(self._all[key] for key in self._denied)
+
+    def namesakes(self, container: Container) -> tuple[str, ...]:
+        """Return the ids of the container and of all containers of its name in its pod."""
+        same = self._names.get((container.pod.uid, container.name), ()) if container.pod.uid else ()
+        return (*same, container.id) if container.id in self._all and container.id not in same else tuple(same)
+
+    def concerned(self, snapshot: HeldSnapshot) -> tuple[Pinned, ...]:
+        """Return the containers that may not agree with a snapshot, by what has changed since the settled one."""
+        before = self.settled
+        if before is snapshot:
+            return ()
+        if before is None or before.machine != snapshot.machine:
+            return tuple(self._all.values())
+        keys = self._users_of(before.index.differing(snapshot.index))
+        if before.shared != snapshot.shared:
+            keys |= self._pooled
+        return tuple(self._all[key] for key in keys)
+
+    def carry_out(self, change: ContainerChange) -> None:
+        """Make a change."""
+        for key in change.drop:
+            self._drop(key)
+        for pinned in change.put:
+            self._put(pinned)
+        # A snapshot that may lack claims was not compared with the containers.
+        after = change.settled if change.settled is not None and not change.settled.lacks_claims else None
+        before, self.settled = self.settled, after
+        if after is None:
+            return
+        if before is None or before.machine != after.machine:
+            keys = set(self._all)
+        else:
+            keys = self._users_of(before.index.differing(after.index))
+            keys.update(pinned.container.id for pinned in change.put)
+        for key in keys:
+            (self._pooled.add if pooled(self._all[key], after) else self._pooled.discard)(key)
+
+    def _users_of(self, claims: Iterable[str]) -> set[str]:
+        return {user for key in claims for user in self._users.get(key, ())}
+
+    def _put(self, pinned: Pinned) -> None:
+        key = pinned.container.id
+        before = self._all.get(key)
+        if before is None or before.claims != pinned.claims:
+            self._drop(key)
+            self._enter(pinned)
+        self._all[key] = pinned
+        (self._unsure.add if pinned.unsure else self._unsure.discard)(key)
+        (self._memory_unsure.add if pinned.memory_unsure else self._memory_unsure.discard)(key)
+        (self._unheard.add if pinned.unheard else self._unheard.discard)(key)
+        (self._denied.add if pinned.denied else self._denied.discard)(key)
+
+    def _enter(self, pinned: Pinned) -> None:
+        key = pinned.container.id
+        self._names.setdefault((pinned.container.pod.uid, pinned.container.name), set()).add(key)
+        self._sandboxes.setdefault(pinned.container.pod.id, set()).add(key)
+        for claim in pinned.claims:
+            self._users.setdefault(claim, set()).add(key)
+
+    def _drop(self, key: str) -> None:
+        pinned = self._all.pop(key, None)
+        if pinned is None:
+            return
+        self._pooled.discard(key)
+        self._unsure.discard(key)
+        self._memory_unsure.discard(key)
+        self._unheard.discard(key)
+        self._denied.discard(key)
+        _discard(self._names, (pinned.container.pod.uid, pinned.container.name), key)
+        _discard(self._sandboxes, pinned.container.pod.id, key)
+        for claim in pinned.claims:
+            _discard(self._users, claim, key)
+
+
+def _discard(index: dict[K, set[str]], key: K, value: str) -> None:
+    values = index[key]
+    values.discard(value)
+    if not values:
+        del index[key]
+
+
+def claims_of(container: Container, containers: Containers, snapshot: HeldSnapshot) -> tuple[ClaimRef, ...]:
+    """Return the claims on record that a container has; none if the container is unknown."""
+    pinned = containers.get(container.id)
+    claims = () if pinned is None else (held.claim for held in having(pinned, snapshot))
+    return tuple(dict.fromkeys(claims))
+
+
+# Finds the containers that have other CPUs or other memory than they should, and the updates that correct that.
+
+
+class Drift(msgspec.Struct, frozen=True):
+    """A container that may use something else than it should.
+
+    Attributes:
+        container: the container.
+        expected: what it should, as far as that differs.
+        actual: what it may.
+    """
+
+    container: Container
+    expected: Effective
+    actual: Effective
+
+    def __str__(self) -> str:
+        return f"{self.container} {difference(self.expected, self.actual)}"
+
+
+def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:
+    """Yield the containers that have not what they should, and the resources for them; no mask is ever empty."""
+    if snapshot.unread is not None:
+        return
+    unclaimed = resources_for((), snapshot)
+    for pinned in containers.concerned(snapshot):
+        certain = not (pinned.claims or pinned.unsure or pinned.unheard or pinned.memory_unsure)
+        resources = unclaimed if certain and snapshot.memory_unread is None else expected(pinned, snapshot)
+        if pinned.mems and not resources.mems:
+            # NRI cannot clear `cpuset.mems`, so memory from anywhere means naming every node.
+            resources = replace(resources, mems=snapshot.mems)
+        if snapshot.pins_cpus and not resources.cpus:
+            continue
+        if resources and not has_what_it_should(pinned, resources):
+            yield pinned, resources
+
+
+def has_what_it_should(pinned: Pinned, resources: Resources) -> bool:
+    """Return whether a container has been given these resources; empty ones may be anything."""
+    return (
+        (not resources.cpus or resources.cpus.mask == pinned.cpus.mask)
+        and (not resources.mems or resources.mems.mask == pinned.mems.mask)
+        and (not resources.hugepages or set(resources.hugepages) <= set(pinned.hugepages))
+        and not (pinned.doubtful and resources)
+    )
+
+
+def settle(
+    containers: Containers, snapshot: HeldSnapshot, drop: Iterable[str] = (), *, ignore_failure: bool = True
+) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
+    """Return the updates that correct the mask of every container except those of `drop`, and the change they make."""
+    drop = tuple(drop)
+    due = [each for each in changes(containers, snapshot) if each[0].container.id not in drop]
+    return settled(due, snapshot, drop, ignore_failure=ignore_failure)
+
+
+def settled(
+    due: Iterable[tuple[Pinned, Resources]],
+    snapshot: HeldSnapshot,
+    drop: tuple[str, ...] = (),
+    *,
+    ignore_failure: bool,
+) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
+    """Return the updates that make these changes, and the change of the known containers."""
+    put: list[Pinned] = []
+    updates: list[ContainerUpdate] = []
+    for pinned, resources in due:
+        put.append(pinned.updated(resources))
+        updates.append(ContainerUpdate(pinned.container.id, resources, ignore_failure))
+    return ContainerChange(tuple(put), drop, snapshot), tuple(updates)
+
+
+def by_configuration(container: Container) -> Effective:
+    """Return what the kernel should say of a container, by its configuration."""
+    return Effective(container.cpus or None, container.mems or None, container.hugepages)
+
+
+def effective_of(resources: Resources) -> Effective:
+    """Return what the kernel should say of a container that has been given these resources."""
+    return Effective(resources.cpus or None, resources.mems or None, resources.hugepages)
+
+
+def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:
+    """Return the containers that may use something else than they should, by what the kernel says of them.
+
+    A container of which nothing is certain does not drift.
+    """
+    drifts: list[Drift] = []
+    for key, actual in effective.items():
+        pinned = containers.get(key)
+        if pinned is not None and not (pinned.unsure or pinned.unheard) and snapshot.unread is None:
+            should, does = effective_of(expected(pinned, snapshot)).beside(_counting(actual, pinned, snapshot))
+            if does:
+                drifts.append(Drift(pinned.container, should, does))
+    return tuple(drifts)
+
+
+def _counting(actual: Effective, pinned: Pinned, snapshot: HeldSnapshot) -> Effective:
+    """Leave out limits of huge pages that kubelet or somebody has raised, where claims alone do not decide them."""
+    if snapshot.exclusive_pages:
+        return actual
+    given = dict(pinned.hugepages)
+    return replace(actual, hugepages=tuple(pair for pair in actual.hugepages if pair[1] < given.get(pair[0], 0)))
+
+
+def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
+    """Enter what drifting containers have, so that `settle` corrects them, even if they should have just that by then.
+
+    The kernel was asked a while ago: an update that the runtime took its time for may have been carried out since.
+    """
+    put = ((containers.get(each.container.id), each.actual) for each in drifts)
+    return ContainerChange(tuple(_with(pinned, actual) for pinned, actual in put if pinned is not None))
+
+
+def to_compare(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Container, Effective]]:
+    """Yield the containers that another instance may have moved, with what this one knows them to have been given.
+
+    Those with claims come first: one that is left out keeps what it has, and one of the shared pool gets it again.
+    """
+    for pinned in sorted(containers, key=lambda each: not each.claims):
+        last = _last_given(pinned, snapshot)
+        if last:
+            yield pinned.container, last
+
+
+def overruled(containers: Containers, snapshot: HeldSnapshot, limits: Mapping[str, Effective]) -> ContainerChange:
+    """Enter that another instance may have given containers something else than this one knows of.
+
+    It may have decided by other records or settings, or out of turn. Those of which the kernel says another thing get
+    what they should have again. So do those of the shared pool of whose CPUs it says nothing, because every claim that
+    comes or goes moves them; what else a container has follows from its own claims, so silence shows nothing amiss.
+
+    Args:
+        containers: those that are known.
+        snapshot: what is on record.
+        limits: the kernel's limits by container id, as far as they were asked for by `to_compare`.
+    """
+    after = ((each, _overruled(each, snapshot, limits.get(each.container.id, Effective()))) for each in containers)
+    return ContainerChange(tuple(new for pinned, new in after if new is not pinned))
+
+
+def _overruled(pinned: Pinned, snapshot: HeldSnapshot, actual: Effective) -> Pinned:
+    if pinned.mems and actual.nodes is not None and actual.nodes != pinned.mems and keeps_memory(pinned, snapshot):
+        # The other one may have read the records that this one lacks.
+        pinned = replace(pinned, mems=actual.nodes)
+    silent = actual.cpus is None and snapshot.pins_cpus and pooled(pinned, snapshot)
+    differing = _last_given(pinned, snapshot).beside(_counting(actual, pinned, snapshot))[1]
+    if not (silent or differing):
+        return pinned
+    if pinned.unheard:
+        # The other one may have had kubelet's word, so that it stays on a claim's CPUs where it is on such.
+        return replace(pinned, cpus=pinned.cpus if actual.cpus is None else actual.cpus, doubtful=True)
+    return pinned.in_doubt()
+
+
+def _last_given(pinned: Pinned, snapshot: HeldSnapshot) -> Effective:
+    """Return what the kernel should say of a container, by what it was given and as far as that is decided here."""
+    sizes = {size for size, _ in expected(pinned, snapshot).hugepages}
+    return Effective(
+        pinned.cpus if snapshot.pins_cpus else None,
+        pinned.mems or None,
+        tuple(pair for pair in pinned.hugepages if pair[0] in sizes),
+    )
+
+
+def _with(pinned: Pinned, actual: Effective) -> Pinned:
+    return replace(
+        pinned,
+        cpus=pinned.cpus if actual.cpus is None else actual.cpus,
+        mems=pinned.mems if actual.nodes is None else actual.nodes,
+        hugepages=limits_over(pinned.hugepages, actual.hugepages),
+        doubtful=True,
+    )
+
+
+# Decides when waiting mask changes justify a reconnection to the runtime, and how often drift is repaired.  A runtime
+# whose NRI is older than 0.12.1 only accepts updates safely in the answers to its own calls. On a quiet node the next
+# call may be far away. A reconnection makes the runtime call Synchronize, but stops all pod operations meanwhile.  If
+# repairs do not cure a drift, NRI cannot reach its cause, such as the mask of a parent cgroup, so repairs end.
+
+PATIENCE: Final = 60.0
+"""Seconds that a container may have the wrong mask before a reconnection is due."""
+
+INTERVAL: Final = 600.0
+"""Seconds from one reconnection to the next at the earliest."""
+
+REPAIRS: Final = 3
+"""How often the same drift of a container is repaired."""
+
+
+class Repairs(msgspec.Struct, frozen=True):
+    """The repairs of drift so far.
+
+    Attributes:
+        tries: by container, what it had that it should not, and how often in a row.
+        fresh: the drifts that the last look saw for the first time.
+        hopeless: the drifts that were given up at the last look.
+        worth: the drifts to repair now.
+    """
+
+    tries: Mapping[str, tuple[Effective, int]] = msgspec.field(default_factory=dict)
+    fresh: tuple[Drift, ...] = ()
+    hopeless: tuple[Drift, ...] = ()
+    worth: tuple[Drift, ...] = ()
+
+    def seen(self, drifts: Iterable[Drift], unseen: Collection[str] = ()) -> Repairs:
+        """Return the repairs after another look.
+
+        A container that is not among `drifts` is cured, unless it is `unseen`: the repair of its last drift may still
+        be on its way.
+        """
+        tries = {key: tried for key, tried in self.tries.items() if key in unseen}
+        by_tries: dict[int, list[Drift]] = {}
+        for drift in drifts:
+            key = drift.container.id
+            actual, before = self.tries.get(key, (drift.actual, 0))
+            # A container that has something else than at the last look has a new drift.
+            count = min(before + 1, REPAIRS + 2) if actual == drift.actual else 1
+            tries[key] = (drift.actual, count)
+            by_tries.setdefault(count, []).append(drift)
+        worth = [drift for count, found in by_tries.items() if count <= REPAIRS for drift in found]
+        return Repairs(tries, tuple(by_tries.get(1, ())), tuple(by_tries.get(REPAIRS + 1, ())), tuple(worth))
+
+    def met(self, drifts: Iterable[Drift]) -> Repairs:
+        """Return the repairs after the answer to a Synchronize has repaired these drifts.
+
+        It counts as the first repair. A drift that was given up is repaired once with every connection, and stays given
+        up.
+        """
+        fresh = tuple(each for each in drifts if self.tries.get(each.container.id, (None, 0))[0] != each.actual)
+        return replace(
+            self, tries={**self.tries, **{each.container.id: (each.actual, 1) for each in fresh}}, fresh=fresh
+        )
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """The time that mask changes have been waiting, in seconds of one monotonic clock.
+
+    Attributes:
+        since: since when containers wait without a break; None if none waits.
+        reconnected: when a reconnection was last made for them; None if never.
+        waiting: the containers that wait for their masks.
+    """
+
+    since: float | None = None
+    reconnected: float | None = None
+    waiting: frozenset[str] = frozenset()
+
+    def seen(self, waiting: frozenset[str], now: float) -> Lag:
+        """Return the lag after another look; the clock runs on while any container that waited before still waits."""
+        if not waiting:
+            return replace(self, since=None, waiting=waiting)
+        since = self.since if self.waiting & waiting else None
+        return replace(self, since=now if since is None else since, waiting=waiting)
+
+    def seconds(self, now: float) -> float:
+        """Return for how many seconds a container has had the wrong mask."""
+        return 0.0 if self.since is None else now - self.since
+
+    def reconnection_due(self, now: float) -> bool:
+        """Return whether to reconnect now."""
+        return self.seconds(now) >= PATIENCE and (self.reconnected is None or now - self.reconnected >= INTERVAL)

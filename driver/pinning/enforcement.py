@@ -1,0 +1,276 @@
+"""Decides what each event in a container's life means for its CPUs and its memory, from values to values.
+
+A container with claims runs on the union of their CPUs; every other container runs on the shared pool. With claims that
+hold memory it takes memory from their NUMA nodes, and may have their huge pages. Each answer to
+the runtime carries updates for other containers, but only for those whose mask has changed. A container's environment
+alone never decides how it is pinned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from dranode.api.cpuset import NO_CPUS, CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.driver.pinning.container_index import (
+    ContainerChange,
+    Containers,
+    Drift,
+    drift,
+    drifted,
+    has_what_it_should,
+    settle,
+)
+from dranode.driver.pinning.containers import (
+    Container,
+    ContainerUpdate,
+    Effective,
+    Pinned,
+    Resources,
+    expected,
+    resources_for,
+    some_of,
+    stays_on,
+)
+from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
+from dranode.driver.pinning.refusals import (
+    claims_shared_unduly,
+    offline_claims,
+    users_in_the_way,
+    why_in_use,
+    why_memory_elsewhere,
+    why_occupied,
+    why_without_cpus,
+)
+from dranode.driver.pinning.snapshot import HeldSnapshot, limits_over
+
+NOTHING_FOUND_OUT = Evidence()
+NOTHING_READ: Final[Mapping[str, Effective]] = MappingProxyType({})
+
+
+class CreationRefused(msgspec.Struct, frozen=True):
+    """The operation must fail; people who look at the pod see the reason."""
+
+    reason: str
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """The operation may go on.
+
+    Attributes:
+        change: the change of the known containers.
+        resources: the resources of the container that is being created.
+        updates: the updates of other containers.
+        warnings: one sentence for each thing that is not as it should be.
+        unpinned: the listed containers that had no CPU set.
+        drifts: the containers that the kernel runs on other CPUs than the runtime says.
+    """
+
+    change: ContainerChange = msgspec.field(default_factory=ContainerChange)
+    resources: Resources = msgspec.field(default_factory=Resources)
+    updates: tuple[ContainerUpdate, ...] = ()
+    warnings: tuple[str, ...] = ()
+    unpinned: tuple[Container, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+
+
+def create(
+    containers: Containers, snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
+) -> Allowed | CreationRefused | Ask:
+    """Decide on a container that is about to be created."""
+    identity = identify(container, snapshot, evidence)
+    if identity.ask is not None:
+        return identity.ask
+    if identity.refusals:
+        return CreationRefused("; ".join(identity.refusals))
+    # Not every runtime reports that a container has exited, but kubelet runs only one container of a name at a time.
+    gone = evidence.gone or frozenset()
+    drop = (*containers.namesakes(container), *gone)
+    users = [(claim, user) for claim in identity.claims for user in users_in_the_way(container, claim, containers)]
+    users = [(claim, user) for claim, user in users if user.id not in drop]
+    # All at once: each of several claims may have been left by another container.
+    started = tuple(dict.fromkeys(user.id for _, user in users if user.started))
+    if started and evidence.gone is None:
+        return AskProcesses(started)
+    if users:
+        return CreationRefused(why_in_use(container, *users[0]))
+    if snapshot.unread is not None and any(each.unresolved for each in containers):
+        # Whatever that container's claim holds, neither the ledger's last word nor a CDI spec says it.
+        snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
+    resources = resources_for(identity.claims, snapshot, container.hugepages)
+    refusal = why_without_cpus(container, identity.claims, snapshot, resources.cpus) if snapshot.pins_cpus else ""
+    refusal = refusal or why_memory_elsewhere(container, identity.claims)
+    refusal = refusal or why_occupied(containers, snapshot, container, identity.claims, drop)
+    if refusal:
+        return CreationRefused(refusal)
+    change, updates = settle(containers, snapshot, drop)
+    claims = tuple(claim.key for claim in identity.claims)
+    pinned = Pinned(
+        _slim(container),
+        claims,
+        unsure=snapshot.unread is not None,
+        memory_unsure=snapshot.memory_unread is not None,
+        parts=some_of(identity.claims, snapshot),
+        hugepages=container.hugepages,
+    ).given(resources)
+    change = replace(change, put=(*change.put, pinned))
+    return Allowed(change, resources, updates, tuple(offline_claims(identity.claims, snapshot)))
+
+
+def meet(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
+    """Take in an existing container that is not known yet, before it is decided what it gets."""
+    own = pinned_as_listed(snapshot, container, evidence)
+    return Allowed(ContainerChange((own,))) if isinstance(own, Pinned) else own
+
+
+def update(
+    containers: Containers, snapshot: HeldSnapshot, container: Container, resources: Resources, quota: int
+) -> Allowed:
+    """Keep a container's mask when kubelet (its CPU manager, or a resize) asks for other resources."""
+    change, updates = settle(containers, snapshot, (container.id,))
+    own = containers.get(container.id) or pinned_as_listed(snapshot, container)
+    if not isinstance(own, Pinned):
+        return Allowed(change, updates=updates)
+    # What kubelet asks for becomes the container's own, as far as claims do not say otherwise.
+    own = replace(own, hugepages=limits_over(own.hugepages, resources.hugepages))
+    right = expected(own, snapshot)
+    # containerd drops the swap limit and the OOM score of a changed request, so change only what is necessary.
+    cpus = right.cpus or stays_on(own, snapshot)
+    kept = Resources(
+        cpus if own.doubtful or (resources.cpus or own.cpus) != cpus else CPUSet(),
+        right.mems if own.doubtful or (resources.mems or own.mems) != right.mems else NO_CPUS,
+        lift_quota=right.lift_quota and quota > 0,
+        hugepages=tuple(each for each in right.hugepages if own.doubtful or each not in own.hugepages),
+        unified=right.unified,
+    )
+    if kept:
+        updates = (*updates, ContainerUpdate(container.id, kept))
+    return Allowed(
+        replace(change, put=(*change.put, own.updated(right) if kept else own.given(right))), updates=updates
+    )
+
+
+def stop(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Allowed:
+    """Decide after a container has stopped. Its claims hold their CPUs until they are unprepared."""
+    change, updates = settle(containers, snapshot, (container.id,))
+    return Allowed(change, updates=updates)
+
+
+def start(containers: Containers, snapshot: HeldSnapshot, container: Container) -> ContainerChange:
+    """Return the change after a container's process has started; an unknown container is added."""
+    pinned = containers.get(container.id)
+    if pinned is not None:
+        return ContainerChange((pinned.started(),), settled=None if pinned.provisional else containers.settled)
+    match pinned_as_listed(snapshot, replace(container, started=True)):
+        case Pinned() as new:
+            return ContainerChange((new,))
+        case _:
+            return ContainerChange(settled=containers.settled)
+
+
+def remove(containers: Containers, gone: Container) -> ContainerChange:
+    """Return the change after a container was removed."""
+    return ContainerChange(drop=(gone.id,), settled=containers.settled)
+
+
+def remove_pod(containers: Containers, pod: PodSandbox) -> ContainerChange:
+    """Return the change after a pod sandbox was removed with its containers."""
+    return ContainerChange(drop=containers.of_sandbox(pod.id), settled=containers.settled)
+
+
+def synchronize(
+    snapshot: HeldSnapshot,
+    listed: Iterable[Container],
+    evidence: Evidence = NOTHING_FOUND_OUT,
+    drifts: Iterable[Drift] = (),
+    effective: Mapping[str, Effective] = NOTHING_READ,
+) -> Allowed | AskLedger | AskKubelet:
+    """Decide on all existing containers; everything known before is forgotten.
+
+    Claims without a container still hold their CPUs, because containers never decide about records. A runtime reports
+    the mask that it set once, or was about to set when it was killed. `effective` therefore has what the kernel says by
+    container, and `drifts` has the containers of which that differed before.
+    """
+    listed = tuple(listed)
+    warnings: list[str] = []
+    pods: list[PodSandbox] = []
+    for container in listed:
+        identity = identify(container, snapshot, evidence, exists=True)
+        match identity.ask:
+            case AskLedger():
+                return identity.ask
+            case AskKubelet():
+                pods.extend(identity.ask.pods)
+            case None if snapshot.unread is None:
+                warnings.extend(identity.refusals)
+            case None:
+                # The ledger cannot be read, so the containers' claims may have records after all.
+                pass
+    if pods:
+        return AskKubelet(tuple(dict.fromkeys(pods)))
+    taken_in = (pinned_as_listed(snapshot, container, evidence) for container in listed)
+    known = Containers(pinned for pinned in taken_in if isinstance(pinned, Pinned))
+    # A container that gets another mask in any case is only late; it does not drift.
+    settled = Containers(own for own in known if has_what_it_should(own, expected(own, snapshot)))
+    adrift = drift(settled, snapshot, effective)
+    known.carry_out(drifted(known, (*(own for own in drifts if own.container.id not in effective), *adrift)))
+    change, updates = settle(known, snapshot)
+    known.carry_out(change)
+    warnings.extend(claims_shared_unduly(known, snapshot))
+    # Containers without a CPU set were not pinned until now.
+    unpinned = tuple(own.container for own in known if not (own.container.cpus or own.unsure) and snapshot.pins_cpus)
+    put = ContainerChange(tuple(known), settled=snapshot)
+    return Allowed(put, updates=updates, warnings=tuple(warnings), unpinned=unpinned, drifts=adrift)
+
+
+def pinned_as_listed(
+    snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
+) -> Pinned | AskLedger | AskKubelet:
+    """Return an existing container whose creation this driver did not see, or what to ask to know which claims it has.
+
+    It cannot be refused: if it names a claim without having it, it belongs to the shared pool. Where kubelet did not
+    answer whether it has it, it is to be looked at again (`heard`).
+    """
+    identity = identify(container, snapshot, evidence, exists=True)
+    if identity.ask is not None:
+        return identity.ask
+    unsure = snapshot.unread is not None
+    return Pinned(
+        container if identity.unheard or identity.denied else _slim(container),
+        tuple(claim.key for claim in identity.claims),
+        container.cpus,
+        container.mems if any(claim.mems or claim.nodes for claim in identity.claims) else NO_CPUS,
+        hugepages=container.hugepages,
+        parts=some_of(identity.claims, snapshot),
+        unsure=unsure,
+        memory_unsure=snapshot.memory_unread is not None,
+        unresolved=unsure and any(key not in snapshot.claims for key in mentions(container, snapshot)),
+        unheard=identity.unheard,
+        denied=identity.denied,
+    )
+
+
+def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
+    """Another look at the containers that kubelet did not vouch for, with the masks that they have by now."""
+    put: list[Pinned] = []
+    pods: list[PodSandbox] = []
+    for pinned in (*containers.unheard, *containers.denied):
+        container = replace(pinned.container, cpus=pinned.cpus, hugepages=pinned.hugepages)
+        match pinned_as_listed(snapshot, container, evidence):
+            case AskLedger() as ask:
+                return ask
+            case AskKubelet() as ask:
+                pods.extend(ask.pods)
+            case Pinned() as again:
+                put.append(replace(again, provisional=pinned.provisional, doubtful=pinned.doubtful))
+    return AskKubelet(tuple(dict.fromkeys(pods))) if pods else Allowed(ContainerChange(tuple(put)))
+
+
+def _slim(container: Container) -> Container:
+    """Return a container without the parts that only its identification needs."""
+    return replace(container, env=(), cdi_devices=())

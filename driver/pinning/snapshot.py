@@ -1,0 +1,496 @@
+"""The claims on record as enforcement sees them: an immutable snapshot, published whenever a claim comes or goes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Final, Self, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from dranode.api.cpuset import NO_CPUS, CPUSet
+from dranode.driver.claims.expected_cpus import parts_of_container
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.record import Record, Unread, claim_device
+
+# Counts the huge pages that containers may have: limits in bytes by page size in bytes, sorted, each size once.
+
+HugepageLimits: TypeAlias = tuple[tuple[int, int], ...]
+
+NO_LIMITS: Final[HugepageLimits] = ()
+
+
+def limit_sums(limits: Iterable[HugepageLimits]) -> HugepageLimits:
+    """Add up limits of each page size."""
+    sums: dict[int, int] = {}
+    for size, amount in (pair for each in limits for pair in each):
+        sums[size] = sums.get(size, 0) + amount
+    return tuple(sorted(sums.items()))
+
+
+def limits_over(before: HugepageLimits, after: HugepageLimits) -> HugepageLimits:
+    """Return the limits before with those after put over them."""
+    return tuple(sorted({**dict(before), **dict(after)}.items())) if after else before
+
+
+def limits_held_to(
+    claimed: HugepageLimits, own: HugepageLimits, sizes: Iterable[int], *, exclusive: bool
+) -> HugepageLimits:
+    """Return the limits that a container should have; sizes that are left out stay as they are.
+
+    Args:
+        claimed: what its claims were given.
+        own: what it was configured with, by kubelet or before.
+        sizes: the page sizes for which containers can be limited.
+        exclusive: whether it gets its claims' pages alone. Else a limit is raised to what claims were given and never
+            lowered: a server with DRANodeAllocatableResources has kubelet count the claims already.
+    """
+    given, before = dict(claimed), dict(own)
+    if exclusive:
+        return tuple((size, given.get(size, 0)) for size in sizes)
+    return tuple((size, max(given[size], before.get(size, 0))) for size in sizes if size in given)
+
+
+# Finds the claims that containers name: by CDI devices that kubelet asked for, and by variables that these inject.
+
+_DIGITS: Final = 9
+
+
+def claim_key(driver: str, uid: str) -> str:
+    """Return what a claim is called in a snapshot: its UID, after its driver where the snapshot is of several."""
+    return f"{driver}/{uid}" if driver else uid
+
+
+class ClaimNames(msgspec.Struct, frozen=True):
+    """The names by which containers name the claims of one driver.
+
+    Attributes:
+        driver: the driver, in a snapshot of several; else empty.
+        cdi_kind: the kind of its CDI devices; empty if there are none.
+        variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
+        part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
+            none.
+        pins_cpus: whether it is among those that decide about CPUs.
+    """
+
+    driver: str = ""
+    cdi_kind: str = ""
+    variable: str = ""
+    part_variable: str = ""
+    pins_cpus: bool = True
+
+    def key(self, uid: str) -> str:
+        """Return what the claim with this UID is called in the snapshot."""
+        return claim_key(self.driver, uid)
+
+    def of_devices(self, devices: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, int | None]]:
+        """Yield claims by key, with the number of the result or None, of which these are the CDI devices.
+
+        A claim's devices are `<kind>=claim-<uid>` and `<kind>=claim-<uid>-<index>`; `known` are the keys of claims on
+        record.
+        """
+        prefix = f"{self.cdi_kind}={claim_device('')}"
+        if not self.cdi_kind:
+            return
+        for device in devices:
+            if not device.startswith(prefix):
+                continue
+            uid = device.removeprefix(prefix)
+            whole, _, index = uid.rpartition("-")
+            if self.key(uid) not in known and _is_index(index) and self.key(whole) in known:
+                yield self.key(whole), int(index)
+            else:
+                yield self.key(uid), None
+
+    def in_env(self, env: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the claims by key that variables name, with the value of each."""
+        if not self.variable:
+            return
+        for entry in env:
+            if entry.startswith(self.variable):
+                name, _, value = entry.partition("=")
+                yield self.key(name.removeprefix(self.variable)), value
+
+    def parts_in_env(self, key: str, env: Iterable[str]) -> Iterator[int]:
+        """Yield the numbers of the claim's results that variables name."""
+        uid = key.removeprefix(self.key(""))
+        if not self.part_variable or self.key(uid) != key:
+            return
+        prefix = f"{self.part_variable}{uid}_"
+        numbers = (entry.removeprefix(prefix).partition("=")[0] for entry in env if entry.startswith(prefix))
+        yield from (int(number) for number in numbers if _is_index(number))
+
+
+def _is_index(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The part that one allocation result of a claim was given.
+
+    Attributes:
+        index: its number in the allocation.
+        cpus: the CPUs on which a container with only this result runs.
+        held: the CPUs that no other claim gets.
+        mems: `cpuset.mems` of such containers; empty if they take memory from anywhere.
+        with_pool: whether such containers run on the shared pool besides.
+        nodes, binds, memory, hugepages: as in `HeldClaim`.
+    """
+
+    index: int
+    cpus: CPUSet = NO_CPUS
+    held: CPUSet = NO_CPUS
+    mems: CPUSet = NO_CPUS
+    with_pool: bool = False
+    nodes: CPUSet = NO_CPUS
+    binds: bool = False
+    memory: int = 0
+    hugepages: HugepageLimits = NO_LIMITS
+
+    @property
+    def exclusive(self) -> bool:
+        """Return whether it holds something, which one container at a time may use."""
+        return bool(self.held) or bool(self.nodes)
+
+
+class HeldClaim(msgspec.Struct, frozen=True):
+    """One claim on record, with the CPUs and the memory that it holds.
+
+    A claim that holds neither (admin access) may be shared by any containers.
+
+    Attributes:
+        claim: its identity.
+        cpus: the CPUs on which its containers run.
+        held: the CPUs that no other claim gets.
+        pods: UIDs of the pods that it was reserved for at its last Prepare.
+        shared_in_pod: whether all containers of one pod may use it at the same time; else only one container may.
+        mems: for a claim that holds CPUs, the `cpuset.mems` that is local to them; empty if its containers take memory
+            from anywhere.
+        lift_quota: whether its containers have no CFS quota.
+        parts: what each allocation result was given, if containers can have only some results; else empty.
+        with_pool: whether its containers run on the shared pool besides.
+        nodes: for a claim that holds memory, the NUMA nodes of that.
+        binds: whether its containers take memory from such nodes alone.
+        memory: for a claim that holds ordinary memory, the bytes of that.
+        hugepages: how much its containers may have in huge pages.
+        driver: the driver that gave it, in a snapshot of several drivers; else empty.
+    """
+
+    claim: ClaimRef
+    cpus: CPUSet = NO_CPUS
+    held: CPUSet = NO_CPUS
+    pods: frozenset[str] = frozenset()
+    shared_in_pod: bool = False
+    mems: CPUSet = NO_CPUS
+    lift_quota: bool = False
+    parts: tuple[Part, ...] = ()
+    with_pool: bool = False
+    nodes: CPUSet = NO_CPUS
+    binds: bool = False
+    memory: int = 0
+    hugepages: HugepageLimits = NO_LIMITS
+    driver: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return what the claim is called in its snapshot, where two drivers may have given something to one claim."""
+        return claim_key(self.driver, self.claim.uid)
+
+    @property
+    def exclusive(self) -> bool:
+        """Return whether it holds something, which only some containers may use at the same time."""
+        return bool(self.held) or bool(self.nodes)
+
+    def of_parts(self, indexes: Collection[int]) -> HeldClaim:
+        """Return the claim reduced to the parts that a container has; the whole claim if the parts are unknown."""
+        mine = parts_of_container(indexes, (part.index for part in self.parts))
+        if len(mine) == len(self.parts):
+            return self
+        return self.with_parts(tuple(part for part in self.parts if part.index in mine))
+
+    def with_parts(self, parts: tuple[Part, ...]) -> HeldClaim:
+        """Return the claim with these parts, and what they come to together as its own."""
+        local = all(part.mems for part in parts if part.cpus)
+        return replace(
+            self,
+            cpus=CPUSet.union(part.cpus for part in parts),
+            held=CPUSet.union(part.held for part in parts),
+            mems=CPUSet.union(part.mems for part in parts) if local else NO_CPUS,
+            parts=parts,
+            with_pool=any(part.with_pool for part in parts),
+            nodes=CPUSet.union(part.nodes for part in parts),
+            binds=any(part.binds for part in parts),
+            memory=sum(part.memory for part in parts),
+            hugepages=limit_sums(part.hugepages for part in parts),
+        )
+
+
+class HeldClaims(Mapping[str, HeldClaim]):
+    """Claims on record by their keys, with sums over all of them.
+
+    Attributes:
+        by_key: the claims.
+        by_pod: the claims of every pod, by the pod's UID.
+        held: the CPUs that they hold.
+    """
+
+    __slots__ = ("_total", "by_key", "by_pod", "held")
+
+    def __init__(
+        self,
+        by_key: Mapping[str, HeldClaim] | None = None,
+        by_pod: Mapping[str, tuple[HeldClaim, ...]] | None = None,
+        held: CPUSet | None = None,
+        total: int = 0,
+    ) -> None:
+        """Make the mapping of no claim; `changed` and `of` make those of claims."""
+        self.by_key: Mapping[str, HeldClaim] = by_key or {}
+        self.by_pod: Mapping[str, tuple[HeldClaim, ...]] = by_pod or {}
+        self.held = held or CPUSet()
+        # The sum of the numbers of held CPUs; larger than the size of `held` if claims overlap.
+        self._total = total
+
+    @classmethod
+    def of(cls, claims: Iterable[HeldClaim]) -> Self:
+        """Make the mapping of these claims."""
+        return cls().changed(claims)
+
+    def __getitem__(self, key: str) -> HeldClaim:
+        return self.by_key[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_key)
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def differing(self, other: HeldClaims) -> frozenset[str]:
+        """Return the keys of claims that differ, or that only one of the two has."""
+        # Most claims are the same object in both, so identity comes first: comparing two claims takes longer.
+        return frozenset(other.by_key.keys() - self.by_key.keys()) | {
+            key for key, claim in self.by_key.items() if (new := other.by_key.get(key)) is not claim and new != claim
+        }
+
+    def changed(self, put: Iterable[HeldClaim] = (), drop: Iterable[str] = ()) -> Self:
+        """Return a copy with the claims of `put` set, and those of `drop` removed."""
+        new = {claim.key: claim for claim in put}
+        gone = set(drop)
+        old = [self.by_key[key] for key in new.keys() | gone if key in self.by_key]
+        come = [claim for key, claim in new.items() if key not in gone]
+        by_key = {**self.by_key, **new}
+        for key in gone:
+            by_key.pop(key, None)
+        total = self._total - sum(len(claim.held) for claim in old)
+        if self._total == len(self.held):
+            rest = self.held - CPUSet.union(claim.held for claim in old)
+        else:
+            # No decision makes claims overlap, but records may; another claim may still hold a dropped one's CPUs.
+            rest = CPUSet.union(claim.held for key, claim in by_key.items() if key not in new)
+        return type(self)(
+            by_key,
+            self._by_pod(old, come),
+            rest | CPUSet.union(claim.held for claim in come),
+            total + sum(len(claim.held) for claim in come),
+        )
+
+    def _by_pod(self, old: Iterable[HeldClaim], come: Iterable[HeldClaim]) -> dict[str, tuple[HeldClaim, ...]]:
+        pods: dict[str, tuple[HeldClaim, ...]] = {}
+        for claim in old:
+            for pod in claim.pods:
+                others = pods.get(pod, self.by_pod.get(pod, ()))
+                pods[pod] = tuple(each for each in others if each.key != claim.key)
+        for claim in come:
+            for pod in claim.pods:
+                pods[pod] = (*pods.get(pod, self.by_pod.get(pod, ())), claim)
+        by_pod = {**self.by_pod, **pods}
+        for pod in (pod for pod, claims in pods.items() if not claims):
+            del by_pod[pod]
+        return by_pod
+
+
+class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
+    """All claims on record at one moment, and the machine.
+
+    Attributes:
+        claims: all claims on record by key, those without a container included. A claim's key is its UID, which follows
+            the driver in a snapshot of several.
+        online: the CPUs that are online.
+        reserved: the CPUs that no claim ever gets.
+        mems: the machine's memory nodes; empty if unknown.
+        variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
+        part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
+            none.
+        cdi_kind: the kind of this driver's CDI devices; empty if there are none.
+        unread: why there may be records of other claims, or other CPUs; None if these are all. Without ledger or
+            hardware no mask is changed, and a new container gets the CPUs that no known claim holds.
+        pins_cpus: whether containers are held to CPUs; False for a driver that holds them to other things alone.
+        page_sizes: the sizes of huge pages for which containers can be limited, in bytes, ascending.
+        exclusive_pages: whether containers get the huge pages of their claims alone.
+        unified_pages: whether these limits are files of cgroup v2.
+        memory_unread: in a snapshot of several drivers, as `unread` of those that hold containers to memory alone.
+            Meanwhile memory nodes and huge pages stay as they are, and CPUs do not.
+        names: how containers name the claims of each of several drivers.
+    """
+
+    claims: Mapping[str, HeldClaim] = msgspec.field(default_factory=HeldClaims)
+    online: CPUSet = msgspec.field(default_factory=CPUSet)
+    reserved: CPUSet = msgspec.field(default_factory=CPUSet)
+    mems: CPUSet = NO_CPUS
+    variable: str = ""
+    cdi_kind: str = ""
+    part_variable: str = ""
+    unread: Unread | None = None
+    pins_cpus: bool = True
+    page_sizes: tuple[int, ...] = ()
+    exclusive_pages: bool = False
+    unified_pages: bool = False
+    memory_unread: Unread | None = None
+    names: tuple[ClaimNames, ...] = ()
+
+    @cached_property
+    def claim_names(self) -> tuple[ClaimNames, ...]:
+        """Return how containers name claims, for each driver."""
+        return self.names or (ClaimNames("", self.cdi_kind, self.variable, self.part_variable),)
+
+    @cached_property
+    def index(self) -> HeldClaims:
+        """Return the claims with the sums over all of them."""
+        return self.claims if isinstance(self.claims, HeldClaims) else HeldClaims.of(self.claims.values())
+
+    @property
+    def held(self) -> CPUSet:
+        """Return the CPUs that claims hold."""
+        return self.index.held
+
+    @property
+    def machine(self) -> tuple[object, ...]:
+        """Return what concerns every container, whatever claims it has."""
+        return self.online, self.mems, self.page_sizes, self.exclusive_pages, self.unified_pages
+
+    @property
+    def lacks_claims(self) -> bool:
+        """Return whether there may be claims on record that are not among these."""
+        return self.unread is not None or self.memory_unread is not None
+
+    def unread_of(self, key: str) -> Unread | None:
+        """Return why there may be other claims than these of the driver that a claim's key names."""
+        driver = key.partition("/")[0]
+        memory_alone = any(names.driver == driver and not names.pins_cpus for names in self.names)
+        return self.memory_unread if memory_alone else self.unread
+
+    @cached_property
+    def shared(self) -> CPUSet:
+        """Return the CPUs of containers without a claim; only the reserved ones, or none, if claims hold all others.
+
+        While records cannot be read, it is the reserved CPUs alone, which no claim gets; one that was prepared with
+        other options may hold some.
+        """
+        if self.unread is not None and self.unread.blind:
+            return (self.reserved & self.online) - self.held
+        free = self.online - self.held
+        return (free - self.reserved) or free
+
+    @property
+    def by_pod(self) -> Mapping[str, tuple[HeldClaim, ...]]:
+        """Return the claims of every pod, by the pod's UID."""
+        return self.index.by_pod
+
+    def claims_of_devices(self, devices: Iterable[str]) -> Iterator[str]:
+        """Yield the keys of the claims with these CDI devices; devices of other drivers are ignored."""
+        devices = tuple(devices)
+        return (key for names in self.claim_names for key, _ in names.of_devices(devices, self.claims))
+
+    def parts_of(self, key: str, devices: Iterable[str], env: Iterable[str]) -> frozenset[int]:
+        """Return the numbers of the claim's results that a container has; none if nothing names a result.
+
+        If the runtime reports CDI devices, only they count; else the variables count that CDI injected for them.
+        """
+        devices = tuple(devices)
+        for names in self.claim_names:
+            numbers = [index for whose, index in names.of_devices(devices, self.claims) if whose == key]
+            if numbers:
+                return frozenset(index for index in numbers if index is not None)
+        return frozenset(index for names in self.claim_names for index in names.parts_in_env(key, env))
+
+
+# The part of the seam that only a driver which pins containers to CPUs or NUMA nodes implements, besides `Plugin`.
+
+
+class Pins(ABC):
+    """A driver whose claims hold CPUs or NUMA nodes: NRI pins their containers to these.
+
+    All other containers are pinned to the CPUs that are left, if the driver hands out CPUs.
+    """
+
+    @abstractmethod
+    def pool(self, inventory: Inventory) -> HeldSnapshot:
+        """Return what containers have while there is no record: the CPUs or the NUMA nodes of the machine.
+
+        The framework adds what `pinned` returns for each record, and enforces the result through NRI.
+        """
+
+    def unread_pool(self) -> HeldSnapshot:
+        """Return what is known of these while `discover` fails and has never succeeded.
+
+        Without any online CPU, new containers get what they are known to have: the CPUs of their claims, or the
+        reserved ones.
+        """
+        return HeldSnapshot()
+
+    @abstractmethod
+    def pinned(self, record: Record) -> HeldClaim:
+        """Return what a record means for containers; the answer may depend on nothing but the record."""
+
+
+# The snapshots of several drivers as one, by which one NRI plug-in enforces what all of them gave.
+
+
+class JoinedSnapshots(msgspec.Struct):
+    """The last snapshot of each driver, and all of them as one; a change costs what has changed.
+
+    Two drivers may have given something to one claim, so each claim's key begins with its driver.
+    """
+
+    _latest: dict[str, HeldSnapshot] = msgspec.field(default_factory=dict)
+    _claims: HeldClaims = msgspec.field(default_factory=HeldClaims)
+
+    def put(self, driver: str, snapshot: HeldSnapshot) -> HeldSnapshot:
+        """Take in a driver's snapshot in place of its last one, and return all of them as one."""
+        before = self._latest.get(driver, HeldSnapshot())
+        self._latest[driver] = snapshot
+        new = snapshot.index.by_key
+        changed = before.index.differing(snapshot.index)
+        if changed:
+            put = [replace(new[key], driver=driver) for key in changed if key in new]
+            drop = [claim_key(driver, key) for key in changed if key not in new]
+            self._claims = self._claims.changed(put, drop)
+        return self._joined()
+
+    def _joined(self) -> HeldSnapshot:
+        with_cpus = {driver: each for driver, each in self._latest.items() if each.pins_cpus}
+        others = [each for each in self._latest.values() if not each.pins_cpus]
+        every = tuple(self._latest.values())
+        return HeldSnapshot(
+            claims=self._claims,
+            online=CPUSet.union(each.online for each in with_cpus.values()),
+            reserved=CPUSet.union(each.reserved for each in with_cpus.values()),
+            mems=next((each.mems for each in every if each.mems), NO_CPUS),
+            unread=_first(with_cpus.values() if with_cpus else every),
+            memory_unread=_first(others) if with_cpus else None,
+            pins_cpus=bool(with_cpus),
+            page_sizes=tuple(sorted({size for each in every for size in each.page_sizes})),
+            exclusive_pages=any(each.exclusive_pages for each in every),
+            unified_pages=any(each.unified_pages for each in every),
+            names=tuple(
+                replace(names, driver=driver, pins_cpus=each.pins_cpus or not with_cpus)
+                for driver, each in self._latest.items()
+                for names in each.claim_names
+            ),
+        )
+
+
+def _first(snapshots: Iterable[HeldSnapshot]) -> Unread | None:
+    return next((each.unread for each in snapshots if each.unread is not None), None)

@@ -1,0 +1,210 @@
+"""The changes that turn the published ResourceSlices into the desired ones.
+
+The rules are exactly those of the slice controller in k8s.io/dynamic-resource-allocation, so that either can take over
+from the other:
+
+- A slice has the name `<index>-<driver>-<node>-<random>`, the index in at least five hexadecimal digits, because the
+  allocator tries slices by name. A published slice belongs to the desired one of its index.
+- It is obsolete if its generation is not the pool's newest, its name has no such index, there are fewer slices now, or
+  another slice has the index already. All slices of a pool that is no longer desired are obsolete.
+- One changed slice keeps the generation; two, or a new one, make a new generation of the whole pool.
+- Deletions come first, then updates, then creations, each on the condition that the slice has not changed since.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, timedelta
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dranode.api.documents import API_VERSION
+from dranode.api.resource import (
+    Device,
+    DeviceTaint,
+    ObjectMeta,
+    OwnerReference,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
+from dranode.api.semantic import parse_time, same, same_devices
+
+_WIDTH: Final = 5
+
+# A taint is identified by device, key, value and effect, whenever it was added.
+_TaintId: TypeAlias = tuple[str, str, str, str]
+
+
+class DeleteSlice(msgspec.Struct, frozen=True):
+    """Delete a slice if it still has this UID and resource version; a slice that is gone already is success."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+class UpdateSlice(msgspec.Struct, frozen=True):
+    """Replace a slice by this one if it still has `metadata.resourceVersion`."""
+
+    slice: ResourceSlice
+
+
+class CreateSlice(msgspec.Struct, frozen=True):
+    """Create this slice; the server completes its name."""
+
+    slice: ResourceSlice
+
+
+SliceChange: TypeAlias = DeleteSlice | UpdateSlice | CreateSlice
+
+
+def plan(
+    desired: Sequence[ResourceSliceSpec], published: Iterable[ResourceSlice], owner: OwnerReference | None = None
+) -> tuple[SliceChange, ...]:
+    """Return the changes, in order, that turn the published slices into the desired ones.
+
+    Slices of drivers and nodes that `desired` does not have are never touched, so an empty `desired` changes nothing;
+    an empty slice withdraws all devices. `owner` is the Node, and becomes the owner of new slices. A taint that stays
+    keeps its time; times that the desired slices set are rounded to seconds.
+    """
+    pools: dict[tuple[str, str | None, str], list[ResourceSliceSpec]] = defaultdict(list)
+    for spec in desired:
+        pools[spec.driver, spec.node_name, spec.pool.name].append(spec)
+    places = {(driver, node) for driver, node, _ in pools}
+    existing: dict[tuple[str, str | None, str], list[ResourceSlice]] = defaultdict(list)
+    for old in sorted(published, key=lambda old: old.metadata.name):
+        if (old.spec.driver, old.spec.node_name) in places:
+            existing[old.spec.driver, old.spec.node_name, old.spec.pool.name].append(old)
+    changes: list[SliceChange] = [_delete(old) for key, ours in existing.items() if key not in pools for old in ours]
+    for key, specs in pools.items():
+        changes += _plan_pool(specs, existing[key], owner)
+    return tuple(changes)
+
+
+def published_specs(published: Iterable[ResourceSlice], pool: str) -> Mapping[int, ResourceSliceSpec]:
+    """Return what of a pool is published and not obsolete, by index."""
+    ours = sorted((one for one in published if one.spec.pool.name == pool), key=lambda one: one.metadata.name)
+    current = max((one.spec.pool.generation for one in ours), default=0)
+    matched, _ = _match(ours, current, max((one.spec.pool.resource_slice_count for one in ours), default=0))
+    return {index: one.spec for index, one in matched.items()}
+
+
+def complete_slice(
+    spec: ResourceSliceSpec, index: int, count: int, owner: OwnerReference | None = None
+) -> ResourceSlice:
+    """Return the object to create for slice number `index` of a pool of `count`."""
+    width = _width(count)
+    node = f"{spec.node_name}-" if spec.node_name else ""
+    metadata = ObjectMeta(
+        generate_name=f"{index:0{width}x}-{spec.driver}-{node}", owner_references=(owner,) if owner else ()
+    )
+    return ResourceSlice(api_version=API_VERSION, kind="ResourceSlice", metadata=metadata, spec=spec)
+
+
+def _plan_pool(
+    specs: Sequence[ResourceSliceSpec], existing: Sequence[ResourceSlice], owner: OwnerReference | None
+) -> list[SliceChange]:
+    current = max((old.spec.pool.generation for old in existing), default=0)
+    matched, obsolete = _match(existing, current, len(specs))
+    planned = [_in_pool(spec, current, len(specs)) for spec in specs]
+    changed = {index for index, old in matched.items() if not _same_spec(planned[index], old.spec)}
+    generation = max(spec.pool.generation for spec in specs)
+    if generation <= current:
+        generation = current + 1 if len(matched) < len(specs) or len(changed) > 1 else current
+    if generation != current:
+        changed = set(matched)
+        planned = [_in_pool(spec, generation, len(specs)) for spec in specs]
+    times = _taint_times(existing)
+    final = [msgspec.structs.replace(spec, devices=_keep_times(spec.devices, times)) for spec in planned]
+    return [
+        *(_delete(old) for old in obsolete),
+        *(UpdateSlice(msgspec.structs.replace(matched[index], spec=final[index])) for index in sorted(changed)),
+        *(
+            CreateSlice(complete_slice(spec, index, len(final), owner))
+            for index, spec in enumerate(final)
+            if index not in matched
+        ),
+    ]
+
+
+def _delete(obsolete: ResourceSlice) -> DeleteSlice:
+    return DeleteSlice(obsolete.metadata.name, obsolete.metadata.uid, obsolete.metadata.resource_version)
+
+
+def _width(count: int) -> int:
+    return max(_WIDTH, len(f"{count - 1:x}"))
+
+
+def _match(
+    existing: Iterable[ResourceSlice], generation: int, count: int
+) -> tuple[dict[int, ResourceSlice], list[ResourceSlice]]:
+    """Return the published slices by their index, and the obsolete ones, which have none."""
+    prefix = re.compile(rf"([0-9a-f]{{{_width(count)}}})-")
+    matched: dict[int, ResourceSlice] = {}
+    obsolete: list[ResourceSlice] = []
+    for published in existing:
+        name = prefix.match(published.metadata.name)
+        index = int(name[1], 16) if name else count
+        if published.spec.pool.generation < generation or index >= count or index in matched:
+            obsolete.append(published)
+        else:
+            matched[index] = published
+    return matched, obsolete
+
+
+def _in_pool(spec: ResourceSliceSpec, generation: int, count: int) -> ResourceSliceSpec:
+    pool = ResourcePool(name=spec.pool.name, generation=generation, resource_slice_count=count)
+    return msgspec.structs.replace(spec, pool=pool)
+
+
+def _same_spec(desired: ResourceSliceSpec, published: ResourceSliceSpec) -> bool:
+    if not same_devices(desired.devices, published.devices):
+        return False
+    return same(_without_devices(desired), _without_devices(published))
+
+
+def _without_devices(spec: ResourceSliceSpec) -> ResourceSliceSpec:
+    # A missing `allNodes` means false, and the order of the operations to skip does not matter.
+    return msgspec.structs.replace(
+        spec,
+        devices=(),
+        all_nodes=spec.all_nodes or None,
+        skip_node_operations=tuple(sorted(spec.skip_node_operations)),
+    )
+
+
+def _taint_times(existing: Iterable[ResourceSlice]) -> Mapping[_TaintId, str]:
+    return {
+        _taint_id(device, taint): taint.time_added
+        for one in existing
+        for device in one.spec.devices
+        for taint in device.taints
+        if taint.time_added is not None
+    }
+
+
+def _taint_id(device: Device, taint: DeviceTaint) -> _TaintId:
+    return device.name, taint.key, taint.value, taint.effect
+
+
+def _keep_times(devices: tuple[Device, ...], times: Mapping[_TaintId, str]) -> tuple[Device, ...]:
+    return tuple(
+        msgspec.structs.replace(device, taints=tuple(_keep_time(device, taint, times) for taint in device.taints))
+        if device.taints
+        else device
+        for device in devices
+    )
+
+
+def _keep_time(device: Device, taint: DeviceTaint, times: Mapping[_TaintId, str]) -> DeviceTaint:
+    added = times.get(_taint_id(device, taint)) if taint.time_added is None else _whole_second(taint.time_added)
+    return msgspec.structs.replace(taint, time_added=added)
+
+
+def _whole_second(time: str) -> str:
+    rounded = (parse_time(time) + timedelta(milliseconds=500)).astimezone(UTC)
+    return rounded.strftime("%Y-%m-%dT%H:%M:%SZ")

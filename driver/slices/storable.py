@@ -1,0 +1,87 @@
+"""The slices that a driver wants to publish, given the fields that the API server is known to drop.
+
+The server drops the fields of disabled feature gates silently. From then on the driver wants what the server stored,
+because it would otherwise update for ever. One lost field changes what a device is: without `allowMultipleAllocations`
+a request for one CPU would be allocated the whole group. Such devices are withdrawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from dranode.api.resource import ResourceSliceSpec
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.slices.desired import desired_slices
+
+CONSUMABLE: Final = "DRAConsumableCapacity"
+
+
+class DesiredSlices(msgspec.Struct, frozen=True):
+    """The slices that a driver wants on its node.
+
+    Attributes:
+        driver: the driver's name.
+        node_name: the node.
+        inventory: the devices that the driver has discovered.
+        dropped: the feature gates whose fields the server drops.
+        stored: by index, the slices of which the server stored less than was sent, as it stored them.
+    """
+
+    driver: str
+    node_name: str
+    inventory: Inventory
+    dropped: frozenset[str] = frozenset()
+    stored: Mapping[int, ResourceSliceSpec] = msgspec.field(default_factory=dict)
+
+    @property
+    def withdrawn(self) -> bool:
+        """Return whether devices are held back because the server would not keep them shared."""
+        return CONSUMABLE in self.dropped and any(map(_shared, self.inventory.devices))
+
+    @property
+    def problem(self) -> str | None:
+        """Return why not everything is published; None if it is."""
+        if not self.withdrawn:
+            return None
+        count = sum(map(_shared, self.inventory.devices))
+        return (
+            f"the API server drops allowMultipleAllocations, so the devices of {self.driver} that several claims share "
+            f"are withdrawn ({count}); turn the feature gate {CONSUMABLE} on in API server and scheduler (on from "
+            "Kubernetes 1.36), or have the driver publish devices that are not shared (dranode doctor names the option)"
+        )
+
+    def specs(self, published: Mapping[int, ResourceSliceSpec] | None = None) -> tuple[ResourceSliceSpec, ...]:
+        """Return the slices to publish, where these are published, by index.
+
+        Raises:
+            UsageError: the API does not allow the name of the driver or of the node.
+        """
+        inventory = self.inventory
+        if self.withdrawn:
+            inventory = replace(inventory, devices=tuple(one for one in inventory.devices if not _shared(one)))
+        specs = desired_slices(self.driver, self.node_name, inventory, published)
+        return tuple(
+            msgspec.structs.replace(self.stored.get(index, spec), pool=spec.pool) for index, spec in enumerate(specs)
+        )
+
+    def after_drop(self, index: int, returned: ResourceSliceSpec, gates: tuple[str, ...]) -> DesiredSlices:
+        """Return the desired slices after the server dropped fields of these gates from slice number `index`."""
+        wanted = replace(self, dropped=self.dropped | frozenset(gates))
+        # Withdrawn devices change the slices, so what is stored by index no longer applies.
+        return replace(wanted, stored={} if wanted.withdrawn else {**self.stored, index: returned})
+
+    def again(self) -> DesiredSlices:
+        """Return the desired slices with the knowledge of the server forgotten: its feature gates may have changed."""
+        return DesiredSlices(self.driver, self.node_name, self.inventory)
+
+    def of(self, inventory: Inventory) -> DesiredSlices:
+        """Return the desired slices for another inventory; devices that must not be published stay held back."""
+        return DesiredSlices(self.driver, self.node_name, inventory, self.dropped & {CONSUMABLE})
+
+
+def _shared(device: object) -> bool:
+    return bool(getattr(device, "allow_multiple_allocations", False))

@@ -1,0 +1,150 @@
+"""The output of commands: for people by default, and as JSON or YAML for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
+
+import click
+
+from dranode.api.errors import DranodeError
+from dranode.api.sentence import printable
+from dranode.show.picture.fleet import FleetPicture
+from dranode.show.picture.page import fleet_page
+from dranode.show.picture.svg import fleet_svg
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BAR_COLUMNS: Final = 30
+
+
+def output_option(function: F) -> F:
+    """Add the option `-o/--output json|yaml|table`, which the command gets as `output`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json", "yaml"]),
+        default="table",
+        help="For people (table, the default) or for programs.",
+    )(function)
+
+
+def emit(document: Any, output: str) -> bool:
+    """Print a plain document as JSON or YAML; return False if `output` asks for a table for people instead."""
+    if output == "json":
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    elif output == "yaml":
+        from dranode.driver.machine.yaml_files import dump_yaml
+
+        click.echo(dump_yaml(document), nl=False)
+    return output in ("json", "yaml")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console that uses colours only on a terminal, and prints texts to the letter, without markup."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Harmless(Console):
+        """Prints texts of documents without their control characters, and cuts no line."""
+
+        def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+            super().print(*objects, crop=crop, **options)
+
+        def render(self, *arguments: Any, **options: Any) -> Iterator[Segment]:
+            for text, style, control in super().render(*arguments, **options):
+                yield Segment(text if control else "\n".join(map(printable, text.split("\n"))), style, control)
+
+    stream = sys.stderr if stderr else sys.stdout
+    # Without a terminal rich assumes 80 columns; a file or a pipe has room.
+    return Harmless(file=stream, highlight=False, markup=False, width=None if stream.isatty() else 120)
+
+
+class ProgressReporter(Protocol):
+    """The progress of a command, for whoever waits for it."""
+
+    def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Show what happens next; with a total, how much of it is done as a bar."""
+
+
+@contextmanager
+def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
+    """Show progress on a terminal, and nothing elsewhere.
+
+    Args:
+        screen: the console that prints meanwhile: it alone can keep what it prints and the progress apart. None if
+            nothing is printed before the end.
+    """
+    stream = screen.file if screen is not None else sys.stderr
+    if not stream.isatty():
+        yield lambda text, done=0, total=0: None  # noqa: ARG005 - the names are part of the type
+        return
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.spinner import Spinner
+    from rich.table import Table
+    from rich.text import Text
+
+    spinner = Spinner("dots", "starting", style="status.spinner")
+    # The first frame is drawn here. Drawn by the thread that turns the spinner, as `Console.status` does, it may come
+    # between what is printed and the place where that was to begin.
+    with Live(spinner, console=screen or console(stderr=True), refresh_per_second=12.5, transient=True) as live:
+        bar = ProgressBar(width=_BAR_COLUMNS)
+        counted = Table.grid(padding=(0, 1))
+        counted.add_row(spinner, bar)
+
+        def show(text: str, done: int = 0, total: int = 0) -> None:
+            # As a Text, for a name in square brackets is no markup.
+            spinner.update(text=Text(text))
+            bar.update(done, total)
+            live.update(counted if total else spinner)
+
+        yield show
+
+
+def picture_options(function: F) -> F:
+    """Add the options `--html FILE` and `--svg FILE`."""
+    for name, what in (("--svg", "an SVG picture"), ("--html", "a page that opens offline in any browser")):
+        function = click.option(name, metavar="FILE", help=f"Draw it as {what} too.")(function)
+    return function
+
+
+def report_oddities(driver: str, warnings: Iterable[str]) -> None:
+    """Say on stderr what a driver found odd about its hardware, and how it was taken."""
+    for warning in warnings:
+        click.echo(f"dranode: {driver}: {warning}", err=True)
+
+
+def write_pictures(html: str | None, svg: str | None, make: Callable[[], FleetPicture]) -> None:
+    """Write a picture in the forms that are asked for; it is made only if one is.
+
+    Raises:
+        DranodeError: a file cannot be written.
+    """
+    if html is None and svg is None:
+        return
+    picture = make()
+    _write_picture(html, lambda: fleet_page(picture))
+    _write_picture(svg, lambda: fleet_svg(picture))
+
+
+def _write_picture(path: str | None, draw: Callable[[], str]) -> None:
+    if path is None:
+        return
+    try:
+        Path(path).write_text(draw(), encoding="utf-8")
+    except OSError as error:
+        raise DranodeError(f"the picture {path} cannot be written: {error.strerror}") from error
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with one sentence on stderr and exit status 1."""
+    raise DranodeError(message)

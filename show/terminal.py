@@ -1,0 +1,162 @@
+"""The look of tables on a terminal, the same in every command."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from dranode.api.sentence import printable
+from dranode.show.picture.node import NodePicture
+from dranode.show.picture.text import node_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.text import Text
+
+
+# A label that is longer stands on a line of its own.
+_LABEL_COLUMNS: Final = 24
+_INDENT: Final = 2
+_MOST_MEASURED: Final = 1_000
+_GAP: Final = 2
+_PIECE: Final = re.compile(r"[^,]*,|[^,]+")
+# A piece with the white space behind it.
+_PART: Final = re.compile(r"[^,\s]*(?:,|\s+)|[^,\s]+")
+
+
+class PlainTable:
+    """Rows of texts under names, without lines; texts are wrapped between words and never cut.
+
+    A text stands there to the letter: what it has in square brackets is no markup. What is to have a style is a Text.
+    A name stays in one piece, so that it can be searched for and copied: where a terminal is too narrow for the longest
+    names of all columns, each row is a block with a line for each of its cells. A file or a pipe has longer lines then.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """Begin without rows."""
+        self._names = names
+        self._rows: list[list[Text]] = []
+
+    @property
+    def row_count(self) -> int:
+        """Return how many rows there are."""
+        return len(self._rows)
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Add a row; cells that are left out are empty."""
+        from rich.text import Text
+
+        row = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        self._rows.append([*row, *(Text() for _ in self._names[len(row) :])])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the table as wide as the screen allows."""
+        from rich.table import Table
+        from rich.text import Text
+
+        texts = list(zip(self._names, *([cell.plain for cell in row] for row in self._rows), strict=True))
+        widths = _widths(texts, options.max_width - _GAP * (len(texts) - 1))
+        whole = sum(widths) + _GAP * (len(texts) - 1)
+        if whole <= options.max_width or not console.is_terminal:
+            table = Table(box=None, pad_edge=False)
+            for name, width in zip(self._names, widths, strict=True):
+                table.add_column(Text(name), width=width, overflow="fold")
+            for row in self._rows:
+                table.add_row(*map(_broken, row, widths))
+            yield from console.render(table, options.update(width=max(whole, options.max_width)))
+            return
+        room = options.max_width - max(map(len, self._names)) - _GAP
+        for number, row in enumerate(self._rows):
+            block = Table.grid(padding=(0, _GAP, 0, 0))
+            block.add_column(no_wrap=True)
+            block.add_column(overflow="fold")
+            for name, cell in zip(self._names, row, strict=True):
+                if cell.plain:
+                    block.add_row(Text(name, style="bold"), _broken(cell, room))
+            yield from ("", block) if number else (block,)
+
+
+def columns(*names: str) -> PlainTable:
+    """Return a table with these names over its columns."""
+    return PlainTable(names)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Return how wide columns are in a room, or the least that they need: each is as wide as its longest word."""
+    least = [max(len(piece) for text in texts for piece in _pieces(text)) for texts in columns]
+    most = [max(len(line) for text in texts for line in text.split("\n")) for texts in columns]
+    spare = max(0, room - sum(least))
+    widths = list(least)
+    by_need = sorted(range(len(columns)), key=lambda column: most[column] - least[column])
+    for place, column in enumerate(by_need):
+        more = min(most[column] - least[column], spare // (len(by_need) - place))
+        widths[column] += more
+        spare -= more
+    return widths
+
+
+def _pieces(text: str) -> list[str]:
+    """Return what of a text stays in one piece: its words, and the parts of a list without spaces."""
+    return [piece for word in text.split() for piece in _PIECE.findall(word)] or [""]
+
+
+def _broken(text: Text, width: int) -> Text:
+    """Return a text in which lists without spaces that are too long for one line go on behind a comma."""
+    from rich.text import Text
+
+    if all(len(word) <= width for word in text.plain.split()):
+        return text
+    broken = Text(style=text.style)
+    used = 0
+    for at, piece in ((match.start(), match[0]) for match in _PART.finditer(text.plain)):
+        if used and used + len(piece.rstrip()) > width:
+            broken.append("\n")
+            used = 0
+        broken.append(text[at : at + len(piece)])
+        used = 0 if piece.endswith("\n") else used + len(piece)
+    return broken
+
+
+def show_rows(screen: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of texts as `columns` has them; thousands of them without its measuring, which takes ms a row."""
+    if len(rows) <= _MOST_MEASURED:
+        table = columns(*names)
+        for row in rows:
+            table.add_row(*row)
+        screen.print(table)
+        return
+    widths = [max(len(row[column]) for row in (names, *rows)) for column in range(len(names) - 1)]
+    before = sum(widths) + _GAP * len(widths)
+    room = max(screen.width - before, _LABEL_COLUMNS)
+    for row in (names, *rows):
+        head = "".join(f"{text:<{width + _GAP}}" for text, width in zip(row, widths, strict=False))
+        lines = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
+        screen.file.write(f"{printable(head + lines[0])}\n")
+        for line in lines[1:]:
+            screen.file.write(f"{' ' * before}{printable(line)}\n")
+
+
+def hanging(label: str, text: str, *, style: str = "bold") -> RenderableType:
+    """Return a label and its text, whose further lines hang under where the text begins."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    if len(label) > _LABEL_COLUMNS:
+        return Group(Text(label, style=style), Padding(Text(text), (0, 0, 0, _INDENT)))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text(label, style=style), Text(text))
+    return table
+
+
+def show_node(screen: Console, picture: NodePicture, *, marked: bool = True) -> None:
+    """Draw a node as wide as the screen; nothing if there is nothing to draw."""
+    from rich.text import Text
+
+    for line in node_text(picture, screen.width, marked=marked):
+        screen.print(Text.assemble(*line), no_wrap=True, overflow="ignore", crop=False)

@@ -1,0 +1,121 @@
+"""Reads the drivers' devices on a machine, and from their ledgers the claims that hold them, for pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dranode.api.errors import DranodeError, LedgerError
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import HardwareReadings, Plugin
+from dranode.driver.claims.record import Record, doubts
+from dranode.driver.cli.options import default_node_name
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.machine.root import Root
+from dranode.show.ledger_reading import had_ledger, read_ledger
+from dranode.show.picture.fleet import FleetPicture
+from dranode.show.picture.node import DriverView
+from dranode.show.picture.pictures import views_picture
+
+KUBELET_ROOT: Final = "/var/lib/kubelet"
+
+
+class Views(msgspec.Struct, frozen=True):
+    """The drivers of a machine as they were seen.
+
+    Attributes:
+        drivers: each driver whose hardware could be read.
+        unseen: one sentence each for what could not.
+        warnings: one sentence each for what the drivers found odd of the hardware, and do not draw.
+        readings: what their hardware says at the moment, by driver.
+    """
+
+    drivers: tuple[DriverView, ...]
+    unseen: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    readings: Mapping[str, tuple[HardwareReadings, ...]] = msgspec.field(default_factory=dict)
+
+
+def records_root(root: Root, kubelet_root: str | None) -> Path | None:
+    """The kubelet root whose records count: the one asked for, the host's own, or none for another machine."""
+    if kubelet_root is None and not isinstance(root, HostRoot):
+        return None
+    return Path(kubelet_root or KUBELET_ROOT)
+
+
+def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
+    """Read the hardware of these drivers and all records below `kubelet_root`; None where there are no records.
+
+    What claims hold is shown although the hardware of a driver cannot be read, or the driver is not installed.
+    """
+    views: list[DriverView] = []
+    unseen: list[str] = []
+    warnings: list[str] = []
+    readings: dict[str, tuple[HardwareReadings, ...]] = {}
+    plugins = tuple(plugins)
+    for plugin in plugins:
+        inventory, layout = Inventory(()), None
+        try:
+            inventory = plugin.discover()
+            layout = plugin.layout(inventory)
+            readings[plugin.driver] = tuple(plugin.readings(inventory))
+        except DranodeError as error:
+            unseen.append(f"the devices of {plugin.driver} are not known: {error}")
+        drawn = layout.warnings if layout is not None else ()
+        warnings += (f"{plugin.driver}: {each}" for each in inventory.warnings if each not in drawn)
+        records = _records(plugin.driver, kubelet_root, unseen)
+        views.append(DriverView.of(plugin.driver, inventory, layout, records, plugin))
+    for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}, unseen):
+        unseen.append(f"the devices of {driver} are not known: no such driver is installed here")
+        views.append(DriverView.of(driver, Inventory(()), None, _records(driver, kubelet_root, unseen)))
+    return Views(tuple(views), tuple(unseen), tuple(warnings), readings)
+
+
+def machine_picture(title: str, root: Root, views: Views) -> FleetPicture:
+    """Return the picture of the machine whose drivers were seen."""
+    notes = (*views.unseen, *views.warnings)
+    node = default_node_name() if isinstance(root, HostRoot) else "machine"
+    return views_picture(f"{title} {node}", node, [("now", views.drivers)], notes=notes, taken=time_now())
+
+
+def time_now() -> str:
+    """Return the time as pictures say it: ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple[Record, ...] | None:
+    if kubelet_root is None:
+        return ()
+    try:
+        contents = read_ledger(kubelet_root / "plugins" / driver / "ledger.db")
+    except LedgerError as error:
+        # A user who only looks at the machine need not be root.
+        unseen.append(f"who holds what of {driver} is not known: {error}")
+        return None
+    unseen += (f"{driver}: {each}" for each in doubts(contents.doubt, contents.records, driver))
+    return contents.records
+
+
+def _others(kubelet_root: Path | None, known: set[str], unseen: list[str]) -> list[str]:
+    """The drivers that have or had a ledger and are not among those that are known."""
+    if kubelet_root is None:
+        return []
+    plugins = kubelet_root / "plugins"
+    try:
+        # Path.glob passes over folders that may not be looked into.
+        names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
+        return [name for name in names if name not in known and had_ledger(plugins / name / "ledger.db")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        # A user who only looks at the machine need not be root.
+        unseen.append(
+            f"which other drivers have claims is not known: {error.filename} cannot be looked at: {error.strerror}; "
+            "try as root"
+        )
+        return []

@@ -1,0 +1,113 @@
+"""What a Prepare and an Unprepare come to, as values: what is committed, and what is done after that in which order."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from dranode.api.errors import ClaimError
+from dranode.driver.claims.answers import (
+    Changed,
+    Commit,
+    Configure,
+    Decision,
+    RemoveFiles,
+    Restore,
+    WriteFiles,
+)
+from dranode.driver.claims.held import Held
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.prepare import (
+    Circumstances,
+    completed,
+    decide_claim,
+    prepared,
+    restarted,
+    unprepared,
+)
+from dranode.driver.claims.record import Record
+from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim, reference
+
+CLAIM = allocated_claim("a", Lamps.driver, ["lamp-0"])
+REF = reference(CLAIM)
+WIRED = WiredLamps(Board())
+
+
+def given(plugin: Plugin, blocked: str | None = None) -> Circumstances:
+    return Circumstances(plugin, plugin.discover(), Held(), "node", blocked)
+
+
+def record_of_claim() -> Record:
+    record = decide_claim(REF, CLAIM, None, given(Lamps()))
+    assert isinstance(record, Record)
+    return record
+
+
+def test_a_prepare_commits_what_was_decided_before_it_writes_files() -> None:
+    record = record_of_claim()
+    assert prepared([record], lambda _: None) == Decision(Commit(put=(record,)), (WriteFiles(record),))
+
+
+def test_a_repeated_prepare_commits_nothing_and_looks_at_the_files() -> None:
+    record = record_of_claim()
+    decision = prepared([record], lambda _: record)
+    assert not decision.commit
+    assert decision.effects == (WriteFiles(record),)
+
+
+def test_hardware_is_configured_between_two_commits() -> None:
+    record = restarted(record_of_claim())
+    decision = prepared([record], lambda _: None)
+    assert decision.commit == Commit(put=(record,))
+    assert decision.effects[:2] == (Configure(record), Commit(put=(completed(record),)))
+
+
+def test_an_unprepare_forgets_the_record_when_all_is_undone() -> None:
+    record = record_of_claim()
+    decision = unprepared([REF], {REF.uid: record}, (), Lamps())
+    assert not decision.commit
+    assert decision.effects == (RemoveFiles(REF, ("r",)), Commit(drop=(REF.uid,)))
+
+
+def test_an_unprepare_commits_that_hardware_is_restored_before_it_is() -> None:
+    record = record_of_claim()
+    decision = unprepared([REF], {REF.uid: record}, (), WIRED)
+    assert decision.commit == Commit(put=(restarted(record),))
+    assert decision.effects[0] == Restore(restarted(record))
+
+
+def test_a_damaged_row_is_dropped_after_the_files_of_its_claim() -> None:
+    decision = unprepared([REF], {}, (REF.uid,), Lamps())
+    assert decision == Decision(effects=(RemoveFiles(REF, ()), Commit(drop=(REF.uid,))))
+
+
+def test_an_unknown_claim_is_undone_without_a_commit() -> None:
+    assert unprepared([REF, REF], {}, (), Lamps()) == Decision(effects=(RemoveFiles(REF, ()),))
+
+
+def test_a_new_claim_waits_while_it_is_not_known_what_others_hold() -> None:
+    with pytest.raises(ClaimError, match="the ledger was lost"):
+        decide_claim(REF, CLAIM, None, given(Lamps(), blocked="the ledger was lost"))
+
+
+def test_a_lost_claim_need_not_wait_for_what_is_known_of_others() -> None:
+    lost = Record(uid=REF.uid)
+    assert decide_claim(REF, CLAIM, lost, given(Lamps(), blocked="the ledger was lost")) == record_of_claim()
+
+
+def test_a_claim_without_anything_of_the_driver_need_not_wait() -> None:
+    other = allocated_claim("a", "other.example.com", ["lamp-0"])
+    record = decide_claim(REF, other, None, given(Lamps(), blocked="the ledger was lost"))
+    assert isinstance(record, Record)
+    assert record.grants == ()
+
+
+def test_another_allocation_than_the_one_on_record_is_a_change() -> None:
+    record = record_of_claim()
+    other = allocated_claim("a", Lamps.driver, ["lamp-1"])
+    assert decide_claim(REF, other, record, given(Lamps())) == Changed(REF)
+
+
+def test_a_claim_on_record_is_refreshed_with_who_may_use_it() -> None:
+    record = msgspec.structs.replace(record_of_claim(), pods=())
+    assert decide_claim(REF, CLAIM, record, given(Lamps(), blocked="the ledger was lost")) == record_of_claim()

@@ -1,0 +1,75 @@
+"""Which starts would put two containers on one CPU of a claim, by what the kernel says."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dranode.api.cpuset import CPUSet
+from dranode.driver.pinning.container_index import Containers
+from dranode.driver.pinning.containers import Container, Pinned
+from dranode.driver.pinning.refusals import looked_at, overlaps_at_start, start_refusal
+from tests.fakes.enforcement import A, B, container, snapshot
+
+HELD = snapshot(A, B)
+FREE = container("free", "p9", started=True)
+
+
+def pinned(one: Container, *claims: str, started: bool = True) -> Pinned:
+    return Pinned(replace(one, started=started), claims)
+
+
+MINE = pinned(container("mine"), "a", started=False)
+
+
+def found(starting: Pinned, *others: Pinned, on: dict[str, str]) -> list[str]:
+    runs_on = {key: CPUSet.parse(cpus) for key, cpus in on.items()}
+    return [str(each) for each in overlaps_at_start(Containers((starting, *others)), HELD, starting, runs_on)]
+
+
+def test_a_container_that_is_still_on_the_claims_cpus_is_in_the_way() -> None:
+    (text,) = found(MINE, pinned(FREE), on={MINE.container.id: "0-1", FREE.id: "1,4-7"})
+    assert text == 'container "free" of pod default/p9 is on CPUs 1,4-7, of which claim default/claim-a holds 1'
+
+
+def test_one_that_has_left_is_not() -> None:
+    assert found(MINE, pinned(FREE), on={MINE.container.id: "0-1", FREE.id: "4-7"}) == []
+
+
+def test_neither_is_one_that_does_not_run_or_cannot_be_seen_or_of_which_it_is_uncertain_whose_it_is() -> None:
+    everywhere = {FREE.id: "0-7"}
+    assert found(MINE, pinned(FREE, started=False), on=everywhere) == []
+    assert found(MINE, pinned(FREE), on={}) == []
+    assert found(MINE, replace(pinned(FREE), unheard=True), on=everywhere) == []
+    assert found(MINE, replace(pinned(FREE), unsure=True), on=everywhere) == []
+
+
+def test_containers_of_one_claim_are_not_in_each_others_way() -> None:
+    other = pinned(container("second"), "a")
+    assert found(MINE, other, on={MINE.container.id: "0-1", other.container.id: "0-1"}) == []
+
+
+def test_a_container_that_was_made_on_cpus_of_a_claim_in_use_is_in_the_way_itself() -> None:
+    late = pinned(FREE, started=False)
+    user = pinned(container("mine"), "a")
+    (text,) = found(late, user, on={late.container.id: "0-7", user.container.id: "0-1"})
+    assert text == 'container "free" of pod default/p9 is on CPUs 0-7, of which claim default/claim-a holds 0-1'
+    # Nobody uses claim b yet; who will is not let on its CPUs before this one has left.
+    assert found(late, replace(user, container=replace(user.container, started=False)), on={FREE.id: "0-7"}) == []
+
+
+def test_what_has_no_cpus_of_its_own_needs_no_look_at_others() -> None:
+    others = (pinned(FREE), pinned(container("more", "p8")))
+    late = pinned(container("late", "p7"), started=False)
+    assert looked_at(Containers((late, *others)), HELD, late) == (late.container,)
+    assert looked_at(Containers((late, *others)), snapshot(), late) == ()
+    assert len(looked_at(Containers((MINE, *others)), HELD, MINE)) == 3
+
+
+def test_a_refusal_says_who_is_in_the_way_and_what_follows() -> None:
+    runs_on = {MINE.container.id: CPUSet((0, 1)), FREE.id: CPUSet(range(8))}
+    in_the_way = overlaps_at_start(Containers((MINE, pinned(FREE))), HELD, MINE, runs_on)
+    assert start_refusal(MINE.container, in_the_way) == (
+        'container "mine" of pod default/p1 cannot start yet: container "free" of pod default/p9 is on CPUs 0-7, of '
+        "which claim default/claim-a holds 0-1; that one is moved, and kubelet starts this one again"
+    )
+    assert start_refusal(FREE, in_the_way).endswith("kubelet makes it again, on other CPUs")

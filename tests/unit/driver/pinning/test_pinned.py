@@ -1,0 +1,70 @@
+"""The containers that are known: what is asked of them after they came, changed and went."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from dranode.api.cpuset import CPUSet
+from dranode.api.pods import PodSandbox
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.pinning.container_index import ContainerChange, Containers, settle
+from dranode.driver.pinning.containers import Container, Pinned
+from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+
+
+def pinned(identity: str, *claims: str, unsure: bool = False) -> Pinned:
+    sandbox = PodSandbox("sandbox", "pod", "default", "pod")
+    return Pinned(Container(identity, "main", sandbox), claims, CPUSet(range(8)), unsure=unsure)
+
+
+def snapshot(**claims: str) -> HeldSnapshot:
+    cpus = {uid: CPUSet.parse(held) for uid, held in claims.items()}
+    on_record = (HeldClaim(ClaimRef("default", uid, uid), held, held) for uid, held in cpus.items())
+    return HeldSnapshot({claim.claim.uid: claim for claim in on_record}, CPUSet(range(8)))
+
+
+def users(containers: Containers, uid: str) -> list[str]:
+    return sorted(container.id for container in containers.users(uid))
+
+
+def test_a_container_that_has_another_claim_now_uses_the_earlier_one_no_more() -> None:
+    containers = Containers((pinned("c1", "a"), pinned("c2", "a")))
+    containers.carry_out(ContainerChange((pinned("c1", "b"),)))
+    assert (users(containers, "a"), users(containers, "b")) == (["c2"], ["c1"])
+    containers.carry_out(ContainerChange((pinned("c2"),)))
+    assert users(containers, "a") == []
+    assert len(containers) == 2
+    assert sorted(containers.namesakes(pinned("c1").container)) == ["c1", "c2"]
+
+
+def test_a_container_that_is_gone_uses_no_claim_and_has_no_namesake() -> None:
+    containers = Containers((pinned("c1", "a"), pinned("c2", "a")))
+    containers.carry_out(ContainerChange(drop=("c1", "unknown")))
+    assert users(containers, "a") == ["c2"]
+    assert containers.namesakes(pinned("c1").container) == ("c2",)
+
+
+def test_a_container_of_which_nothing_was_certain_is_in_the_way_of_certainty_until_it_goes_or_is_known() -> None:
+    unsure = pinned("c1", unsure=True)
+    for change in (
+        ContainerChange(drop=("c1",)),
+        ContainerChange((pinned("c1"),)),
+        ContainerChange((pinned("c1", "a"),)),
+    ):
+        containers = Containers((unsure, pinned("c2")))
+        assert not containers.certain
+        containers.carry_out(change)
+        assert containers.certain
+    containers.carry_out(ContainerChange((replace(unsure, claims=("a",)),)))
+    assert not containers.certain
+
+
+def test_a_change_of_the_shared_pool_concerns_the_containers_in_it_that_are_still_there() -> None:
+    containers = Containers((pinned("s1"), pinned("s2"), pinned("g", "a")))
+    before = snapshot(a="0-1")
+    change, _ = settle(containers, before)
+    containers.carry_out(change)
+    containers.carry_out(ContainerChange(drop=("s1",), settled=before))
+    after = snapshot(a="0-1", b="2-3")
+    assert [each.container.id for each in containers.concerned(after)] == ["s2"]
+    assert containers.concerned(before) == ()

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import msgspec
+
+from dranode.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.slices.view import SliceView
+
+
+def published(name: str, version: int, uid: str = "", generation: int = 1) -> ResourceSlice:
+    return ResourceSlice(
+        metadata=ObjectMeta(name=name, uid=uid or f"uid-{name}", resource_version=str(version)),
+        spec=ResourceSliceSpec(driver="d", pool=ResourcePool(name="p", generation=generation)),
+    )
+
+
+def test_an_own_write_counts_before_the_watch_shows_it() -> None:
+    view = SliceView()
+    view.listed([], "10")
+    view.wrote(published("a", 12))
+    assert set(view.slices) == {"a"}
+    assert not view.changed(published("a", 12))
+
+
+def test_a_watch_that_lags_does_not_bring_an_old_slice_back() -> None:
+    view = SliceView()
+    view.listed([published("a", 9)], "10")
+    view.wrote(published("a", 12, generation=2))
+    assert not view.changed(published("a", 11))
+    assert view.slices["a"].spec.pool.generation == 2
+    assert view.changed(published("a", 13, generation=3))
+
+
+def test_a_list_older_than_a_write_does_not_undo_it() -> None:
+    view = SliceView()
+    view.listed([], "10")
+    view.wrote(published("a", 12))
+    view.listed([], "11")
+    assert set(view.slices) == {"a"}
+    view.listed([], "13")
+    assert not view.slices
+
+
+def test_what_was_deleted_stays_deleted_until_the_server_has_said_so() -> None:
+    view = SliceView()
+    view.listed([published("a", 9)], "10")
+    view.deleted("a")
+    assert not view.changed(published("a", 9))
+    view.listed([published("a", 9)], "9")
+    assert not view.slices
+    assert not view.gone(published("a", 11))
+    view.listed([published("a", 20, uid="another")], "21")
+    assert set(view.slices) == {"a"}
+
+
+def test_a_deletion_by_somebody_else_is_news_once() -> None:
+    view = SliceView()
+    view.listed([published("a", 9)], "10")
+    assert view.gone(published("a", 11))
+    assert not view.gone(published("a", 11))
+    assert not view.slices
+
+
+def test_versions_that_are_no_numbers_do_not_hide_changes() -> None:
+    view = SliceView()
+    odd = published("a", 1)
+    odd = msgspec.structs.replace(odd, metadata=msgspec.structs.replace(odd.metadata, resource_version="x"))
+    view.listed([odd], "y")
+    assert view.changed(odd)

@@ -1,0 +1,42 @@
+"""What lies between two PCI devices, in nvidia-smi's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from dranode.show.picture.proximity import MEANINGS, PCIDevicePlace, Proximity, matrix, proximity
+
+ROOT = "pci0000:16"
+UP = "0000:17:00.0"
+
+
+def device(address: str, *bridges: str, numa: int | None = 0) -> PCIDevicePlace:
+    return PCIDevicePlace(address, "a.example", address, bridges, numa)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "between"),
+    [
+        (device("a", ROOT, "p"), device("a", ROOT, "p"), Proximity.SELF),
+        (device("a.0", ROOT, "p"), device("a.1", ROOT, "p"), Proximity.SWITCH),
+        (device("a", ROOT, "p", UP, "d0"), device("b", ROOT, "p", UP, "d1"), Proximity.SWITCH),
+        (device("a", ROOT, "p", UP, "d0"), device("b", ROOT, "p", UP, "d1", "u2", "d2"), Proximity.SWITCHES),
+        (device("a", ROOT, "p0"), device("b", ROOT, "p1"), Proximity.ROOT),
+        (device("a", ROOT), device("b", ROOT), Proximity.ROOT),
+        (device("a", ROOT, "p0"), device("b", "pci0000:30", "p0"), Proximity.NODE),
+        (device("a", ROOT, "p0"), device("b", "pci0000:30", "p0", numa=1), Proximity.SYSTEM),
+        (device("a"), device("b"), Proximity.WITHIN_NODE),
+        (device("a"), device("b", ROOT, "p"), Proximity.WITHIN_NODE),
+        (device("a"), device("b", numa=1), Proximity.SYSTEM),
+        (device("a", numa=None), device("b", ROOT, "p"), Proximity.UNKNOWN),
+        (device("a", ROOT, "p0", numa=None), device("b", ROOT, "p1", numa=None), Proximity.ROOT),
+    ],
+)
+def test_what_lies_between(one: PCIDevicePlace, other: PCIDevicePlace, between: Proximity) -> None:
+    assert (proximity(one, other), proximity(other, one)) == (between, between)
+
+
+def test_a_matrix_has_a_row_for_each_device_and_every_word_has_a_meaning() -> None:
+    devices = [device("a", ROOT, "p0"), device("b", ROOT, "p1")]
+    assert matrix(devices) == [[Proximity.SELF, Proximity.ROOT], [Proximity.ROOT, Proximity.SELF]]
+    assert set(MEANINGS) == set(Proximity)

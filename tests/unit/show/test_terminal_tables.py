@@ -1,0 +1,99 @@
+"""Tables and sentences print texts of documents to the letter, and names in one piece."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from dranode.show.output import console
+from dranode.show.terminal import columns, hanging, show_rows
+
+TEXT = "containers with unready status: [dranode] [red]x[/] [/] [dev]"
+
+
+def printed(screen: Console, stream: io.StringIO, what: object) -> str:
+    screen.print(what)
+    return " ".join(stream.getvalue().split())
+
+
+@pytest.mark.parametrize("markup", [True, False])
+def test_cells_of_a_table_are_no_markup(*, markup: bool) -> None:
+    stream = io.StringIO()
+    table = columns("name [of a driver]", "what")
+    table.add_row("[a]", TEXT)
+    table.add_row("b", Text("styled", style="red"))
+    shown = printed(Console(file=stream, width=200, markup=markup, highlight=False), stream, table)
+    assert TEXT in shown
+    assert "[a]" in shown
+    assert "name [of a driver]" in shown
+    assert "styled" in shown
+
+
+@pytest.mark.parametrize("rows", [1, 1_001])
+def test_long_and_short_lists_print_the_same_texts(capsys: pytest.CaptureFixture[str], rows: int) -> None:
+    show_rows(console(), ["name", "what"], [["[a]", TEXT]] * rows)
+    assert TEXT in " ".join(capsys.readouterr().out.split())
+
+
+def test_sentences_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(TEXT)
+    console().print(hanging("[label]", TEXT))
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count(TEXT) == 2
+    assert "[label]" in out
+
+
+NAMES = ("default/claim-of-a-long-name", "dra.example.com", "device-0000-17-00-0", "worker-17.example.internal")
+SENTENCE = "waits for the claim default/other-claim, which holds what it needs"
+CPUS = ",".join(f"{cpu}-{cpu + 1}" for cpu in range(0, 400, 4))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200, 700])
+def test_names_and_numbers_are_in_one_piece_on_every_screen(width: int) -> None:
+    stream = io.StringIO()
+    table = columns("claim", "driver", "device", "node", "CPUs", "why")
+    for suffix in ("", "-2"):
+        table.add_row(*(f"{name}{suffix}" for name in NAMES), CPUS, SENTENCE)
+    Console(file=stream, width=width, markup=False, highlight=False, force_terminal=True, color_system=None).print(
+        table
+    )
+    shown = stream.getvalue()
+    assert all(len(line.rstrip()) <= width for line in shown.splitlines())
+    words = shown.replace(",", " ").split()
+    assert {f"{name}{suffix}" for name in NAMES for suffix in ("", "-2")} <= set(words)
+    assert sorted(word for word in words if word in CPUS.split(",")) == sorted(CPUS.split(",") * 2)
+    assert [words.count(word.strip(",")) for word in SENTENCE.split()] >= [2] * len(SENTENCE.split())
+
+
+def test_a_pipe_gets_a_table_whatever_its_width(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["n" * 60, "m" * 60, "o" * 60]
+    table = columns("first", "second", "third")
+    table.add_row(*names)
+    console().print(table)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["first", "second", "third"], names]
+
+
+def test_a_row_that_lacks_cells_is_as_wide_as_the_others() -> None:
+    stream = io.StringIO()
+    table = columns("a", "b", "c")
+    table.add_row("1")
+    table.add_row("", "2", "3")
+    Console(file=stream, width=40).print(table)
+    assert [line.split() for line in stream.getvalue().splitlines()] == [["a", "b", "c"], ["1"], ["2", "3"]]
+
+
+def test_a_name_that_no_screen_has_room_for_is_still_printed_whole_but_for_line_breaks() -> None:
+    stream = io.StringIO()
+    table = columns("name", "what")
+    table.add_row("n" * 100, "x")
+    Console(file=stream, width=40, force_terminal=True, color_system=None).print(table)
+    assert "".join(stream.getvalue().split()).replace("name", "").replace("what", "") == "n" * 100 + "x"
+
+
+@pytest.mark.parametrize("rows", [1, 1_001])
+def test_long_lists_break_no_name_either(capsys: pytest.CaptureFixture[str], rows: int) -> None:
+    show_rows(console(), ["name", "what"], [["a" * 90, SENTENCE]] * rows)
+    assert "default/other-claim," in capsys.readouterr().out.split()

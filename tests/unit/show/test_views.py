@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dranode.cpu.options import CPUOptions
+from dranode.cpu.plugin import CPUPlugin
+from dranode.driver.machine.folder import HostRoot
+from dranode.driver.machine.forms import open_machine
+from dranode.show.picture.fleet import CPUS as CPUS_ONE_BY_ONE
+from dranode.show.views import driver_views, machine_picture, records_root
+from tests.fakes.doctor import forbid
+from tests.fakes.machine import machine
+
+CPUS = open_machine("numa=2,cores=2")
+
+
+def test_a_machine_without_records_is_free() -> None:
+    views = driver_views([CPUPlugin(CPUS, CPUOptions())], None)
+    (view,) = views.drivers
+    assert (view.layout is not None, view.holdings, views.unseen) == (True, (), ())
+
+
+def test_hardware_that_cannot_be_read_is_named() -> None:
+    views = driver_views([CPUPlugin(machine({}), CPUOptions())], None)
+    assert views.unseen[0].startswith("the devices of dra.cpu are not known: ")
+    assert machine_picture("Node", CPUS, views).notes == views.unseen
+
+
+def test_a_ledger_that_cannot_be_read_is_named_and_the_hardware_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "plugins" / "dra.cpu").mkdir(parents=True)
+    (tmp_path / "plugins" / "dra.cpu" / "ledger.db").write_bytes(b"nonsense" * 512)
+    views = driver_views([CPUPlugin(CPUS, CPUOptions())], tmp_path)
+    (sentence,) = views.unseen
+    assert sentence.startswith("who holds what of dra.cpu is not known: ")
+    assert views.drivers[0].layout is not None
+    # What was not seen is not free.
+    (moment,) = machine_picture("Node", CPUS, views).moments
+    assert moment.unknown == {CPUS_ONE_BY_ONE}
+
+
+@pytest.mark.parametrize("folder", ["plugins", "plugins/gone.example.com"])
+def test_drivers_whose_folders_may_not_be_looked_into_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    ledger = tmp_path / "plugins" / "gone.example.com" / "ledger.db"
+    ledger.parent.mkdir(parents=True)
+    ledger.touch()
+    assert [view.driver for view in driver_views([], tmp_path).drivers] == ["gone.example.com"]
+    forbid(monkeypatch, tmp_path / folder)
+    views = driver_views([], tmp_path)
+    assert (views.drivers, len(views.unseen)) == ((), 1)
+    assert views.unseen[0].startswith(f"which other drivers have claims is not known: {tmp_path / folder}")
+
+
+def test_a_kubelet_that_has_had_no_driver_has_no_others(tmp_path: Path) -> None:
+    assert driver_views([], tmp_path).unseen == ()
+
+
+def test_records_of_the_host_are_no_other_machines() -> None:
+    assert records_root(CPUS, None) is None
+    assert records_root(HostRoot(), None) == Path("/var/lib/kubelet")
+    assert records_root(CPUS, "state") == Path("state")

@@ -1,0 +1,53 @@
+"""The manual has a row for each cause of a pod that does not start, and for each finding of `doctor`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.rules import RULES
+from tests.unit.tools.kubectl.test_causes import SEEDS
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "pod-does-not-start.md").read_text()
+FINDINGS = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## What `doctor` names")[2]
+# Seeded on a node, where there are records, specs, a runtime's configuration and cgroups.
+ON_NODE = {
+    StopCause.NOT_PREPARED,
+    StopCause.RECORD_UNUSABLE,
+    StopCause.CDI_SPEC_UNUSABLE,
+    StopCause.NRI_OFF,
+    StopCause.WRONG_CPUS,
+    StopCause.WRONG_MEMORY,
+}
+# Seeded where they stop nothing, or concern a claim alone.
+ELSEWHERE = {StopCause.CLAIM_UNNAMED, StopCause.CLAIM_UNUSED}
+
+
+def test_the_page_has_a_row_for_each_cause_in_the_order_of_the_way() -> None:
+    assert re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE) == [cause.value for cause in StopCause]
+
+
+def test_every_row_says_what_to_do() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    assert all(len([cell for cell in row.strip("|").split(" | ") if cell.strip()]) == 3 for row in rows)
+
+
+def test_every_cause_is_seeded() -> None:
+    assert {seed.cause for seed in SEEDS} | ON_NODE | ELSEWHERE == set(StopCause)
+
+
+def test_the_page_on_trouble_says_of_every_rule_of_doctor_what_it_means() -> None:
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (stops|warns) \| (.+) \|$", FINDINGS, re.MULTILINE)
+    means = {rule.code: " ".join((rule.look.__doc__ or "").split()) for rule in RULES}
+    assert rows == [(rule.code, rule.severity.value, means[rule.code]) for rule in RULES]
+
+
+def test_the_page_on_trouble_names_what_our_drivers_add_to_doctor() -> None:
+    folders = ("cpu", "gpu", "memory", "driver/pinning")
+    sources = (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    added = [code for source in sources for code in re.findall(r'HardwareProblem\(\s*"([a-z0-9-]+)"', source)]
+    named = re.findall(r"^\| `([a-z0-9-]+)` \| [^|]+ \|$", FINDINGS, re.MULTILINE)
+    assert added
+    assert sorted(added) == sorted(named)

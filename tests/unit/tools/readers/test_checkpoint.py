@@ -1,0 +1,77 @@
+"""kubelet's own record of prepared claims is read as kubelet of each release writes it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dranode.api.errors import DranodeError
+from dranode.tools.diagnosis.draining import KeptClaim
+from dranode.tools.readers.checkpoint import read_checkpoint
+
+VECTORS = Path(__file__).parents[3] / "vectors" / "kubelet"
+RELEASES = sorted(VECTORS.glob("dra_manager_state-*.json"))
+PODS = ("2e2e2e2e-0000-4000-8000-000000000001", "2e2e2e2e-0000-4000-8000-000000000002")
+
+
+def claims(path: Path, driver: str = "dra.cpu") -> dict[str, tuple[str, ...]]:
+    kept: tuple[KeptClaim, ...] | None = read_checkpoint(path, driver)
+    assert kept is not None
+    return {f"{claim.ref.namespace}/{claim.ref.name}": claim.pods for claim in kept}
+
+
+def written(folder: Path, data: Any, checksum: int | None = None) -> Path:
+    text = data if isinstance(data, str) else json.dumps(data)
+    path = folder / "dra_manager_state"
+    path.write_text(json.dumps({"Data": text, "Checksum": zlib.crc32(text.encode()) if checksum is None else checksum}))
+    return path
+
+
+def test_there_is_a_record_of_every_supported_release() -> None:
+    assert [path.stem.split("-")[1].rpartition(".")[0] for path in RELEASES] == ["1.34", "1.35", "1.36", "1.37"]
+
+
+@pytest.mark.parametrize("path", RELEASES, ids=lambda path: path.stem)
+def test_the_claims_of_a_driver_are_read_with_their_pods(path: Path) -> None:
+    assert claims(path)["default/both-x7k2p"] == PODS
+    assert claims(path, "gpu.example.com") == {"default/both-x7k2p": PODS, "team/other": ()}
+    assert claims(path, "dra.memory") == {}
+
+
+def test_a_claim_that_kubelet_unprepares_without_the_driver_is_not_kept() -> None:
+    kept = claims(VECTORS / "dra_manager_state-1.37.2.json")
+    assert set(kept) == {"default/both-x7k2p", "default/skips-prepare"}
+
+
+def test_a_file_that_is_missing_says_nothing_of_claims(tmp_path: Path) -> None:
+    assert read_checkpoint(tmp_path / "dra_manager_state", "dra.cpu") is None
+
+
+def test_a_record_without_claims_is_no_claim(tmp_path: Path) -> None:
+    # Go writes an empty list that was never made as null.
+    assert claims(written(tmp_path, {"kind": "DRACheckpoint", "ClaimInfoStateList": None})) == {}
+    assert claims(written(tmp_path, {"kind": "DRACheckpoint", "ClaimInfoStateList": []})) == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        pytest.param({"Entries": []}, "has no ClaimInfoStateList", id="another form"),
+        pytest.param({"ClaimInfoStateList": [{"ClaimName": "a"}]}, "has no DriverState", id="a claim without drivers"),
+        pytest.param({"ClaimInfoStateList": {}}, "is not one of kubelet", id="no list"),
+        pytest.param([], "is not one of kubelet", id="a list"),
+        pytest.param("{", "is not one of kubelet", id="no JSON"),
+    ],
+)
+def test_a_record_of_another_form_is_an_error(tmp_path: Path, data: Any, sentence: str) -> None:
+    with pytest.raises(DranodeError, match=sentence):
+        claims(written(tmp_path, data))
+
+
+def test_a_record_with_another_checksum_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DranodeError, match="checksum"):
+        claims(written(tmp_path, {"ClaimInfoStateList": []}, checksum=1))

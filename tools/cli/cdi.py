@@ -1,0 +1,84 @@
+"""`dranode cdi`: judge CDI specs as a container runtime would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from dranode.api.sentence import printable
+from dranode.cdi.document import validate
+from dranode.cdi.regular_file import read_given
+from dranode.show.output import console, emit, output_option
+from dranode.show.terminal import columns
+
+
+@click.group(short_help="Look at CDI specs, and at what a runtime would make of them.")
+def command() -> None:
+    """CDI specs, the files by which a container runtime gives devices to containers.
+
+    \b
+    Example:
+      dranode cdi validate /var/run/cdi/*.json
+    """
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    file: str
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {
+            "file": self.file,
+            "ok": not self.problems,
+            "error": "; ".join(self.problems) or None,
+            "warnings": list(self.warnings),
+        }
+
+
+def _answer(file: str) -> _Answer:
+    try:
+        data = read_given(file)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        return _Answer(file, (f"cannot be read: {reason}",))
+    verdict = validate(data)
+    return _Answer(file, tuple(str(problem) for problem in verdict.problems), verdict.warnings)
+
+
+def _draw(answers: list[_Answer]) -> None:
+    from rich.text import Text
+
+    table = columns("file", "loads", "why")
+    for answer in answers:
+        loads, colour = (
+            ("no", "red") if answer.problems else ("not everywhere", "yellow") if answer.warnings else ("yes", "green")
+        )
+        reasons = "\n".join(map(printable, answer.problems or answer.warnings))
+        table.add_row(printable(answer.file), Text(loads, style=colour), reasons)
+    console().print(table)
+
+
+@command.command("validate")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
+@output_option
+@click.pass_context
+def validate_files(ctx: click.Context, files: tuple[str, ...], output: str) -> None:
+    """Say whether a runtime would load each FILE, and why not.
+
+    The verdict is that of the newest release of the CDI library in Go (v1.1.1). Warnings name older runtimes that would
+    refuse the file. The exit status is 1 if any file is not loaded.
+
+    \b
+    Example:
+      dranode cdi validate /var/run/cdi/*.json
+      dranode cdi validate spec.yaml -o json
+    """
+    answers = [_answer(file) for file in files]
+    if not emit([answer.document for answer in answers], output):
+        _draw(answers)
+    if any(answer.problems for answer in answers):
+        ctx.exit(1)

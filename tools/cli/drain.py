@@ -1,0 +1,320 @@
+"""`dranode drain`: unprepare what claims remain before the driver is removed, on a node or by a DaemonSet on each."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from dranode.api.errors import DranodeError, LedgerError, UsageError
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.hooks import Tunes
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.cli.options import DriverCommand, machine_option, plugin_options
+from dranode.driver.kube.client import APIRequest, Client
+from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.server import Credentials
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.presence import is_folder
+from dranode.driver.machine.root import Root, boot_id
+from dranode.driver.node.ledger import Contents, decoded_notes
+from dranode.driver.node.metadata_files import DeviceMetadata
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.node.specs import Specs
+from dranode.driver.plugins import load_plugins
+from dranode.driver.process.locks import FileLock
+from dranode.show.ledger_reading import read_ledger
+from dranode.show.output import console, emit, fail, output_option
+from dranode.show.terminal import columns
+from dranode.tools.diagnosis.draining import LeftClaim, Leftover, has_rolled_out, have_failed, leftover, undrained
+from dranode.tools.readers.checkpoint import NAME, read_checkpoint
+from dranode.tools.readers.registered import unprepare, who_serves
+
+_POLL_SECONDS: Final = 2.0
+# kubelet tries again after 10, 20 and 40 s: what is left then is in use, not on its way.
+_TRIES: Final = 3
+
+
+class DrainingPods(msgspec.Struct, frozen=True):
+    """The pods of a DaemonSet whose init container drains the node.
+
+    Attributes:
+        client: the API server.
+        namespace: the DaemonSet's.
+        name: its name.
+        clock: seconds, never going back.
+        rest: waits for so many seconds.
+    """
+
+    client: Client
+    namespace: str
+    name: str
+    clock: Callable[[], float] = time.monotonic
+    rest: Callable[[float], None] = time.sleep
+
+    def wait(self, seconds: float) -> int:
+        """Wait until every node is drained; how many there are.
+
+        Raises:
+            DranodeError: some are not after `seconds`, or have each tried often enough; with the reason of each.
+            ApiError: the server does not say.
+        """
+        deadline = self.clock() + seconds
+        daemonset = self._daemonset()
+        while not has_rolled_out(daemonset):
+            try:
+                pods = self._pods(daemonset)
+                if self.clock() >= deadline or have_failed(pods, _TRIES):
+                    raise DranodeError(
+                        f"not drained: {'; '.join(undrained(pods)) or 'pods of the DaemonSet are missing'}"
+                    )
+                self.rest(_POLL_SECONDS)
+                daemonset = self._daemonset()
+            except ApiError as error:
+                # A server that answered before may be starting again: nodes take longer than that.
+                if not error.passes or self.clock() >= deadline:
+                    raise
+                self.rest(_POLL_SECONDS)
+        return int(daemonset["status"]["desiredNumberScheduled"])
+
+    def _pods(self, daemonset: dict[str, Any]) -> list[dict[str, Any]]:
+        selector = ",".join(f"{key}={value}" for key, value in daemonset["spec"]["selector"]["matchLabels"].items())
+        place = f"/api/v1/namespaces/{self.namespace}/pods"
+        request = APIRequest("GET", place, f"list pods in namespace {self.namespace}", {"labelSelector": selector})
+        return list(self.client.send(request)["items"] or ())
+
+    def _daemonset(self) -> dict[str, Any]:
+        place = f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets/{self.name}"
+        request = APIRequest("GET", place, f"get daemonsets in namespace {self.namespace}")
+        return dict(self.client.send(request))
+
+
+@click.command(cls=DriverCommand, short_help="Unprepare what is left on this node before the driver is removed.")
+@machine_option
+@plugin_options
+@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
+@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
+@click.option("--dry-run", is_flag=True, help="Only say what is left.")
+@click.option("--force", is_flag=True, help="Also claims that a container has, or may have where kubelet says nothing.")
+@click.option("--through-driver", is_flag=True, help="While a driver serves, have it do the work, as kubelet would.")
+@click.option("--await-daemonset", metavar="NAMESPACE/NAME", help="Only wait for the pods that drain, one a node.")
+@click.option("--timeout", default=240, metavar="SECONDS", help="With --await-daemonset.", show_default=True)
+@output_option
+@click.pass_context
+def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output: str, **options: Any) -> None:
+    """Undo the claims that no container has: hardware, CDI specs, records.
+
+    First drain the node of pods with claims: kubectl drain, or delete them. What kubelet itself still has on record is
+    listed as stranded: once the driver is gone, nobody can unprepare it and its pods stay Terminating. The driver's pod
+    does not see that record, and says so. Does not run beside a driver unless --through-driver is given. The exit
+    status is 1 while anything is left.
+
+    With --await-daemonset nothing is undone here: the chart's hook before an uninstall waits so for the pods of a
+    DaemonSet that has run this command on every node, and says which nodes are not empty.
+
+    \b
+    Example:
+      dranode drain --dry-run
+      dranode drain --through-driver
+    """
+    if options["await_daemonset"]:
+        _wait(options["await_daemonset"], options["timeout"])
+        return
+    kubelet_root = Path(options["kubelet_root"]).absolute()
+    report: list[dict[str, Any]] = []
+    for plugin in load_plugins(drivers, root, options):
+        folder = kubelet_root / "plugins" / plugin.driver
+        try:
+            there = is_folder(folder)
+        except OSError as error:
+            fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
+        if not there:
+            fail(f"{folder} is not there, so {plugin.driver} has nothing to drain; is --kubelet-root right?")
+        node = _DrainedNode(plugin, kubelet_root, Path(options["cdi_dir"]).absolute(), boot_id(root))
+        report.append(node.drain(**{name: options[name] for name in ("dry_run", "force", "through_driver")}))
+    if not emit(report, output):
+        _draw(report)
+    if any(claim["state"] != "unprepared" for row in report for claim in row["claims"]) or any(
+        row["stranded"] or row["settings"] for row in report
+    ):
+        ctx.exit(1)
+
+
+def _wait(daemonset: str, seconds: int) -> None:
+    namespace, _, name = daemonset.partition("/")
+    if not namespace or not name:
+        raise UsageError(f"--await-daemonset {daemonset} is not NAMESPACE/NAME")
+    source = Credentials("")
+    source.check()
+    nodes = DrainingPods(Client(Connection(source), agent="dranode-drain"), namespace, name).wait(seconds)
+    click.echo(f"drained on {nodes} nodes: nothing is left")
+
+
+class _DrainedNode:
+    """One driver's claims on this node."""
+
+    def __init__(self, plugin: Plugin, kubelet_root: Path, cdi: Path, boot_id: str) -> None:
+        self._plugin = plugin
+        self._boot_id = boot_id
+        self._kubelet_root = kubelet_root
+        self._data = kubelet_root / "plugins" / plugin.driver
+        self._cdi = cdi
+        self._specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
+        self._contents = Contents((), ())
+        self._untuned = ""
+
+    def drain(self, *, dry_run: bool, force: bool, through_driver: bool) -> dict[str, Any]:
+        with self._alone(needed=not dry_run and not through_driver):
+            leftover = self._leftover()
+            undone = [claim.ref for claim in leftover.claims if claim.idle or force]
+            answers: Mapping[str, Refused | None] = {}
+            if undone and through_driver and not dry_run:
+                answers = self._through_driver(undone)
+            elif not dry_run and not through_driver and (undone or self._contents.notes):
+                answers = self._unprepare(undone)
+            settings = self._settings()
+        gone = {uid for uid, refusal in answers.items() if refusal is None}
+        return {
+            "driver": self._plugin.driver,
+            "claims": [_claim(claim, answers, dry_run=dry_run) for claim in leftover.claims],
+            "stranded": None
+            if leftover.stranded is None
+            else [
+                {"namespace": kept.ref.namespace, "name": kept.ref.name, "uid": kept.ref.uid, "pods": list(kept.pods)}
+                for kept in leftover.stranded
+                # kubelet still records the claim until its next Unprepare, but the driver answers that one at once.
+                if not (through_driver and kept.ref.uid in gone)
+            ],
+            "settings": settings,
+        }
+
+    @contextlib.contextmanager
+    def _alone(self, *, needed: bool) -> Iterator[None]:
+        """Keep drivers from starting while claims are being undone."""
+        lock = FileLock(self._data / "active.lock")
+        if needed and not lock.acquire(wait=False):
+            raise DranodeError(
+                f"a driver serves {self._plugin.driver} from {self._data}; stop it first (kubectl delete -k deploy/), "
+                "or have it undo the claims itself with --through-driver"
+            )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _leftover(self) -> Leftover:
+        contents = self._contents = read_ledger(self._data / "ledger.db")
+        asked = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")
+        try:
+            uses = asked.claims(self._plugin.driver)
+        except PodResourcesError:
+            uses = None
+        kept = read_checkpoint(self._kubelet_root / NAME, self._plugin.driver)
+        named = {record.uid: record.ref for record in contents.records}
+        unnamed = {row.uid for row in contents.damaged} | self._specs.uids()
+        refs = (*named.values(), *(ClaimRef("", "", uid) for uid in sorted(unnamed - set(named))))
+        return leftover(refs, uses, kept)
+
+    def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
+        metadata = DeviceMetadata.of(self._plugin.driver, self._data, self._cdi)
+        node = NodeClaims(self._plugin, self._data, self._cdi, metadata=metadata, boot_id=self._boot_id)
+        with contextlib.closing(node):
+            answers = node.unprepare(tuple(refs))
+            with contextlib.suppress(DranodeError):
+                # What is left is in nobody's way, and a driver that starts again removes it.
+                node.sweep()
+            # Settings of the machine outlive their claims where they could not be put back at once.
+            try:
+                node.tune()
+            except DranodeError as error:
+                self._untuned = str(error)
+        return answers
+
+    def _settings(self) -> str | None:
+        """Return why settings of the machine are not as they were before the first claim; None if they are."""
+        left = read_ledger(self._data / "ledger.db")
+        if left.records or left.damaged or not (left.notes or left.notes_damage):
+            return None
+        if self._untuned or not isinstance(self._plugin, Tunes):
+            return self._untuned or _SETTINGS
+        try:
+            return self._plugin.unrestorable(decoded_notes(left)) or _SETTINGS
+        except LedgerError as error:
+            return f"{_SETTINGS}: {error}"
+
+    def _through_driver(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
+        for socket in sorted((self._kubelet_root / "plugins_registry").glob("*.sock")):
+            served = who_serves(socket)
+            if served is not None and served.name == self._plugin.driver:
+                return unprepare(Path(served.endpoint), refs)
+        raise DranodeError(f"no driver serves {self._plugin.driver} on this node; leave out --through-driver")
+
+
+def _claim(claim: LeftClaim, answers: Mapping[str, Refused | None], *, dry_run: bool) -> dict[str, Any]:
+    uid = claim.ref.uid
+    refusal = answers.get(uid)
+    if uid in answers:
+        state = "failed" if refusal is not None else "unprepared"
+    elif dry_run and claim.idle:
+        state = "left"
+    else:
+        state = "in use" if claim.users else "unknown"
+    return {
+        "namespace": claim.ref.namespace,
+        "name": claim.ref.name,
+        "uid": uid,
+        "users": None if claim.users is None else list(claim.users),
+        "state": state,
+        "error": None if refusal is None else refusal.reason,
+    }
+
+
+_SETTINGS = (
+    "settings of the machine that claims changed are not as they were before; have it done again, or reboot the node, "
+    "which sets them anew"
+)
+_RECORD_UNSEEN = (
+    "kubelet's own record of claims (dra_manager_state in --kubelet-root) is not to be seen from here, so claims that "
+    "would be stranded are not listed; look from the node with dranode drain --dry-run, or in kubectl debug node/... "
+    "with --kubelet-root /host/var/lib/kubelet"
+)
+_OF_OURS = " on the driver's own record"
+_HINTS = {
+    "left": "no container has it",
+    "in use": "delete its pods, or pass --force",
+    "unknown": "kubelet does not say who has it; see that it runs, or pass --force",
+}
+
+
+def _draw(report: list[dict[str, Any]]) -> None:
+    screen = console()
+    for row in report:
+        if row["settings"]:
+            screen.print(f"{row['driver']}: {row['settings']}", markup=False)
+        if row["stranded"] is None:
+            screen.print(f"{row['driver']}: {_RECORD_UNSEEN}", markup=False)
+        if not row["claims"] and not row["stranded"]:
+            if not row["settings"]:
+                screen.print(f"{row['driver']}: nothing is left{_OF_OURS if row['stranded'] is None else ''}")
+            continue
+        screen.print(row["driver"], style="bold")
+        table = columns("claim", "state", "containers", "")
+        for claim in row["claims"]:
+            name = f"{claim['namespace']}/{claim['name']}" if claim["name"] else claim["uid"]
+            hint = claim["error"] or _HINTS.get(claim["state"], "")
+            table.add_row(name, claim["state"], ", ".join(claim["users"] or ()), hint)
+        screen.print(table)
+        for kept in row["stranded"] or ():
+            whose = f" of pod {', '.join(kept['pods'])}" if kept["pods"] else ""
+            screen.print(
+                f"stranded without the driver: {kept['namespace']}/{kept['name']}{whose}, "
+                "which kubelet has on record; delete the pod while the driver still runs",
+                markup=False,
+            )

@@ -1,0 +1,295 @@
+"""`dranode explain`: show how far a pod or a claim has come, and where and why it stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from dranode.api.errors import DocumentError, DranodeError, UsageError
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.cli.options import DriverCommand, driver_options
+from dranode.driver.kube.objects import ApiObjects, cluster_documents
+from dranode.driver.machine.forms import open_machine
+from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
+from dranode.show.output import console, emit, output_option
+from dranode.show.terminal import hanging
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import release
+from dranode.sim.cli.documents import simulated
+from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
+from dranode.tools.cli.explaining import Explainer, Subject, subject_of
+from dranode.tools.cli.on_node import ThisNode, plugins_here
+from dranode.tools.diagnosis.facts import ServeOptions
+from dranode.tools.diagnosis.fit_answer import fit_answer
+from dranode.tools.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
+from dranode.tools.diagnosis.scheduler import scheduler_answer
+from dranode.tools.diagnosis.station import Passed, Station, Way
+from dranode.tools.readers.dump import DumpObjects
+from dranode.tools.readers.host import NodeHost
+from dranode.tools.readers.pods import PodReader
+from dranode.tools.readers.sources import FromCluster, FromStore, ObjectSource
+
+_NO_MACHINE: Final = "cores=1"
+
+
+@click.command(cls=DriverCommand, short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
+@click.argument("subject", metavar="POD|CLAIM")
+@click.argument("files", nargs=-1, metavar="[FILE...]")
+@cluster_options
+@click.option("--store", metavar="DIR", help="Look for claims in a folder of YAML files instead of a cluster.")
+@driver_options
+@click.option("--root", "folder", default="/", metavar="DIR", help="Where the node's root lies.")
+@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
+@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
+@click.option("--nri-socket", default="/var/run/nri/nri.sock", metavar="PATH", envvar="DRANODE_NRI_SOCKET")
+@output_option
+@click.pass_context
+def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output: str, **options: Any) -> None:
+    """Follow POD|CLAIM from its claims to its containers, and say where it stopped, why, and what to do.
+
+    POD|CLAIM is NAME, NAMESPACE/NAME, pod/NAME or claim/NAME. Reads pods, claims, templates, Events, slices, classes
+    and nodes (deploy/reader has the rights), and on the node of a claim the driver's ledger, the CDI directory, the
+    runtime's configuration, kubelet's pod-resources and the kernel. A claim that is not allocated gets kube-scheduler's
+    answer, node by node, and a pod that its claims do not keep gets that of `fit`. FILEs hold a cluster as kubectl
+    prints it (- is the standard input) and are read in its place, as `fit` reads them. Nothing is changed. What cannot
+    be seen from here is said with the command that shows it. The exit status is 1 if something stopped, or if nothing
+    is known of the name.
+
+    \b
+    Example:
+      dranode explain near-memory
+      dranode explain default/near-memory-cpus-x7k2p --context prod
+      kubectl exec -n dranode ds/dranode -- dranode explain default/near-memory
+      dranode explain default/app cluster.json
+      dranode explain default/a --store state/store --kubelet-root state/kubelet --cdi-dir state/cdi
+    """
+    store = options["store"]
+    if files:
+        _explain_dump(ctx, subject, files, output, options)
+        return
+    cluster = None if store is not None else _cluster(options)
+    # Every installed driver may have served the claim; those that are named are the only ones.
+    named = ctx.get_parameter_source("drivers") is not click.core.ParameterSource.DEFAULT
+    node = this_node(options["drivers"] if named else (), options)
+    place = subject_place(subject, options["namespace"], cluster)
+    show(ctx, place, output, explainer(cluster, node, _source(store, cluster)), cluster)
+
+
+def _explain_dump(
+    ctx: click.Context, subject: str, files: tuple[str, ...], output: str, options: Mapping[str, Any]
+) -> None:
+    """Explain what files say of a cluster; nothing of this machine is looked at."""
+    from dranode.driver.machine.yaml_files import load_documents
+
+    if options["store"] is not None:
+        raise UsageError("--store is a folder of claims, and FILEs are a cluster; leave one of them out")
+    documents, place = simulated(load_documents(files)), ", ".join(files)
+    if not any(each.kind in ("Pod", "ResourceClaim") for each in documents):
+        raise DocumentError(f"no Pod or ResourceClaim is in {place}, so there is nothing to explain")
+    objects = DumpObjects(documents, place)
+
+    def fit(pod: str) -> FitAnswer:
+        return fit_answer(documents, (), pod, features_of(objects.server_version))
+
+    page = Explainer(PodReader(objects), None, None, _ask(objects.server_version), installed_drivers, fit)
+    show(ctx, subject_place(subject, options["namespace"], None), output, page, None)
+
+
+def _cluster(options: dict[str, Any]) -> NamedCluster | None:
+    return named_cluster(options["kubeconfig"], options["context"], options["namespace"], "dranode-explain")
+
+
+def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
+    """Return the node that this runs on, by the options of the command.
+
+    Raises:
+        UsageError: a driver that was named is not installed, or refuses its options.
+    """
+    host = NodeHost.at(options["folder"])
+    root = _absolute(options["kubelet_root"])
+    plugins = plugins_here(drivers, host.files, options)
+    judged = ServeOptions(
+        node=options["node_name"],
+        drivers=tuple(plugins),
+        kubelet_root=root,
+        cdi_dir=_absolute(options["cdi_dir"]),
+        nri_socket=options["nri_socket"],
+    )
+    return ThisNode(
+        host,
+        judged,
+        plugins,
+        f"{root}/pod-resources/kubelet.sock",
+        real=options["store"] is None,
+        root=os.geteuid() == 0,
+    )
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - a path of the node, whose links are followed there
+
+
+def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | None:
+    if store is not None:
+        from dranode.driver.local.store import Store
+
+        return FromStore(Store(Path(store)))
+    return FromCluster(cluster.client) if cluster is not None else None
+
+
+def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: ObjectSource | None) -> Explainer:
+    """Return what follows pods and claims, with kube-scheduler's answer as of the cluster's release."""
+    objects = ApiObjects(cluster.client) if cluster is not None else None
+    reader = PodReader(objects) if objects is not None else None
+    version = objects.server_version if objects is not None else lambda: ""
+    ask = _ask(version)
+    return Explainer(reader, node, source, ask, installed_drivers, _fit(cluster) if cluster is not None else None)
+
+
+def _fit(cluster: NamedCluster) -> Callable[[str], FitAnswer]:
+    def fit(pod: str) -> FitAnswer:
+        objects = ApiObjects(cluster.client)
+        features = features_of(objects.server_version)
+        read = cluster_documents(objects, {kind: {} for kind in live_kinds(features)}, cluster.place)
+        for kind in ESSENTIAL_KINDS:
+            if kind in read.refused:
+                raise read.refused[kind]
+        return fit_answer(read.documents, read.kinds, pod, features)
+
+    return fit
+
+
+@functools.cache
+def installed_drivers() -> Mapping[str, Plugin]:
+    """Return the drivers that are installed here, by name, as they are without hardware and without options."""
+    return plugins_here((), open_machine(_NO_MACHINE), {})
+
+
+def _ask(version: Callable[[], str]) -> Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]:
+    def ask(facts: PodFacts, objects: ClusterObjects) -> SchedulerAnswer | None:
+        assert facts.pod is not None  # noqa: S101 - kube-scheduler is only asked about a pod that is there
+        return scheduler_answer(facts.pod, facts.claims, objects, features_of(version))
+
+    return ask
+
+
+def subject_place(text: str, namespace: str, cluster: NamedCluster | None) -> Subject:
+    """Return what is asked about; a name without a namespace is in that of the cluster's context.
+
+    Raises:
+        UsageError: the text is no name.
+    """
+    return subject_of(text, namespace, cluster.namespace if cluster is not None else "default")
+
+
+def show(ctx: click.Context, subject: Subject, output: str, page: Explainer, cluster: NamedCluster | None) -> None:
+    """Print the page, with what is waited for while `cluster` is asked.
+
+    The exit status is 1 if something stopped, or if nothing is known.
+    """
+    with cluster.waiting() if cluster is not None else contextlib.nullcontext():
+        ways = page.explain(subject)
+    if not emit(page_document(str(subject), ways, page.unasked), output):
+        draw_page(console(), ways, page.unasked)
+    if any(way.unknown or way.stopped is not None for way in ways):
+        ctx.exit(1)
+
+
+# The page of `explain`: ways for people, and the same as a plain document.
+
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STYLES: Final = {Passed.YES: "green", Passed.STOPPED: "red", Passed.UNSEEN: "yellow"}
+# As wide as the longest word, `stopped`, and one more.
+_WORD: Final = 8
+
+
+def page_document(about: str, ways: Sequence[Way], unasked: Sequence[str]) -> dict[str, Any]:
+    """Return the page as a plain document.
+
+    A station is `{"name", "passed", "what", "details", "fix", "cause"}`, a way `{"about", "claim", "driver", "stopped",
+    "stations"}`, the page `{"about", "causes", "ways", "unasked"}`; `causes` are the stations that stop it, each as
+    `{"cause", "about", "what", "details", "fix"}`.
+    """
+    return {
+        "about": about,
+        "causes": [
+            {
+                "cause": way.stopped.cause.value if way.stopped.cause else None,
+                "about": way.about,
+                "what": way.stopped.what,
+                "details": list(way.stopped.details),
+                "fix": way.stopped.fix,
+            }
+            for way in ways
+            if way.stopped is not None
+        ],
+        "ways": [
+            {
+                "about": way.about,
+                "claim": way.claim or None,
+                "driver": way.driver or None,
+                "stopped": way.stopped.name if way.stopped else None,
+                "stations": [_station(station) for station in way.stations],
+            }
+            for way in ways
+        ],
+        "unasked": list(unasked),
+    }
+
+
+def _station(station: Station) -> dict[str, Any]:
+    return {
+        "name": station.name,
+        "passed": station.passed.value,
+        "what": station.what,
+        "details": list(station.details),
+        "fix": station.fix or None,
+        "cause": station.cause.value if station.cause else None,
+    }
+
+
+def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> None:
+    """Print the page for people."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    for way in ways:
+        screen.print(f"{way.about}{f', {way.driver}' if way.driver else ''}", markup=False)
+        # A column for the words, so that what follows hangs under its text.
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=_WORD)
+        grid.add_column(overflow="fold")
+        for station in way.stations:
+            code = (f" ({station.cause})", "dim") if station.cause else ""
+            style = _STYLES[station.passed]
+            grid.add_row(Text(station.passed, style=style), Text.assemble(f"{station.name}: {station.what}", code))
+            for line in station.details:
+                grid.add_row("", Text(line))
+            if station.fix:
+                grid.add_row("", Text(f"-> {station.fix}"))
+        screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
+    for sentence in unasked:
+        screen.print(hanging("not seen", sentence, style="dim"))
+
+
+# The release of kube-scheduler that answers: the API server's, as far as it is simulated.
+
+
+def features_of(version: Callable[[], str]) -> Features:
+    """Return the features of the release that `version` returns (`v1.37.1`); of the newest stable one if unknown."""
+    try:
+        match = re.match(r"v?(\d+\.\d+\.\d+)", version())
+        return Features.of(release(match[1])) if match else Features()
+    except (UsageError, DranodeError):
+        return Features()

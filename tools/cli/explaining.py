@@ -1,0 +1,346 @@
+"""Explains a pod or a claim: which ways there are to follow, from where this runs."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from dranode.api.errors import DranodeError, UsageError
+from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.driver.claims.allocation import drivers_of
+from dranode.driver.claims.consumers import pods_among
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.prepare import refused_beforehand
+from dranode.driver.claims.record import Record
+from dranode.tools.cli.on_node import ThisNode
+from dranode.tools.diagnosis.allocated import follow_allocated, node_of
+from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.pod import follow_pod
+from dranode.tools.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, Presence, SchedulerAnswer
+from dranode.tools.diagnosis.station import Passed, Station, Way, as_root, stopped, unseen
+from dranode.tools.readers.pods import PodReader
+from dranode.tools.readers.sources import ObjectSource
+
+_KINDS: Final = {
+    **dict.fromkeys(("pod", "pods", "po"), "Pod"),
+    **dict.fromkeys(("resourceclaim", "resourceclaims", "claim"), "ResourceClaim"),
+}
+# Of a claim that many pods share, so many are followed.
+_MOST_PODS: Final = 5
+_DRY: Final = "do what it says; the driver has not said it yet, but the one that is installed here would"
+_OUR_LABEL: Final = "app.kubernetes.io/name=dranode"
+_OUR_NAMESPACE: Final = "dranode"
+
+AskScheduler = Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The object that is asked about.
+
+    Attributes:
+        kind: `Pod` or `ResourceClaim`; empty if it may be either.
+        namespace: its namespace.
+        name: its name.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        kind = {"Pod": "pod ", "ResourceClaim": "claim "}.get(self.kind, "")
+        return f"{kind}{self.namespace}/{self.name}"
+
+
+def subject_of(text: str, namespace: str, default: str) -> Subject:
+    """Parse `NAME`, `NAMESPACE/NAME` or kubectl's `TYPE/NAME`; a namespace may be given beside them.
+
+    Raises:
+        UsageError: it is none of them, or has another namespace than the one given.
+    """
+    *front, name = text.split("/")
+    if not name or "" in front or len(front) > 2:  # noqa: PLR2004 - TYPE/NAMESPACE/NAME
+        raise UsageError(f'"{text}" is no NAME, NAMESPACE/NAME or TYPE/NAME, where TYPE is pod or claim')
+    kind = ""
+    if front and front[0].lower() in _KINDS and (namespace or len(front) > 1 or front[0] != "default"):
+        kind = _KINDS[front.pop(0).lower()]
+    if len(front) > 1:
+        raise UsageError(f'"{front[0]}" in "{text}" is neither pod nor claim')
+    if front and namespace and front[0] != namespace:
+        raise UsageError(f'"{text}" is in namespace {front[0]}, but -n says {namespace}')
+    return Subject(kind, front[0] if front else namespace or default, name)
+
+
+@dataclass(slots=True)
+class Explainer:
+    """Follows pods and claims from where this runs.
+
+    Attributes:
+        cluster: reads the cluster; None if there is none to read.
+        node: the node that this runs on; None if nothing of a node is to be looked at.
+        source: where claims come from for the node's part: the cluster, a folder, or None.
+        ask: what kube-scheduler would say; None where that cannot be worked out.
+        drivers: returns the drivers that are installed here, by name, for what they say of claims on any node.
+        fit: returns what the model behind `fit` says of a pod, `<namespace>/<name>`; raises DranodeError if it cannot.
+    """
+
+    cluster: PodReader | None
+    node: ThisNode | None
+    source: ObjectSource | None
+    ask: AskScheduler
+    drivers: Callable[[], Mapping[str, Plugin]] = dict
+    fit: Callable[[str], FitAnswer] | None = None
+    _elsewhere: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def unasked(self) -> tuple[str, ...]:
+        """Return one sentence for everything that the cluster was not allowed, or not able, to say."""
+        return tuple(dict.fromkeys(self.cluster.unasked)) if self.cluster is not None else ()
+
+    def explain(self, subject: Subject) -> tuple[Way, ...]:
+        """Return the ways of a pod with its claims, or of a claim with its pods.
+
+        Raises:
+            DranodeError: the cluster, or what the node holds, cannot be read.
+        """
+        if self.cluster is None:
+            return tuple(self._recorded(subject))
+        no_pod = False
+        if subject.kind != "ResourceClaim":
+            facts = self.cluster.read(subject.namespace, subject.name)
+            no_pod = facts.presence is Presence.MISSING
+            if facts.presence is Presence.THERE or (subject.kind == "Pod" and no_pod):
+                return tuple(self._pod(facts))
+        return tuple(self._claim(self.cluster, subject, no_pod=no_pod))
+
+    # --- pods ---
+
+    def _pod(self, facts: PodFacts) -> Iterator[Way]:
+        yield follow_pod(self._asked(facts))
+        for each in facts.claims:
+            if each.claim is not None:
+                yield from self._allocated(each.claim, facts.node_name, waits=_waits(facts))
+
+    def _asked(self, facts: PodFacts) -> PodFacts:
+        pod = facts.pod
+        if pod is None or self.cluster is None or facts.node_name or pod.spec.scheduling_gates:
+            return facts
+        if any(each.needed and each.claim is None for each in facts.claims):
+            return facts
+        objects = self.cluster.objects_to_schedule()
+        if objects is not None:
+            facts = replace(facts, scheduler=self.ask(facts, objects))
+        # Where claims keep it from every node, nothing else has to be looked at.
+        if self.fit is None or (facts.scheduler is not None and facts.scheduler.keeps):
+            return facts
+        try:
+            return replace(facts, fit=self.fit(facts.name))
+        except DranodeError as error:
+            self.cluster.unasked.append(f"whether the pod fits by CPU, memory and all else: {error}")
+            return facts
+
+    # --- claims ---
+
+    def _claim(self, cluster: PodReader, subject: Subject, *, no_pod: bool) -> Iterator[Way]:
+        presence, claim = cluster.claim(subject.namespace, subject.name)
+        if presence is not Presence.THERE:
+            recorded = tuple(self._recorded(subject)) if self.node is not None else ()
+            yield from recorded
+            if presence is Presence.UNASKED and not recorded:
+                yield self._invisible(subject, no_pod=no_pod)
+            # A ledger that cannot be read is no driver's word.
+            elif presence is Presence.MISSING and not any(way.driver for way in recorded):
+                yield Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
+            return
+        users = cluster.users(subject.namespace, subject.name, claim)
+        pods = [cluster.read(subject.namespace, user) for user in users[:_MOST_PODS]]
+        living = [facts for facts in pods if facts.presence is Presence.THERE]
+        yield from (follow_pod(self._asked(facts)) for facts in living)
+        if claim is not None:
+            bound = next((facts.node_name for facts in living), "")
+            waits = any(map(_waits, living))
+            yield from self._allocated(claim, bound, waits=waits) if living else self._alone(claim, users)
+
+    def _alone(self, claim: ResourceClaim, users: tuple[str, ...]) -> Iterator[Way]:
+        """Yield the ways of a claim whose pods cannot be read, or that has none."""
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        if claim.status.allocation is not None:
+            yield from self._allocated(claim, "")
+            return
+        station = stopped(
+            "claim",
+            StopCause.CLAIM_UNUSED,
+            "no pod uses it, and a claim is allocated with the first pod that names it",
+            "start a pod with resourceClaimName, or see whether its pod has another one",
+        )
+        if users or any("pods of namespace" in sentence for sentence in self.unasked):
+            station = unseen(
+                "claim",
+                "it is not allocated; its pods could not be read",
+                f"kubectl describe resourceclaim {claim.metadata.name} -n {claim.metadata.namespace}",
+            )
+        yield Way(f"claim {name}", (station,), claim=name)
+
+    def _allocated(self, claim: ResourceClaim, bound: str, *, waits: bool = False) -> Iterator[Way]:
+        """Yield the ways of a claim; `waits` if a pod that is on its node has not started."""
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        for driver in sorted(drivers_of(claim.status.allocation)):
+            place = bound or node_of(claim, driver)
+            if self.node is not None and driver in self.node.plugins and place == self.node.options.node:
+                yield self._way(self.node, driver, claim.metadata.namespace, claim.metadata.name)
+                continue
+            yield Way(f"claim {name}", tuple(self._from_afar(claim, driver, place, waits=waits)), driver, name)
+
+    def _from_afar(self, claim: ResourceClaim, driver: str, place: str, *, waits: bool) -> Iterator[Station]:
+        """Yield the stations of a claim on another node, up to where it stopped as far as that is seen from here."""
+        stations = tuple(follow_allocated(claim, driver))
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        yield from stations
+        # Where the driver says nothing, what it refuses whatever its node holds is decided here as it decides.
+        if stations[-1].passed is Passed.UNSEEN and place and waits:
+            refusal = self._refusal(claim, driver, place)
+            if refusal:
+                yield stopped("prepare", StopCause.PREPARE_REFUSED, refusal, _DRY)
+                return
+        yield from self._rest(place, driver, name)
+
+    def _refusal(self, claim: ResourceClaim, driver: str, place: str) -> str:
+        plugin = self.drivers().get(driver)
+        if plugin is None or self.cluster is None:
+            return ""
+        devices = self.cluster.published(driver, place)
+        ref = ClaimRef.of(claim)
+        return refused_beforehand(ref, claim, plugin, place, None if devices is None else Inventory(devices))
+
+    def _rest(self, place: str, driver: str, claim: str) -> Iterator[Station]:
+        """Yield what cannot be seen from here of a claim on another node, with the command that shows it."""
+        if place:
+            command = self._command(place, driver, claim)
+            yield unseen("node", f"what node {place} holds of it cannot be seen from here", command)
+
+    def _command(self, place: str, driver: str, claim: str) -> str:
+        ours = self._driver_pod(place)
+        if ours:
+            return f"kubectl exec -n {_OUR_NAMESPACE} {ours} -- dranode explain {shlex.quote(f'claim/{claim}')}"
+        if self.node is not None and driver in self.node.plugins:
+            return f"dranode explain claim/{claim} on {place}; if this is {place}, pass --node-name {place}"
+        return (
+            f"kubectl get pods -A --field-selector spec.nodeName={place} names the driver's pod, whose log has the rest"
+        )
+
+    def _driver_pod(self, place: str) -> str:
+        if place not in self._elsewhere:
+            pods = self.cluster.pods_on(place, _OUR_NAMESPACE, _OUR_LABEL) if self.cluster is not None else None
+            self._elsewhere[place] = pods[0].metadata.name if pods else ""
+        return self._elsewhere[place]
+
+    # --- this node alone ---
+
+    def _recorded(self, subject: Subject) -> Iterator[Way]:
+        """Yield what this node alone knows: by the claims on record, of that name or of a pod of that name."""
+        if self.node is None:
+            raise UsageError(
+                "there is no cluster to ask; name one with --kubeconfig, or a folder of claims with --store"
+            )
+        claim = self.source.claim(subject.namespace, subject.name) if self.source is not None else None
+        if claim is not None:
+            yield from self._stored(claim)
+            return
+        unread: list[str] = []
+        records = [each for each in self.node.recorded(unread) if each[1].namespace == subject.namespace]
+        mine = {
+            (driver, record.name)
+            for driver, record in records
+            if (record.name == subject.name or subject.name in {pod.name for pod in pods_among(record.pods)})
+        }
+        for driver, name in sorted(mine):
+            yield self._way(self.node, driver, subject.namespace, name)
+        if not mine and unread:
+            what = f"whether {subject} is on record here: {'; '.join(unread)}"
+            yield Way(str(subject), (unseen("record", what, as_root("dranode doctor", root=self.node.root)),))
+        elif not mine and self.cluster is None:
+            yield self._unknown(subject, [record for _, record in records])
+
+    def _way(self, node: ThisNode, driver: str, namespace: str, name: str) -> Way:
+        """Return the way of a claim on this node, or the one station that says why it could not be followed there."""
+        try:
+            return node.way(driver, namespace, name, self.source)
+        except DranodeError as error:
+            claim = f"{namespace}/{name}"
+            about = f"claim {claim} on node {node.options.node}"
+            return Way(about, (unseen("node", str(error), as_root("dranode doctor", root=node.root)),), driver, claim)
+
+    def _stored(self, claim: ResourceClaim) -> Iterator[Way]:
+        """Yield the ways of a claim where there are no pods to ask for."""
+        if claim.status.allocation is not None:
+            yield from self._allocated(claim, "")
+            return
+        station = stopped(
+            "allocation",
+            StopCause.CLAIM_NOT_ALLOCATED,
+            "the scheduler has not allocated it",
+            "dranode allocate says what is missing on each node",
+        )
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
+        yield Way(f"claim {name}", (station,), claim=name)
+
+    def _unknown(self, subject: Subject, records: Iterable[Record]) -> Way:
+        """Return the way of a subject of which these records, of its namespace, do not say anything."""
+        node = self.node.options.node if self.node is not None else ""
+        if self.source is not None:
+            return Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
+        # A pod may have what its PodGroup has, and its own name is on no record then.
+        shared = {str(record.ref): ", ".join(map(str, groups)) for record in records if (groups := _groups(record))}
+        beside = (f"; claim {ref} is for {groups}, whose pods are not on record" for ref, groups in shared.items())
+        what = f"nothing is on record here of {subject}, and there is no cluster to ask{''.join(beside)}"
+        return Way(
+            str(subject),
+            (unseen("record", what, f"dranode explain with --kubeconfig, or as the pod of the driver on {node}"),),
+            unknown=True,
+        )
+
+    def _invisible(self, subject: Subject, *, no_pod: bool) -> Way:
+        """Return the way of what may be a claim that could not be read."""
+        name = f"{subject.namespace}/{subject.name}"
+        if no_pod:
+            what = f"there is no pod {name}, and whether there is a claim of that name could not be read"
+        elif subject.kind == "ResourceClaim":
+            what = f"the claim {name} could not be read"
+        else:
+            what = f"neither a pod nor a claim {name} could be read"
+        fix = "add to the files what kubectl get pods,resourceclaims -A -o yaml prints"
+        if self.node is not None:
+            what += ", and nothing is on record here of it"
+            fix = "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
+        return Way(str(subject), (unseen("claim", what, fix),), unknown=True)
+
+
+def _groups(record: Record) -> tuple[ResourceClaimConsumerReference, ...]:
+    """Return what a claim was reserved for that is not a pod."""
+    return tuple(each for each in record.pods if not each.is_pod)
+
+
+def _waits(facts: PodFacts) -> bool:
+    """Return whether a pod is on a node and has not started there."""
+    return facts.pod is not None and bool(facts.node_name) and facts.pod.status.phase == "Pending"
+
+
+def _missing(subject: Subject) -> Station:
+    if subject.kind == "ResourceClaim":
+        what, cause = f"there is no claim {subject.namespace}/{subject.name}", StopCause.CLAIM_MISSING
+    else:
+        what, cause = f"there is no pod or claim {subject.namespace}/{subject.name}", StopCause.POD_MISSING
+    return stopped(
+        "claim",
+        cause,
+        what,
+        "see that namespace and name are right: kubectl get pods,resourceclaims -n "
+        f"{subject.namespace}; Kubernetes adds a suffix to the names of claims that it makes from templates",
+    )

@@ -1,0 +1,103 @@
+"""`dranode forget-lost`: let the driver hand out devices again that it holds back for claims with lost records."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from dranode.api.errors import UsageError
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.cli.options import machine_option, names_of_drivers
+from dranode.driver.machine.root import Root, boot_id
+from dranode.driver.node.node import NodeClaims
+from dranode.driver.plugins import default_drivers, load_installed, load_plugins, published_names
+from dranode.driver.process.locks import FileLock
+from dranode.show.ledger_reading import had_ledger
+from dranode.show.output import console, emit, fail, output_option
+
+_LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy")
+
+
+@click.command(short_help="Hand out again what is kept back since a ledger was lost.")
+@machine_option
+@names_of_drivers("By short name or as they publish; default: those that serve by default.")
+@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
+@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
+@click.option("--dry-run", is_flag=True, help="Only say what is missing.")
+@output_option
+def command(
+    root: Root, drivers: tuple[str, ...], kubelet_root: str, cdi_dir: str, output: str, *, dry_run: bool
+) -> None:
+    """Forget the claims that nothing on this node tells of any more, so that new claims are prepared again.
+
+    A driver prepares nothing new while a claim may hold anything and its record is lost with its copy and its CDI spec.
+    First delete the pods on this node whose claims `dranode claims` does not list, or drain the node: what they hold
+    may be handed out again from then on. Works beside a driver that serves.
+
+    \b
+    Example:
+      dranode forget-lost --dry-run
+      dranode forget-lost --kubelet-root /var/lib/kubelet
+    """
+    report: list[dict[str, Any]] = []
+    for plugin in _plugins(drivers, root):
+        folder = Path(kubelet_root).absolute() / "plugins" / plugin.driver
+        try:
+            there = had_ledger(folder / "ledger.db")
+        except OSError as error:
+            fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
+        if not there:
+            fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
+        with _duplicate(folder) if dry_run else contextlib.nullcontext(folder) as data:
+            node = NodeClaims(plugin, data, Path(cdi_dir).absolute(), boot_id=boot_id(root))
+            try:
+                missing = node.unfinished.missing() if dry_run else node.unfinished.forget_missing()
+            finally:
+                node.close()
+        report.append({"driver": plugin.driver, "missing": list(missing), "forgotten": bool(missing) and not dry_run})
+    if emit(report, output):
+        return
+    for row in report:
+        for sentence in row["missing"]:
+            console().print(f"{row['driver']}: {sentence}", markup=False, soft_wrap=True)
+        done = "forgotten: new claims are prepared" if row["forgotten"] else "new claims wait until it is forgotten"
+        console().print(f"{row['driver']}: {done if row['missing'] else 'nothing is missing'}", markup=False)
+
+
+@contextlib.contextmanager
+def _duplicate(folder: Path) -> Iterator[Path]:
+    """A folder with the ledger as it is, in which a damaged one may be made anew to see what is missing then."""
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        with FileLock(folder / "serialize.lock").held():
+            for each in _LEDGER:
+                try:
+                    shutil.copyfile(folder / each, Path(name) / each)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    fail(f"{folder / each} cannot be read: {error.strerror}")
+        # What is told of there would be of files that are gone when it is read.
+        logging.disable()
+        try:
+            yield Path(name)
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def _plugins(drivers: tuple[str, ...], root: Root) -> list[Plugin]:
+    """The installed drivers of these names, as `dranode claims` shows them; without names, those of `serve`."""
+    if not drivers:
+        return load_plugins(default_drivers(), root, {})
+    known = {plugin.driver: plugin for plugin in load_installed(root)}
+    names = published_names(drivers, root)
+    for driver in names:
+        if driver not in known:
+            raise UsageError(f"no driver {driver} is installed; there is {', '.join(sorted(known)) or 'none'}")
+    return [known[driver] for driver in dict.fromkeys(names)]

@@ -1,0 +1,103 @@
+"""`dranode machine`: capture a machine's files, and show them."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dranode.api.sentence import number_of
+from dranode.driver.cli.options import machine_option
+from dranode.driver.machine.root import Root
+from dranode.show.output import console, emit, output_option
+from dranode.show.terminal import columns
+from dranode.tools.readers.capture import record, write_archive
+from dranode.tools.readers.summary import summarize
+
+_MOST_NAMED = 5
+
+
+@click.group
+def command() -> None:
+    """Record a machine's files, and look at a recording."""
+
+
+@command.command
+@machine_option
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The archive: .tar, .tar.gz or .tar.bz2 (default: the host's name, .tar.gz).",
+)
+def capture(root: Root, path: Path | None) -> None:
+    """Record the files that drivers read into an archive that --machine takes.
+
+    Needs no root; files that only root may read are named and left out. The archive holds serial numbers and UUIDs of
+    GPUs, but no process, log or command line.
+
+    \b
+    Example:
+      dranode machine capture -o node7.tar.gz
+      dranode topology --machine node7.tar.gz
+    """
+    place = path or Path(f"{socket.gethostname() or 'machine'}.tar.gz")
+    recording = record(root)
+    write_archive(recording, place)
+    size = place.stat().st_size
+    click.echo(
+        f"{place}: {number_of(len(recording.files), 'file')}, {number_of(len(recording.links), 'link')}, "
+        f"{number_of(len(recording.devices), 'device node')}, {size / 1024:.0f} KiB"
+    )
+    for name in sorted(recording.left_out)[:_MOST_NAMED]:
+        click.echo(f"left out /{name}: {recording.left_out[name]}", err=True)
+    if len(recording.left_out) > _MOST_NAMED:
+        click.echo(f"left out {len(recording.left_out) - _MOST_NAMED} more", err=True)
+
+
+@command.command("show")
+@machine_option
+@output_option
+def show_machine(root: Root, output: str) -> None:
+    """Say what a machine's files hold, in the kernel's words; `dranode topology` draws the CPUs.
+
+    \b
+    Example:
+      dranode machine show --machine node7.tar.gz
+    """
+    summary = summarize(root)
+    if not emit(summary, output):
+        _tables(summary)
+
+
+def _tables(summary: dict[str, Any]) -> None:
+    screen = console()
+    facts = columns("machine", "")
+    rows = {
+        "CPUs online": summary["cpus"],
+        "CPUs present": summary["present"],
+        "CPU folders": summary["cpuFolders"],
+        "CPUs isolated": summary["isolated"],
+        "SMT control": summary["smt"],
+        "NUMA nodes": summary["numa"],
+        "with memory": summary["memory"],
+        "PCI devices": summary["pci"],
+    }
+    for name, value in rows.items():
+        facts.add_row(name, "not told" if value is None else str(value) or "none")
+    screen.print(facts)
+    if summary["accelerators"]:
+        screen.print("\nGPUs and accelerators", style="bold")
+        table = columns("PCI address", "vendor", "device", "class", "NUMA node", "driver")
+        for accelerator in summary["accelerators"]:
+            table.add_row(*("-" if value is None else value for value in accelerator.values()))
+        screen.print(table)
+    if summary["nodes"]:
+        screen.print("\nDevice nodes", style="bold")
+        table = columns("device node", "number")
+        for path, number in summary["nodes"].items():
+            table.add_row(path, number)
+        screen.print(table)

@@ -1,0 +1,352 @@
+"""Follows one claim on one node from its allocation to the cgroup of its containers, and says where it stopped.
+
+The way of a claim there: allocation (scheduler), driver, record (ledger), CDI spec, container runtime, container
+(kubelet's pod-resources), CPUs and memory (cgroup). Each station is judged on its own facts, and the stations after the
+first stop are not reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from dranode.api.errors import DocumentError
+from dranode.api.quantity import Quantity
+from dranode.api.resource import AllocationResult, ResourceClaim
+from dranode.driver.claims.allocation import results_of
+from dranode.driver.claims.expected_cpus import cpus_of_requests
+from dranode.driver.claims.record import ClaimState, Record
+from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.facts import Fault
+from dranode.tools.diagnosis.placement import PlacedContainer
+from dranode.tools.diagnosis.station import Passed, Station, as_root, stopped, unseen, went
+
+
+class ContainerMemory(msgspec.Struct, frozen=True):
+    """The memory of a container with the claim, as the kernel has it.
+
+    Attributes:
+        container: its name, or its cgroup's folder.
+        right: whether it is that of its claims; None if it could not be read.
+        what: which it is, or how it differs, after the container's name.
+    """
+
+    container: str
+    right: bool | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.container} {self.what}"
+
+
+class ClaimFacts(msgspec.Struct, frozen=True):
+    """The facts about one claim and one driver. None is a fact that could not be read.
+
+    Attributes:
+        name: `<namespace>/<name>`.
+        node: this node.
+        driver: the driver's name.
+        claim: as it is now; None if it does not exist or cannot be had.
+        gone: whether it is known not to exist.
+        serving: whether a driver serves on this node.
+        record: the claim's record; None if there is none.
+        other_uid: of a record of another claim of the same name; empty for none.
+        damaged: why the claim's row is quarantined; empty if it is not.
+        ledger: the driver's ledger if it is not to be seen; empty if it was read.
+        same: whether the record is of the allocation that the claim has now.
+        refusal: the sentence with which the driver would refuse a Prepare now; empty if it would not.
+        refusal_unseen: why that could not be decided; empty if it could.
+        spec: the CDI spec's file; empty if the claim needs none.
+        spec_problem: why a runtime would not take it; empty if it would.
+        spec_unseen: why it could not be looked at; empty if it could.
+        runtime: what is wrong with the container runtime's CDI and NRI, with the cause.
+        users: containers that kubelet gives the claim to, `<pod>/<container>`.
+        containers: those that run.
+        containers_unseen: why it is not known which run; empty if it is.
+        memory: the memory of those that run; None for a claim that does not say which they get.
+        memory_unseen: why it is not known; empty if it is.
+        root: whether this is root.
+    """
+
+    name: str
+    node: str
+    driver: str
+    claim: ResourceClaim | None = None
+    gone: bool = False
+    serving: bool | None = None
+    record: Record | None = None
+    other_uid: str = ""
+    damaged: str = ""
+    ledger: str = ""
+    same: bool | None = None
+    refusal: str = ""
+    refusal_unseen: str = ""
+    spec: str = ""
+    spec_problem: str = ""
+    spec_unseen: str = ""
+    runtime: tuple[tuple[StopCause, Fault], ...] = ()
+    users: tuple[str, ...] | None = None
+    containers: tuple[PlacedContainer, ...] | None = None
+    containers_unseen: str = ""
+    memory: tuple[ContainerMemory, ...] | None = None
+    memory_unseen: str = ""
+    root: bool = False
+
+
+def follow(facts: ClaimFacts) -> Iterator[Station]:
+    """Yield the stations of the claim up to the one where it stopped."""
+    for look in _WAY:
+        station = look(facts)
+        if station is not None:
+            yield station
+            if station.passed is Passed.STOPPED:
+                return
+
+
+def _allocation(facts: ClaimFacts) -> Station:
+    claim = facts.claim
+    if claim is None and not facts.gone:
+        return unseen(
+            "allocation",
+            "the API server was not asked, so only this node is looked at",
+            f"kubectl dranode explain {facts.name}, or dranode explain with --kubeconfig",
+        )
+    if claim is None:
+        remains = facts.record is not None or facts.other_uid
+        return stopped(
+            "allocation",
+            StopCause.CLAIM_MISSING,
+            f"there is no claim {facts.name}" + (f", but {facts.driver} still has it on record" if remains else ""),
+            "dranode drain shows what is left, and undoes it" if remains else "see that namespace and name are right",
+        )
+    if claim.status.allocation is None:
+        return stopped(
+            "allocation",
+            StopCause.CLAIM_NOT_ALLOCATED,
+            "the scheduler has not allocated it",
+            "dranode explain with the name of its pod says what is missing on each node",
+        )
+    return _place(facts, claim, claim.status.allocation)
+
+
+def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult) -> Station:
+    try:
+        results = results_of(allocation, facts.driver)
+    except DocumentError as error:
+        return stopped(
+            "allocation",
+            StopCause.PREPARE_REFUSED,
+            f"its allocation cannot be read: {error}",
+            "delete the claim so that it is allocated anew",
+        )
+    devices = ", ".join(result.device for result in results)
+    if not claim.status.reserved_for:
+        return stopped(
+            "allocation",
+            StopCause.CLAIM_UNUSED,
+            f"it was allocated {devices}, but is reserved for no pod",
+            "start a pod that uses it",
+        )
+    users = ", ".join(map(str, claim.status.reserved_for))
+    return went("allocation", f"{devices} of node {facts.node}, reserved for {users}")
+
+
+def _driver(facts: ClaimFacts) -> Station:
+    if facts.serving is None:
+        return unseen("driver", f"whether {facts.driver} is served here cannot be seen", "dranode doctor, as root")
+    if facts.serving:
+        return went("driver", f"{facts.driver} is served here")
+    if facts.record is not None:
+        return unseen("driver", f"{facts.driver} is not served now, but the claim is on record")
+    return stopped(
+        "driver",
+        StopCause.DRIVER_NOT_REGISTERED,
+        f"nobody serves {facts.driver} on this node, so kubelet cannot have the claim prepared",
+        "start the driver; dranode doctor says what keeps it",
+    )
+
+
+def _record(facts: ClaimFacts) -> Station:
+    anew = "delete the pods that use the claim, so that it is unprepared and allocated anew"
+    if facts.damaged:
+        return stopped("record", StopCause.RECORD_UNUSABLE, f"its record is quarantined: {facts.damaged}", anew)
+    record = facts.record
+    if record is None:
+        return _unrecorded(facts)
+    if record.state is ClaimState.STARTED:
+        return stopped(
+            "record",
+            StopCause.RECORD_UNUSABLE,
+            "its hardware is half configured or half restored",
+            "kubelet asks again by itself; the driver's log has the reason if it fails",
+        )
+    if facts.same is False:
+        return stopped(
+            "record", StopCause.RECORD_UNUSABLE, "it is prepared for another allocation than it has now", anew
+        )
+    given = [f"{Quantity.binary(amount)} of {device}" for device, amount in record.amounts.items()]
+    if record.cpus:
+        requests = cpus_of_requests(record)
+        each = ", ".join(f"{request}: {cpus}" for request, cpus in requests.items())
+        given.insert(0, f"CPUs {record.cpus}{f' ({each})' if len(requests) > 1 else ''}")
+    return went("record", f"prepared with {', '.join(given)}" if given else "prepared")
+
+
+def _unrecorded(facts: ClaimFacts) -> Station:
+    if facts.other_uid:
+        return stopped(
+            "record",
+            StopCause.CLAIM_REPLACED,
+            f"an older claim of the same name (UID {facts.other_uid}) is still prepared",
+            "wait for its pod to end, or see with dranode claims who uses it",
+        )
+    if facts.ledger:
+        return unseen(
+            "record", f"there is no ledger {facts.ledger} to be seen from here", "run this on the node as root"
+        )
+    if facts.refusal:
+        return stopped(
+            "record", StopCause.PREPARE_REFUSED, facts.refusal, "do what it says; kubelet asks again by itself"
+        )
+    for cause, fault in facts.runtime:
+        # The driver prepares nothing that nobody would hold containers to.
+        if cause is StopCause.NRI_OFF:
+            return stopped("record", cause, f"it is not prepared: {fault.what}", fault.fix)
+    if facts.refusal_unseen:
+        return unseen("record", f"it is not prepared, and whether it would be cannot be said: {facts.refusal_unseen}")
+    return stopped(
+        "record",
+        StopCause.NOT_PREPARED,
+        "it is not prepared, and nothing on record here keeps it from being prepared",
+        "kubectl describe its pods: FailedPrepareDynamicResources has kubelet's reason, and no such event means that "
+        "kubelet has not come to it yet",
+    )
+
+
+def _spec(facts: ClaimFacts) -> Station | None:
+    if not facts.spec:
+        return None
+    if facts.spec_unseen:
+        command = f"ls -lZ {facts.spec}" if facts.root else "run this as root"
+        return unseen("CDI spec", f"{facts.spec} cannot be read: {facts.spec_unseen}", command)
+    if facts.spec_problem:
+        return stopped(
+            "CDI spec",
+            StopCause.CDI_SPEC_UNUSABLE,
+            f"{facts.spec}: {facts.spec_problem}",
+            "restart the driver, which writes it again from its record",
+        )
+    return went("CDI spec", facts.spec)
+
+
+def _runtime(facts: ClaimFacts) -> Station | None:
+    # A container on the right CPUs proves more than a file in which the runtime's configuration may stand.
+    if any(container.inside for container in facts.containers or ()):
+        return None
+    for cause, fault in facts.runtime:
+        return stopped("runtime", cause, fault.what, fault.fix)
+    return None
+
+
+def _container(facts: ClaimFacts) -> Station:
+    if facts.users is None:
+        command = (
+            "see that kubelet runs, and that its socket is to be seen from here" if facts.root else "run this as root"
+        )
+        return unseen("container", "kubelet's pod-resources did not say who has the claim", command)
+    if not facts.users and facts.record is None:
+        return unseen("container", "kubelet has given it to no container yet")
+    if not facts.users:
+        return stopped(
+            "container",
+            StopCause.CLAIM_UNNAMED,
+            "kubelet has given it to no container yet",
+            "kubectl dranode explain with its pod says what the pod waits for; if it runs, no container names the "
+            "claim under resources.claims",
+        )
+    return went("container", ", ".join(facts.users))
+
+
+def _cpus(facts: ClaimFacts) -> Station | None:
+    record = facts.record
+    if record is None or not record.cpus:
+        return None
+    if facts.containers_unseen:
+        return unseen("CPUs", facts.containers_unseen, as_root("dranode claims --verify", root=facts.root))
+    if not facts.containers:
+        return unseen(
+            "CPUs",
+            "no cgroup of a container that runs is to be seen",
+            as_root("dranode claims --verify", root=facts.root),
+        )
+    # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked
+    # for, since the pod's others may have no claim.
+    right = [container for container in facts.containers if container.inside]
+    named = [container for container in facts.containers if container.name]
+    wrong = [container for container in named or (() if right else facts.containers) if container not in right]
+    if wrong:
+        seen = ", ".join(f"{_running_on(container)} rather than {container.expected}" for container in wrong)
+        return stopped(
+            "CPUs",
+            StopCause.WRONG_CPUS,
+            f"the kernel has {seen}",
+            "dranode doctor says whether NRI, kubelet's CPU manager or another plug-in is the reason",
+        )
+    narrow = [container for container in right if container.unused]
+    if narrow:
+        seen = ", ".join(f"{_running_on(each)} by its cgroup, and no process on {each.unused}" for each in narrow)
+        return stopped(
+            "CPUs",
+            StopCause.WRONG_CPUS,
+            f"the kernel has {seen}: its processes have an affinity of their own, set by themselves or inherited",
+            "dranode doctor says whether the container runtime runs with one (CPUAffinity= of systemd), which all "
+            "containers inherit",
+        )
+    return went("CPUs", ", ".join(map(_running_on, right)))
+
+
+def _memory(facts: ClaimFacts) -> Station | None:
+    if facts.record is None or facts.memory is None:
+        return None
+    wrong = [each for each in facts.memory if each.right is False]
+    if wrong:
+        return stopped(
+            "container memory",
+            StopCause.WRONG_MEMORY,
+            ", ".join(map(str, wrong)),
+            "dranode doctor says whether NRI, containerd's hugetlb controller or kubelet's memory manager is the "
+            "reason; with cgroup v1 a container that was created without the driver keeps its limits, so recreate it",
+        )
+    if facts.memory_unseen:
+        return unseen("container memory", facts.memory_unseen, as_root("dranode claims --verify", root=facts.root))
+    if not facts.memory:
+        return unseen(
+            "container memory",
+            "no cgroup of a container that runs is to be seen",
+            as_root("dranode claims --verify", root=facts.root),
+        )
+    if any(each.right is None for each in facts.memory):
+        return unseen(
+            "container memory",
+            "not every container's cgroup, or the record of every claim in them, is to be seen",
+            as_root("dranode claims --verify", root=facts.root),
+        )
+    return went("container memory", ", ".join(map(str, facts.memory)))
+
+
+def _running_on(container: PlacedContainer) -> str:
+    return f"{container.name or container.seen.path} on {container.seen.actual}"
+
+
+_WAY: Final[tuple[Callable[[ClaimFacts], Station | None], ...]] = (
+    _allocation,
+    _driver,
+    _record,
+    _spec,
+    _runtime,
+    _container,
+    _cpus,
+    _memory,
+)

@@ -1,0 +1,218 @@
+"""Rules about what the API server says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dranode.tools.diagnosis.facts import ClassTrouble, Facts, Fault
+
+_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+_OLDEST_KUBELET: Final = (1, 34)
+_HANGING_KUBELETS: Final = ((1, 34, 0), (1, 34, 1))
+_SHARED: Final = "DRAConsumableCapacity"
+# Seconds; the header has whole ones, and an answer takes its time.
+_MOST_SKEW: Final = 10
+
+
+def dra_api_missing(facts: Facts) -> Iterator[Fault]:
+    """The server does not serve DRA in a version that dranode knows."""
+    versions = facts.cluster.versions if facts.cluster is not None else None
+    if versions is not None and not set(versions) & set(_VERSIONS):
+        offered = f"only {', '.join(versions)}" if versions else "nothing"
+        yield Fault(
+            f"the API server offers {offered} of resource.k8s.io, and one of {', '.join(_VERSIONS)} is needed",
+            "upgrade to Kubernetes 1.34 or newer, or start the API server with --runtime-config=resource.k8s.io/v1beta1"
+            " and the feature gate DynamicResourceAllocation",
+        )
+
+
+def kubelet_too_old(facts: Facts) -> Iterator[Fault]:
+    """The node's kubelet is older than what is supported."""
+    version = facts.cluster.kubelet if facts.cluster is not None else None
+    if version is not None and version < _OLDEST_KUBELET:
+        yield Fault(
+            f"kubelet on this node is {version[0]}.{version[1]}, and dranode is made for 1.34 and newer",
+            "upgrade the node; until then its pods with claims are not this driver's to promise",
+        )
+
+
+def kubelet_hangs(facts: Facts) -> Iterator[Fault]:
+    """The node's kubelet deadlocks on the idle connection to a plug-in (kubernetes/kubernetes#133920)."""
+    version = facts.cluster.kubelet if facts.cluster is not None else None
+    if version in _HANGING_KUBELETS:
+        text = ".".join(map(str, version))
+        yield Fault(
+            f"kubelet on this node is {text}, which stops talking to DRA drivers after 30 minutes without a call, so "
+            "pods with claims wait until kubelet is restarted",
+            "upgrade kubelet to 1.34.2 or newer; until then restart it when pods wait",
+        )
+
+
+def node_missing(facts: Facts) -> Iterator[Fault]:
+    """The API server has no Node of this name."""
+    if facts.cluster is not None and facts.cluster.node is False:
+        yield Fault(
+            f'there is no Node "{facts.options.node}", so no slice can be published for it',
+            "set NODE_NAME from spec.nodeName as deploy/daemonset.yaml does, or pass --node-name",
+        )
+
+
+def rbac_missing(facts: Facts) -> Iterator[Fault]:
+    """The account may not do what the driver does."""
+    cluster = facts.cluster
+    if cluster is None:
+        return
+    account = f"the service account {cluster.account}" if cluster.account else "this account"
+    for right in cluster.denied or ():
+        yield Fault(
+            f"RBAC does not let {account} {right}",
+            "apply deploy/rbac.yaml, and see that its binding names the account that the driver runs as",
+        )
+
+
+def feature_gate_off(facts: Facts) -> Iterator[Fault]:
+    """The server drops fields that the driver publishes."""
+    dropped = facts.cluster.dropped if facts.cluster is not None else None
+    for gate in dropped or ():
+        if gate == _SHARED and facts.options.shares:
+            yield Fault(
+                "the API server drops allowMultipleAllocations, so one claim takes all of a shared device and the "
+                "driver publishes none of them",
+                f"switch on the feature gate {_SHARED} in kube-apiserver, kube-scheduler and kubelet (it is on from "
+                f"1.36){', or use ' if facts.options.unshared else ''}{' '.join(facts.options.unshared)}",
+            )
+            continue
+        options = " and ".join(option for option, needed in facts.options.gated.items() if needed == gate)
+        yield Fault(
+            f"the API server drops what {options or 'the driver'} publishes",
+            f"switch on the feature gate {gate} in kube-apiserver and kube-scheduler"
+            + (f", or leave out {options}" if options else ""),
+        )
+
+
+def class_missing(facts: Facts) -> Iterator[Fault]:
+    """Claims cannot name a class that is not there."""
+    missing = facts.cluster.missing_classes if facts.cluster is not None else None
+    for name in missing or ():
+        yield Fault(f'there is no DeviceClass "{name}", which claims name', "apply deploy/deviceclasses.yaml")
+
+
+_TROUBLES: Final = {
+    ClassTrouble.INVALID: (
+        "no API server takes a selector of the DeviceClass {name}: {what}",
+        "correct the expression and apply the class again",
+    ),
+    ClassTrouble.FAILS: (
+        "a selector of the DeviceClass {name} ends in an error on a device here, so no pod of it is scheduled: {what}",
+        "test with has() or .orValue() what a device may lack",
+    ),
+    ClassTrouble.SELECTS_NOTHING: (
+        "the DeviceClass {name} selects no device that the driver publishes on this node: {what}",
+        "apply deploy/deviceclasses.yaml, or correct its selectors; dranode slices shows the devices",
+    ),
+    ClassTrouble.CONFIG: (
+        "the driver refuses the configuration of the DeviceClass {name}, so no claim of it is prepared: {what}",
+        "correct spec.config of the class; dranode check says all that is wrong with it",
+    ),
+    ClassTrouble.SAME_RESOURCE: (
+        "the DeviceClasses {name} both stand for the extended resource {what}, and kube-scheduler takes the newest",
+        "give extendedResourceName to one of them alone",
+    ),
+}
+
+
+def class_wrong(facts: Facts) -> Iterator[Fault]:
+    """A class that lets no claim through, or says what another one says too."""
+    for problem in facts.cluster.class_problems if facts.cluster is not None else ():
+        what, fix = _TROUBLES[problem.trouble]
+        yield Fault(what.format(name=problem.name, what=problem.what), fix)
+
+
+def api_refused(facts: Facts) -> Iterator[Fault]:
+    """The API server refused a request, or did not answer it."""
+    for sentence in facts.cluster.refused if facts.cluster is not None else ():
+        yield Fault(
+            sentence,
+            "apply deploy/rbac.yaml and the admission policies again, and look at the account's name and its token; if "
+            "nobody answers, at the server's address and the network policies",
+        )
+
+
+def clocks_differ(facts: Facts) -> Iterator[Fault]:
+    """The clocks of node and API server differ: tokens, certificates and the times of Events are judged by both."""
+    skew = facts.cluster.skew if facts.cluster is not None else None
+    if skew is not None and abs(skew) > _MOST_SKEW:
+        yield Fault(
+            f"the API server's clock is {abs(skew)} s {'ahead of' if skew > 0 else 'behind'} this node's",
+            "let chrony or systemd-timesyncd set the clock of both: timedatectl shows whether one does",
+        )
+
+
+def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
+    """With `--all-nodes`: the driver's own pod is not on the node, or does not serve."""
+    reason = facts.cluster.driver_pod if facts.cluster is not None else None
+    if reason:
+        yield Fault(
+            f"node {facts.options.node}: {reason}",
+            "kubectl describe the driver's DaemonSet and, with --field-selector "
+            f"spec.nodeName={facts.options.node}, its pod, and read the pod's log; where neither is there, install the "
+            "driver (docs/install.md)",
+        )
+
+
+def pods_unseen(facts: Facts) -> Iterator[Fault]:
+    """The account may not list pods, so nobody knows whether the driver runs there."""
+    reason = facts.cluster.pods_unseen if facts.cluster is not None else ""
+    if reason:
+        yield Fault(
+            f"whether the driver runs on node {facts.options.node} is not known: {reason}",
+            "kubectl apply -k deploy/reader, and bind the ClusterRole dranode-reader to this account",
+        )
+
+
+def driver_left_out(facts: Facts) -> Iterator[Fault]:
+    """No DaemonSet of the driver selects the node."""
+    reason = facts.cluster.left_out if facts.cluster is not None else ""
+    if reason:
+        yield Fault(
+            f"the driver is not to run on node {facts.options.node}: {reason}",
+            "if its pods are to have claims, correct nodeSelector, affinity or tolerations of the DaemonSet",
+        )
+
+
+def two_daemonsets(facts: Facts) -> Iterator[Fault]:
+    """Two DaemonSets run the driver on one node, where one is in the other's way for good."""
+    names = facts.cluster.daemonsets if facts.cluster is not None else ()
+    if len(names) > 1:
+        yield Fault(
+            f"the DaemonSets {' and '.join(names)} both run the driver on node {facts.options.node}",
+            "delete all but one: two are no rolling update, and stay",
+        )
+
+
+def no_slices(facts: Facts) -> Iterator[Fault]:
+    """Nothing is published: nothing can be allocated on this node."""
+    cluster = facts.cluster
+    # Without a pod of the driver there are none, which is another rule's.
+    if cluster is None or cluster.slices is None or cluster.node is False or cluster.driver_pod:
+        return
+    for driver in facts.options.drivers:
+        if not any(one.driver == driver and one.devices for one in cluster.slices):
+            yield Fault(
+                f"{driver} has published no device of node {facts.options.node}, so no claim is allocated there",
+                "start the driver on this node, and read in its log why it published nothing if it runs",
+            )
+
+
+def two_pools(facts: Facts) -> Iterator[Fault]:
+    """Slices of one driver in several pools of a node: somebody else publishes under its name."""
+    slices = facts.cluster.slices if facts.cluster is not None else None
+    for driver in facts.options.drivers:
+        pools = sorted({one.pool for one in slices or () if one.driver == driver})
+        others = [pool for pool in pools if pool != facts.options.node]
+        if others:
+            yield Fault(
+                f"{driver} has slices of this node in the pool {', '.join(others)}, which dranode does not write",
+                "remove the other driver of that name, and the ResourceSlices that it left",
+            )

@@ -1,0 +1,329 @@
+"""Rules about the node itself: kubelet, folders, sockets, the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from dranode.tools.diagnosis.facts import Endpoint, Facts, Fault, Kubelet, PathState, Place, Records
+from dranode.tools.diagnosis.runtime import plain_path
+
+# Feature gates of kubelet without which there is no claim, or no API that says whose it is; on by default.
+_GATES: Final = {
+    "DynamicResourceAllocation": "no pod with a claim starts",
+    "KubeletPodResourcesDynamicResources": "nobody can say which container has which claim",
+}
+
+
+# A rolling update's old instance ends within seconds of the new one's readiness; an image may have to be pulled first,
+# but the new one's socket is there only then.
+_UPDATE_SECONDS: Final = 600.0
+_TWO_STAY: Final = (
+    "an update is over by now: see with kubectl get daemonsets -A whether two run the driver, and delete one; if it is "
+    "an update, see in the new pod's log why it does not become ready"
+)
+
+
+def options_refused(facts: Facts) -> Iterator[Fault]:
+    """The driver would not start with its options on this machine."""
+    for sentence in facts.options.refusals:
+        yield Fault(sentence, "change the option, or see what `dranode machine show` says of this machine")
+
+
+def hardware_unread(facts: Facts) -> Iterator[Fault]:
+    """A driver cannot read the machine, so it is not ready and hands out nothing."""
+    for sentence in facts.options.unread:
+        yield Fault(
+            sentence,
+            "mend it on the machine, or look at what of its /sys and /proc is mounted into the driver's pod, which "
+            "tries again every second",
+        )
+
+
+def _configured(kubelet: Kubelet) -> str:
+    """Return where kubelet's configuration is changed."""
+    return kubelet.config or (
+        "kubelet's configuration (k3s: kubelet-arg in /etc/rancher/k3s/config.yaml; MicroK8s: "
+        "/var/snap/microk8s/current/args/kubelet)"
+    )
+
+
+def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
+    """The CPU manager of kubelet and the driver would set the same cgroups."""
+    kubelet = facts.kubelet
+    if kubelet is not None and facts.options.pinning_cpus and kubelet.cpu_manager == "static":
+        yield Fault(
+            f"kubelet's CPU manager has the policy static ({kubelet.cpu_manager_place}), and hands out the CPUs that "
+            "this driver hands out",
+            f"set cpuManagerPolicy: none in {_configured(kubelet)}, drain the node, remove "
+            f"{kubelet.root}/cpu_manager_state and restart kubelet",
+        )
+
+
+def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
+    """Kubelet looks for plug-ins in another place than the driver puts its sockets."""
+    kubelet, ours = facts.kubelet, facts.options.kubelet_root
+    if kubelet is not None and plain_path(kubelet.root) != plain_path(ours):
+        yield Fault(
+            f"kubelet's root is {kubelet.root} and the driver's --kubelet-root is {ours}, so neither finds the other",
+            f"pass --kubelet-root {kubelet.root} and mount its folders",
+        )
+
+
+def kubelet_gate_off(facts: Facts) -> Iterator[Fault]:
+    """A feature gate that is on by default was switched off."""
+    kubelet = facts.kubelet
+    for gate, effect in _GATES.items() if kubelet is not None else ():
+        if kubelet is not None and kubelet.gates.get(gate) is False:
+            yield Fault(
+                f"kubelet's feature gate {gate} is off, so {effect}",
+                f"remove it from featureGates in {kubelet.config} and restart kubelet",
+            )
+
+
+def hardware_odd(facts: Facts) -> Iterator[Fault]:
+    """A driver logs something of the machine: devices may be missing, or be published with less than they have."""
+    for sentence in facts.options.oddities:
+        yield Fault(
+            sentence,
+            "if that is not meant, mend it on the machine, or show the driver's pod what of /sys, /proc and /dev is "
+            "missing; its log says the same",
+        )
+
+
+def config_invalid(facts: Facts) -> Iterator[Fault]:
+    """Kubelet does not start again with a configuration that it cannot parse."""
+    if facts.invalid_kubelet:
+        yield Fault(facts.invalid_kubelet, "correct the file: kubelet does not start with it again")
+
+
+def memory_manager_static(facts: Facts) -> Iterator[Fault]:
+    """The memory manager of kubelet binds containers to NUMA nodes without knowing their claims."""
+    kubelet = facts.kubelet
+    if kubelet is not None and facts.options.pinning and kubelet.memory_manager == "Static":
+        yield Fault(
+            f"kubelet's memory manager has the policy Static ({kubelet.memory_manager_place}), and binds the memory of "
+            "Guaranteed pods to NUMA nodes without regard to their claims",
+            f"set memoryManagerPolicy: None in {_configured(kubelet)}, drain the node, remove "
+            f"{kubelet.root}/memory_manager_state and restart kubelet",
+        )
+
+
+def topology_manager_strict(facts: Facts) -> Iterator[Fault]:
+    """The topology manager of kubelet rejects pods by what its own managers know, which claims are not."""
+    kubelet = facts.kubelet
+    if kubelet is not None and kubelet.topology_manager in ("restricted", "single-numa-node"):
+        yield Fault(
+            f"kubelet's topology manager has the policy {kubelet.topology_manager} ({kubelet.config}), and rejects "
+            "pods for NUMA nodes that kube-scheduler has chosen by their claims",
+            f"set topologyManagerPolicy: none or best-effort in {kubelet.config} and restart kubelet",
+        )
+
+
+def reserved_differ(facts: Facts) -> Iterator[Fault]:
+    """The CPUs that kubelet keeps for the system are handed out, or the other way round."""
+    kubelet, ours, flag = facts.kubelet, facts.options.reserved, facts.options.reserving
+    if kubelet is None or not facts.options.pinning_cpus or not kubelet.reserved or kubelet.reserved == ours:
+        return
+    yield Fault(
+        f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}) and the driver "
+        f"{ours or 'none'}{f' ({flag})' if flag else ''}",
+        f"pass {flag} {kubelet.reserved}" if flag else f"configure the driver to keep {kubelet.reserved} from claims",
+    )
+
+
+def no_reserved(facts: Facts) -> Iterator[Fault]:
+    """Claims may take every CPU but one."""
+    kubelet, flag = facts.kubelet, facts.options.reserving
+    if facts.options.pinning_cpus and not facts.options.reserved and not (kubelet is not None and kubelet.reserved):
+        yield Fault(
+            "no CPU is reserved, so the system and containers without claims may be left with a single CPU, and the "
+            "claim that would take that one is refused",
+            f"{f'pass {flag}' if flag else 'configure the driver to reserve some'}, two CPUs or more on a server",
+        )
+
+
+def _places(facts: Facts, state: PathState) -> Iterator[Place]:
+    places = facts.node.places if facts.node is not None else ()
+    for place in places:
+        if place.state is state and (facts.options.pinning or place.use != "NRI"):
+            yield place
+
+
+def _unenforced(place: Place) -> str:
+    return ": claims are not enforced, and none is prepared" if place.use == "NRI" else ""
+
+
+def place_missing(facts: Facts) -> Iterator[Fault]:
+    """A folder or a socket is not there."""
+    for place in _places(facts, PathState.MISSING):
+        if place.path.endswith(".sock"):
+            whose = "the runtime has NRI on" if place.use == "NRI" else "kubelet runs"
+            yield Fault(
+                f"there is no socket {place.path}, which is for {place.use}{_unenforced(place)}",
+                f"see that {whose}, and that the folder of the socket is mounted into the driver's pod",
+            )
+        else:
+            yield Fault(
+                f"there is no folder {place.path}, which is for {place.use}",
+                "mount it into the driver's pod as deploy/daemonset.yaml does, or correct the option",
+            )
+
+
+def place_wrong(facts: Facts) -> Iterator[Fault]:
+    """Something else is where a folder or a socket should be."""
+    for place in _places(facts, PathState.WRONG):
+        kind = "socket" if place.path.endswith(".sock") else "folder"
+        yield Fault(
+            f"{place.path}, which is for {place.use}, is no {kind}",
+            f"move it away; a hostPath that was mounted before there was a {kind} leaves such things behind",
+        )
+
+
+def place_unusable(facts: Facts) -> Iterator[Fault]:
+    """A folder cannot be written, or no process answers on a socket."""
+    for place in _places(facts, PathState.UNUSABLE):
+        if place.path.endswith(".sock"):
+            yield Fault(
+                f"nobody answers the socket {place.path}, which is for {place.use}{_unenforced(place)}",
+                "mount the folder rather than the socket, so that a restart's new socket is seen; else start whoever "
+                "serves it",
+            )
+        else:
+            yield Fault(
+                f"the folder {place.path}, which is for {place.use}, cannot be written",
+                "run as root, mount it without readOnly, and where SELinux is on use deploy/components/crio",
+            )
+
+
+def socket_path_too_long(facts: Facts) -> Iterator[Fault]:
+    """The root of kubelet is too deep for unix sockets."""
+    excess = facts.node.socket_excess if facts.node is not None else 0
+    if excess > 0:
+        yield Fault(
+            f"the sockets under {facts.options.kubelet_root} have paths of {107 + excess} bytes, and a unix socket's "
+            "may have 107",
+            "choose a kubelet root with a shorter path",
+        )
+
+
+def no_cpuset_controller(facts: Facts) -> Iterator[Fault]:
+    """The kernel cannot pin containers: no cgroup hierarchy has the cpuset controller."""
+    if facts.node is not None and facts.node.cpuset is False and facts.options.pinning:
+        yield Fault(
+            "the kernel's cgroups have no cpuset controller here, so no container can be pinned",
+            "delegate it: rootless and nested clusters need Delegate=cpuset for the user's service",
+        )
+
+
+def _endpoints(facts: Facts, driver: str) -> list[Endpoint]:
+    endpoints = facts.node.endpoints if facts.node is not None else None
+    return [one for one in endpoints or () if one.driver == driver]
+
+
+def stale_sockets(facts: Facts) -> Iterator[Fault]:
+    """A registration socket that no process serves: kubelet tries it again and again."""
+    for driver in facts.options.drivers:
+        for one in _endpoints(facts, driver):
+            if not one.answers:
+                yield Fault(f"nobody serves the registration socket {one.path}", f"remove it: rm {one.path}")
+
+
+def second_driver(facts: Facts) -> Iterator[Fault]:
+    """Two drivers of one name that are not two instances of a rolling update."""
+    for driver in facts.options.drivers:
+        living = [endpoint for endpoint in _endpoints(facts, driver) if endpoint.answers]
+        single = [endpoint for endpoint in living if endpoint.path.endswith(f"/{driver}-reg.sock")]
+        if len(living) > 1 and (single or len(living) > 2 or _stay(living)):  # noqa: PLR2004 - an update has two
+            yield Fault(
+                f"{len(living)} drivers serve {driver} on this node: {', '.join(endpoint.path for endpoint in living)}",
+                _TWO_STAY if _stay(living) else "stop all but one; dra-driver-cpu and dranode cannot run side by side",
+            )
+
+
+def _stay(living: Iterable[Endpoint]) -> bool:
+    """Return whether all of them have been there for longer than an old and a new instance of an update are."""
+    return all(endpoint.age is not None and endpoint.age > _UPDATE_SECONDS for endpoint in living)
+
+
+def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
+    """The process that serves the name is not this driver's installation."""
+    for driver in facts.options.drivers:
+        folder = f"{plain_path(facts.options.kubelet_root)}/plugins/{driver}/"
+        for endpoint in _endpoints(facts, driver):
+            if endpoint.answers and endpoint.endpoint and not plain_path(endpoint.endpoint).startswith(folder):
+                yield Fault(
+                    f"{driver} at {endpoint.path} serves claims at {endpoint.endpoint}, outside {folder}",
+                    "stop that driver, or pass the --kubelet-root that it uses",
+                )
+
+
+def not_serving(facts: Facts) -> Iterator[Fault]:
+    """No process serves the driver."""
+    for driver in facts.options.drivers if facts.node is not None and facts.node.endpoints is not None else ():
+        if not any(one.answers for one in _endpoints(facts, driver)):
+            yield Fault(
+                f"no driver serves {driver} on this node now, so pods with its claims wait",
+                "start it: kubectl apply -k deploy/, and see that the DaemonSet's pod runs here",
+            )
+
+
+def _records(facts: Facts) -> tuple[Records, ...]:
+    return facts.node.records if facts.node is not None else ()
+
+
+def ledger_unusable(facts: Facts) -> Iterator[Fault]:
+    """The ledger cannot be read."""
+    for ledger in _records(facts):
+        if ledger.error and not ledger.newer:
+            yield Fault(
+                ledger.error,
+                f"see to the file system under {ledger.path}; do not delete the ledger, it says who holds which CPUs",
+            )
+
+
+def ledger_newer(facts: Facts) -> Iterator[Fault]:
+    """A newer dranode wrote the ledger: this one does not touch it."""
+    for ledger in _records(facts):
+        if ledger.newer:
+            what, _, fix = ledger.error.partition("; ")
+            yield Fault(what, fix)
+
+
+def records_missing(facts: Facts) -> Iterator[Fault]:
+    """Claims may hold devices that are on no record, so no new claim is prepared."""
+    for one in _records(facts):
+        for sentence in one.doubts:
+            reason, _, remedy = sentence.partition("; ")
+            yield Fault(f"{one.driver}: {reason}", remedy)
+
+
+def record_quarantined(facts: Facts) -> Iterator[Fault]:
+    """A row of the ledger is damaged; what its claim holds stays held."""
+    for ledger in _records(facts):
+        for damaged in ledger.damaged:
+            yield Fault(
+                f"a record of {ledger.driver} is quarantined: claim {damaged}",
+                "delete the pods that use the claim, so that it is unprepared and allocated anew",
+            )
+
+
+def cdi_spec_missing(facts: Facts) -> Iterator[Fault]:
+    """A claim is on record and its CDI spec is not there."""
+    for ledger in _records(facts):
+        for claim in ledger.unwritten:
+            yield Fault(
+                f"claim {claim} is prepared by {ledger.driver}, but its CDI spec is not in {facts.options.cdi_dir}, so "
+                "its containers fail with unresolvable CDI devices",
+                "restart the driver, which writes it again from its record",
+            )
+
+
+def cdi_spec_left_over(facts: Facts) -> Iterator[Fault]:
+    """A CDI spec of the driver has no record."""
+    for ledger in _records(facts):
+        for path in ledger.orphans:
+            yield Fault(
+                f"{path} is a CDI spec of {ledger.driver} for a claim that is not on record",
+                "leave it where a pod uses the claim, for the driver takes it over; else dranode drain removes it",
+            )

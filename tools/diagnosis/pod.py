@@ -1,0 +1,154 @@
+"""Follows one pod from `kubectl apply` to containers that run, and says where it stopped.
+
+The way of a pod: the pod itself, its claims, kube-scheduler, its node, Prepare, its containers, the health of its
+devices. Each station is judged on its own facts, and the stations after the first stop are not reported. An Event
+counts as long as the pod is still where the Event was written: one that has passed says nothing of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from dranode.driver.claims.allocation import drivers_of
+from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.live_objects import LivePod
+from dranode.tools.diagnosis.pod_claims import claim_stations
+from dranode.tools.diagnosis.pod_facts import PodFacts, Presence
+from dranode.tools.diagnosis.pod_on_node import (
+    container_stations,
+    device_stations,
+    node_stations,
+    prepare_stations,
+)
+from dranode.tools.diagnosis.pod_scheduling import scheduling_stations
+from dranode.tools.diagnosis.reports import container_report, ending_report, reported
+from dranode.tools.diagnosis.station import Passed, Station, Way, stopped, unseen, went
+
+_EVICTIONS: Final = {
+    "DeletionByDeviceTaintManager": StopCause.DEVICE_TAINT_EVICTION,
+    "DeletionByTaintManager": StopCause.POD_EVICTED,
+    "EvictionByEvictionAPI": StopCause.POD_EVICTED,
+    "PreemptionByScheduler": StopCause.POD_EVICTED,
+    "TerminationByKubelet": StopCause.POD_EVICTED,
+}
+
+
+def follow_pod(facts: PodFacts) -> Way:
+    """Return the pod's way up to the station where it stopped."""
+    return Way(f"pod {facts.name}", tuple(_stations(facts)))
+
+
+def _stations(facts: PodFacts) -> Iterator[Station]:
+    for look in _WAY:
+        for station in look(facts):
+            yield station
+            if station.passed is Passed.STOPPED:
+                return
+        if facts.pod is None or (look is _itself and facts.pod.status.phase in ("Succeeded", "Failed")):
+            return
+
+
+def _itself(facts: PodFacts) -> Iterator[Station]:
+    if facts.presence is Presence.UNASKED:
+        yield unseen("pod", "the pod was not asked for, so only its claims are looked at")
+        return
+    if facts.pod is None:
+        yield stopped(
+            "pod",
+            StopCause.POD_MISSING,
+            f"there is no pod {facts.name}",
+            "see that namespace and name are right; if a Deployment or a Job should have made it, kubectl describe "
+            "that: a quota or an admission policy may refuse its pods",
+        )
+        return
+    ended = _ended(facts, facts.pod)
+    if ended is not None:
+        yield ended
+        return
+    where = f" on node {facts.node_name}" if facts.node_name else ", on no node"
+    yield went("pod", f"{facts.pod.status.phase or 'Pending'}{where}")
+
+
+def _ended(facts: PodFacts, pod: LivePod) -> Station | None:
+    """Return the station of a pod that has ended or is about to."""
+    disruption = pod.status.condition("DisruptionTarget")
+    if disruption is not None and disruption.status == "True":
+        return _disrupted(disruption.reason, disruption.message)
+    match pod.status.phase:
+        case "Succeeded":
+            return went("pod", "it has run and ended well")
+        case "Failed":
+            return _failed(facts, pod)
+    return _terminating(facts) if pod.metadata.deletion_timestamp is not None else None
+
+
+def _disrupted(reason: str, message: str) -> Station:
+    cause = _EVICTIONS.get(reason, StopCause.POD_EVICTED)
+    fix = (
+        "see why a device of its claims is tainted (kubectl dranode devices), and mend it; its controller makes "
+        "another pod, which gets other devices"
+        if cause is StopCause.DEVICE_TAINT_EVICTION
+        else "its controller makes another pod; see why its node, or kube-scheduler, had it removed"
+    )
+    return stopped("pod", cause, f"it was evicted ({reason}): {message.rstrip('.') or 'no reason is given'}", fix)
+
+
+def _failed(facts: PodFacts, pod: LivePod) -> Station:
+    status = pod.status
+    said = status.message.rstrip(".") or "no reason is given"
+    if status.reason == "Evicted":
+        return stopped(
+            "pod", StopCause.POD_EVICTED, f"kubelet has evicted it: {said}", "give it what its node ran short of"
+        )
+    containers = [report for one in facts.containers if (report := container_report(one, pod.spec.node_name))]
+    if status.reason and not containers:
+        return stopped(
+            "pod",
+            StopCause.POD_REJECTED,
+            f"kubelet on {pod.spec.node_name} has rejected it ({status.reason}): {said}",
+            "leave spec.nodeName out, or free what the node lacks; a rejected pod is not tried again: recreate it",
+        )
+    what = containers[0].what if containers else f"it has failed: {said}"
+    return stopped("pod", StopCause.POD_ENDED, what, "read what it says: kubectl logs; its claims were prepared")
+
+
+def _terminating(facts: PodFacts) -> Station:
+    running = [one.name for one in facts.containers if one.state.running is not None]
+    drivers = sorted(
+        {driver for one in facts.claims if one.claim for driver in drivers_of(one.claim.status.allocation)}
+    )
+    report = ending_report(facts.events or (), facts.node_name) if running else None
+    if report is not None:
+        return reported("pod", report)
+    if running:
+        return went("pod", f"it is being deleted, and its container {', '.join(running)} still runs")
+    away = [driver for driver in drivers if facts.published is not None and driver not in facts.published]
+    if away and facts.node_name:
+        return stopped(
+            "pod",
+            StopCause.UNPREPARE_WAITS,
+            f"it is being deleted, and kubelet on {facts.node_name} cannot have its claims unprepared, because "
+            f"{', '.join(away)} is not there",
+            "start the driver on that node again, whichever version: the pod ends by itself then",
+        )
+    return unseen(
+        "pod",
+        "it is being deleted; whether kubelet waits for a driver to unprepare its claims stands in kubelet's log alone",
+        f"journalctl -u kubelet | grep -i unprepare, on {facts.node_name}" if facts.node_name else "",
+    )
+
+
+def _if_bound(look: Callable[[PodFacts], Iterator[Station]]) -> Callable[[PodFacts], Iterator[Station]]:
+    return lambda facts: look(facts) if facts.node_name else iter(())
+
+
+_WAY: Final[tuple[Callable[[PodFacts], Iterator[Station]], ...]] = (
+    _itself,
+    claim_stations,
+    scheduling_stations,
+    _if_bound(node_stations),
+    _if_bound(prepare_stations),
+    _if_bound(container_stations),
+    _if_bound(device_stations),
+)

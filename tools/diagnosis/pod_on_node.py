@@ -1,0 +1,182 @@
+"""The stations of a pod on its node, as the cluster knows them: the node, Prepare, the containers, their devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from dranode.driver.claims.consumers import groups_among, is_reserved_for
+from dranode.driver.claims.status import PREPARE_FAILED
+from dranode.tools.diagnosis.allocated import ready_conditions
+from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.live_objects import LiveContainerStatus
+from dranode.tools.diagnosis.pod_facts import PodClaim, PodFacts, Presence
+from dranode.tools.diagnosis.reports import (
+    Report,
+    container_report,
+    node_report,
+    prepare_report,
+    readiness_report,
+    reported,
+)
+from dranode.tools.diagnosis.station import Passed, Station, stopped, unseen, went
+
+
+def node_stations(facts: PodFacts) -> Iterator[Station]:
+    """Yield how the node is."""
+    if facts.node_presence is Presence.MISSING:
+        yield stopped(
+            "node",
+            StopCause.NODE_MISSING,
+            f"there is no node {facts.node_name}, to which the pod is bound",
+            "correct spec.nodeName, or delete the pod, so that its controller makes another one",
+        )
+    if facts.node is not None and facts.node.not_ready:
+        yield stopped(
+            "node",
+            StopCause.NODE_NOT_READY,
+            f"node {facts.node_name} is not ready: {facts.node.not_ready.rstrip('.')}",
+            "mend the node or its kubelet first; what the pod's status says may be old",
+        )
+    if facts.node is None:
+        yield unseen("node", f"node {facts.node_name} could not be asked for", f"kubectl get node {facts.node_name}")
+    elif facts.node.not_ready is None:
+        command = f"kubectl describe node {facts.node_name}"
+        yield unseen("node", f"nobody has said yet whether node {facts.node_name} is ready", command)
+    else:
+        yield went("node", f"{facts.node_name} is ready")
+
+
+def prepare_stations(facts: PodFacts) -> Iterator[Station]:
+    """Yield whether the pod's claims were prepared, or what kubelet and drivers say that keeps them from it."""
+    pod, known = facts.pod, [claim.claim for claim in facts.claims if claim.claim is not None]
+    if pod is None or not known:
+        return
+    if facts.started:
+        yield went("prepare", "kubelet has had its claims prepared")
+        return
+    for claim in known:
+        if claim.status.allocation is None:
+            yield stopped(
+                "prepare",
+                StopCause.CLAIM_NOT_ALLOCATED,
+                f"the pod is bound to {facts.node_name}, but its claim {claim.metadata.name} is not allocated: "
+                "spec.nodeName goes past kube-scheduler, which allocates claims",
+                "leave spec.nodeName out and name the node under nodeSelector: kubernetes.io/hostname",
+            )
+        if not is_reserved_for(claim, pod.metadata.uid, pod.spec.pod_group):
+            yield stopped(
+                "prepare",
+                StopCause.CLAIM_NOT_RESERVED,
+                f"the claim {claim.metadata.name} is allocated, but not reserved for the pod",
+                "leave spec.nodeName out, so that kube-scheduler reserves the pod's claims",
+            )
+    yield _preparing(facts)
+
+
+def _preparing(facts: PodFacts) -> Station:
+    report = prepare_report(facts.events or (), facts.node_name)
+    if report is not None:
+        return _group_refused(facts, report) or reported("prepare", report)
+    for sentence in _refusals(facts.claims):
+        return stopped(
+            "prepare", StopCause.PREPARE_REFUSED, sentence, "do what the driver says; kubelet asks again by itself"
+        )
+    if facts.events is None:
+        command = f"kubectl describe pod {facts.name.rpartition('/')[2]} -n {facts.namespace}"
+        return unseen("prepare", "its Events could not be read, which say whether a driver refuses its claims", command)
+    return went("prepare", "nobody has reported that its claims cannot be prepared")
+
+
+def _group_refused(facts: PodFacts, report: Report) -> Station | None:
+    """Return the station of a claim that the pod has by its PodGroup, where kubelet does not know of that."""
+    group = facts.pod.spec.pod_group if facts.pod is not None else ""
+    if not group or report.cause not in (StopCause.CLAIM_NOT_RESERVED, StopCause.CLAIM_OF_ANOTHER_POD):
+        return None
+    for claim in facts.claims:
+        reserved = groups_among(claim.claim.status.reserved_for) if claim.claim is not None else ()
+        if group in reserved and claim.name in re.split("[ /]", report.what):
+            return stopped(
+                "prepare",
+                report.cause,
+                f"the claim {claim.name} is reserved for the pod's PodGroup {group}, and kubelet on {facts.node_name} "
+                "does not let the pod have it",
+                "switch DRAWorkloadResourceClaims on for kubelet too, as it is for the API server and kube-scheduler",
+            )
+    return None
+
+
+def _refusals(claims: Iterable[PodClaim]) -> Iterator[str]:
+    """Yield what drivers say in `status.devices` of claims that they could not prepare."""
+    for claim in claims:
+        for condition in ready_conditions(claim.claim) if claim.claim is not None else ():
+            if condition.get("status") == "False" and condition.get("reason") == PREPARE_FAILED:
+                yield str(condition.get("message") or "the driver could not prepare the claim").rstrip(".")
+
+
+def container_stations(facts: PodFacts) -> Iterator[Station]:
+    """Yield whether the containers run, or what the first one waits for."""
+    pod = facts.pod
+    if pod is None:
+        return
+    statuses = facts.containers
+    for status in statuses:
+        report = container_report(status, facts.node_name)
+        if report is not None:
+            yield reported("containers", report)
+    waiting = [one.name for one in statuses if one.state.running is None and one.state.terminated is None]
+    if not waiting and statuses:
+        yield _running(facts, pod.status.container_statuses)
+        return
+    report = node_report(facts.events or (), facts.node_name)
+    if report is not None:
+        yield reported("containers", report)
+    which = f"{', '.join(waiting)} is still being created" if waiting else "kubelet has not reported any container"
+    said = "no Event says what it waits for" if facts.events is not None else "the Events could not be read"
+    yield unseen("containers", f"{which}, and {said}", f"journalctl -u kubelet, on {facts.node_name}")
+
+
+def _running(facts: PodFacts, statuses: Iterable[LiveContainerStatus]) -> Station:
+    """Return the station of containers that have all been started."""
+    unready = [one.name for one in statuses if one.state.running is not None and one.ready is False]
+    report = readiness_report(facts.events or (), unready)
+    return (
+        reported("containers", report) if report is not None else went("containers", ", ".join(map(_state, statuses)))
+    )
+
+
+def _state(status: LiveContainerStatus) -> str:
+    if status.state.terminated is not None:
+        return f"{status.name} has ended"
+    return f"{status.name} runs{', and is not ready' if status.ready is False else ''}"
+
+
+def device_stations(facts: PodFacts) -> Iterator[Station]:
+    """Yield devices that are unhealthy, and claims that no container names."""
+    pod = facts.pod
+    if pod is None:
+        return
+    for status in facts.containers:
+        for resource in status.allocated_resources_status:
+            for one in resource.resources:
+                if one.health == "Unhealthy":
+                    yield stopped(
+                        "devices",
+                        StopCause.DEVICE_UNHEALTHY,
+                        f"{one.resource_id or resource.name} of container {status.name} is unhealthy"
+                        f"{f': {one.message}' if one.message else ''}",
+                        "recreate the pod on other devices, and see to the hardware: the driver's log and "
+                        "kubectl dranode devices",
+                    )
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    named = {entry.name for container in containers for entry in container.resources.claims}
+    for claim in facts.claims:
+        if claim.entry and claim.needed and claim.entry not in named:
+            yield Station(
+                "devices",
+                Passed.UNSEEN,
+                f'no container names the claim "{claim.entry}", so none gets its CDI devices; drivers that serve a '
+                "whole pod, such as those of networks, need no more",
+                f"write resources: {{claims: [{{name: {claim.entry}}}]}} into the container that should have it",
+                StopCause.CLAIM_UNNAMED,
+            )

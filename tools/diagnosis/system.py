@@ -1,0 +1,135 @@
+"""Rules about the node's system: file systems, kernel, confinement, CDI files, variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from dranode.tools.diagnosis.facts import Facts, Fault, Severity
+from dranode.tools.diagnosis.system_facts import SystemFacts, Volume
+
+_MIB: Final = 1 << 20
+# A ledger, its journal and a few thousand specs take less.
+_ENOUGH: Final = 64 * _MIB
+_LEAST: Final = _MIB
+_ENOUGH_INODES: Final = 1000
+# The label and the profile that runtimes give to containers which are not privileged.
+CONFINED: Final = ":container_t:"
+_DEFAULT_PROFILES: Final = ("cri-containerd.apparmor.d", "crio-default", "docker-default", "unconfined")
+
+
+def _system(facts: Facts) -> SystemFacts:
+    return facts.system if facts.system is not None else SystemFacts()
+
+
+def disk_full(facts: Facts) -> Iterator[Fault]:
+    """A file system that the driver writes to has no room left: no claim is prepared."""
+    for volume in _system(facts).volumes:
+        if volume.free < _LEAST or volume.free_inodes == 0:
+            yield Fault(
+                f"the file system of {volume.path}, which is for {volume.use}, has no {_lacking(volume)} left",
+                "free some on it; df and df -i show what it has, and the driver goes on by itself",
+            )
+
+
+def disk_low(facts: Facts) -> Iterator[Fault]:
+    """A file system that the driver writes to will soon be full."""
+    for volume in _system(facts).volumes:
+        low = volume.free < _ENOUGH or (volume.free_inodes is not None and volume.free_inodes < _ENOUGH_INODES)
+        if low and volume.free >= _LEAST and volume.free_inodes != 0:
+            inodes = "" if volume.free_inodes is None else f" and {volume.free_inodes} inodes"
+            yield Fault(
+                f"the file system of {volume.path}, which is for {volume.use}, has {volume.free // _MIB} MiB{inodes}",
+                "free some on it before claims cannot be prepared any more",
+            )
+
+
+def _lacking(volume: Volume) -> str:
+    return "inode" if volume.free_inodes == 0 else "space"
+
+
+def cgroup_v1(facts: Facts) -> Iterator[Fault]:
+    """The node has cgroup v1, which kubelet takes from 1.35 on only if it is configured to."""
+    if _system(facts).cgroup_version == 1 and facts.options.pinning:
+        yield Fault(
+            "the node has cgroup v1, with which kubelet 1.35 and newer does not start unless failCgroupV1 is false",
+            "boot with systemd.unified_cgroup_hierarchy=1, as current distributions do",
+        )
+
+
+def confined(facts: Facts) -> Iterator[Fault]:
+    """SELinux or AppArmor keeps the driver from sockets and folders of the node."""
+    system = _system(facts)
+    if CONFINED in system.selinux:
+        yield Fault(
+            f"SELinux is enforced, and this runs as {system.selinux}, which may use no socket and folder of the node",
+            "use deploy/components/crio, which gives the driver's pod the type spc_t",
+        )
+    profile = system.apparmor.partition(" ")[0]
+    if profile and profile not in _DEFAULT_PROFILES:
+        yield Fault(
+            f"AppArmor enforces the profile {profile} on this, which may keep it from sockets and folders of the node",
+            "leave the profile out of the pod, or see with journalctl -k | grep apparmor what it denies",
+        )
+
+
+def isolated_reserved(facts: Facts) -> Iterator[Fault]:
+    """CPUs that the kernel isolates are reserved for the system, which the scheduler keeps away from them."""
+    both = _system(facts).isolated & facts.options.reserved
+    if both and facts.options.pinning_cpus:
+        yield Fault(
+            f"the CPUs {both} are reserved for the system and isolated (isolcpus), so the kernel does not spread its "
+            "processes over them",
+            f"take {both} out of isolcpus, or reserve other CPUs",
+        )
+
+
+def affinity_inherited(facts: Facts) -> Iterator[Fault]:
+    """The runtime or kubelet runs with an affinity, which containers inherit: they miss some of their claims' CPUs."""
+    for each in _system(facts).affinities if facts.options.pinning_cpus else ():
+        yield Fault(
+            f"{each.name} may run on CPUs {each.cpus} alone by its affinity, and what it starts inherits that: "
+            f"containers use none of the CPUs {each.missing}, whatever their claims say",
+            f"take CPUAffinity= out of its unit and of /etc/systemd/system.conf (AllowedCPUs= of system.slice keeps "
+            f"services off CPUs and is not inherited by pods), restart {each.name}, and recreate the pods",
+        )
+
+
+def nohz_shared(facts: Facts) -> Iterator[Fault]:
+    """CPUs without a tick are not isolated, so that containers without claims share them."""
+    system = _system(facts)
+    shared = system.nohz_full - system.isolated - facts.options.reserved
+    if shared and facts.options.pinning_cpus:
+        yield Fault(
+            f"the CPUs {shared} have nohz_full and are not isolated, so containers without claims run there and bring "
+            "the tick back",
+            f"add isolcpus=managed_irq,domain,{shared} to the kernel's command line, or leave nohz_full out",
+        )
+
+
+def unknown_variable(facts: Facts) -> Iterator[Fault]:
+    """A misspelt variable leaves its option at the default, so the program refuses to start with it."""
+    for sentence in _system(facts).variables:
+        what, _, hint = sentence.partition(": ")
+        yield Fault(what, hint or "correct it in the DaemonSet, or remove it")
+
+
+def cdi_conflict(facts: Facts) -> Iterator[Fault]:
+    """Two CDI files define one device: a runtime resolves neither. Of another vendor's device it warns."""
+    for device, files in _system(facts).conflicts:
+        kind = device.partition("=")[0]
+        ours = kind in facts.options.cdi_kinds or kind.partition("/")[0] in facts.options.drivers
+        yield Fault(
+            f"the CDI device {device} is defined by {' and '.join(files)}, so a runtime resolves neither",
+            "remove the file that is left over, or have one of the two drivers use another kind",
+            None if ours else Severity.WARNS,
+        )
+
+
+def cdi_invalid(facts: Facts) -> Iterator[Fault]:
+    """A CDI file that no runtime loads: its devices are missing, and every runtime logs it at each refresh."""
+    for file, reason in _system(facts).invalid_specs:
+        yield Fault(
+            f"{file} is no CDI spec that a runtime loads: {reason}",
+            "have whoever wrote it write it again, or remove it; dranode cdi validate says all that is wrong",
+        )

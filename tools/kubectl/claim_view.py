@@ -1,0 +1,146 @@
+"""The claims of a cluster for people: which devices each has, who uses it, who waits for it, how it is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from dranode.api.resource import DeviceRequestAllocationResult, ResourceClaim, ResourceSlice
+from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.consumers import groups_among
+from dranode.tools.diagnosis.allocated import ready_conditions
+from dranode.tools.diagnosis.device_view import allocated_on
+from dranode.tools.diagnosis.live_objects import LivePod
+
+
+class ClaimStage(StrEnum):
+    """The stage of a claim, in the words of kubectl's own column."""
+
+    PENDING = "pending"
+    ALLOCATED = "allocated"
+    RESERVED = "allocated,reserved"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """One claim.
+
+    Attributes:
+        namespace: its namespace.
+        name: its name.
+        stage: how far it has come.
+        node: the node of its devices; empty if it has none, or if several nodes see them; None if it is not known.
+        pods: the pods that it is reserved for; a PodGroup as `podgroup NAME`, with those of its pods that are on nodes.
+        waiting: pods that name it and do not have it yet; None if they are not known.
+        results: what it was allocated.
+        health: `Ready`, or the reason why a device is not; empty if no driver says anything.
+        message: what the driver says of that.
+        created: when it was made, in RFC 3339; empty if unknown.
+    """
+
+    namespace: str
+    name: str
+    stage: ClaimStage
+    node: str | None
+    pods: tuple[str, ...]
+    waiting: tuple[str, ...] | None
+    results: tuple[DeviceRequestAllocationResult, ...]
+    health: str
+    message: str
+    created: str
+
+
+def claim_rows(
+    claims: Iterable[ResourceClaim], slices: Iterable[ResourceSlice] | None, pods: Iterable[LivePod] | None
+) -> Iterator[ClaimRow]:
+    """Yield every claim, by namespace and name; what only slices or pods say is None where they are."""
+    nodes = {
+        (one.spec.driver, one.spec.pool.name): one.spec.node_name
+        for one in slices or ()
+        if one.spec.node_name is not None
+    }
+    users = _users(pods or ())
+    for claim in sorted(claims, key=lambda one: (one.metadata.namespace, one.metadata.name)):
+        metadata, status = claim.metadata, claim.status
+        results = tuple(readable_results(status.allocation))
+        named = users.get((metadata.namespace, metadata.name), ())
+        having = _having(claim, named)
+        health, message = _health(claim)
+        yield ClaimRow(
+            namespace=metadata.namespace,
+            name=metadata.name,
+            stage=_stage(claim),
+            node=None if slices is None and results else allocated_on(results, nodes),
+            pods=having,
+            waiting=None if pods is None else tuple(name for pod in named if (name := pod.metadata.name) not in having),
+            results=results,
+            health=health,
+            message=message,
+            created=metadata.creation_timestamp or "",
+        )
+
+
+def _stage(claim: ResourceClaim) -> ClaimStage:
+    if claim.metadata.deletion_timestamp is not None:
+        return ClaimStage.DELETED
+    if claim.status.allocation is None:
+        return ClaimStage.PENDING
+    return ClaimStage.RESERVED if claim.status.reserved_for else ClaimStage.ALLOCATED
+
+
+def _health(claim: ResourceClaim) -> tuple[str, str]:
+    conditions = list(ready_conditions(claim))
+    for condition in conditions:
+        if condition.get("status") != "True":
+            return str(condition.get("reason") or "NotReady"), str(condition.get("message") or "")
+    return ("Ready", "") if conditions else ("", "")
+
+
+def _having(claim: ResourceClaim, named: Iterable[LivePod]) -> tuple[str, ...]:
+    """Return who has a claim: what it is reserved for, and of PodGroups the pods on nodes that name it."""
+    groups = groups_among(claim.status.reserved_for)
+    theirs = (pod.metadata.name for pod in named if pod.spec.node_name and pod.spec.pod_group in groups)
+    return tuple(dict.fromkeys((*map(str, claim.status.reserved_for), *theirs)))
+
+
+def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[LivePod, ...]]:
+    """Return the pods that use each claim or are to, by namespace and name, those that have ended left out."""
+    users: defaultdict[tuple[str, str], list[LivePod]] = defaultdict(list)
+    for pod in pods:
+        if pod.status.phase in ("Succeeded", "Failed"):
+            continue
+        made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
+        for entry in pod.spec.resource_claims:
+            name = entry.resource_claim_name or made.get(entry.name)
+            if name:
+                users[pod.metadata.namespace, name].append(pod)
+    return {key: tuple(theirs) for key, theirs in users.items()}
+
+
+def age(created: str, now: datetime) -> str:
+    """Return an age as kubectl prints it (`5d`, `47s`); `<unknown>` without a time, `<invalid>` for one to come."""
+    try:
+        seconds = int((now - datetime.fromisoformat(created)).total_seconds())
+    except (ValueError, TypeError):
+        return "<unknown>"
+    # A second is nothing; more means that the clock here is behind the server's.
+    if seconds < -1:
+        return "<invalid>"
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    # apimachinery's duration.HumanDuration: below each limit, so many of one unit and the rest in the next.
+    steps = (
+        (120, max(seconds, 0), "s", 0, ""),
+        (600, minutes, "m", seconds % 60, "s"),
+        (3 * 3600, minutes, "m", 0, ""),
+        (8 * 3600, hours, "h", minutes % 60, "m"),
+        (48 * 3600, hours, "h", 0, ""),
+        (8 * 86400, days, "d", hours % 24, "h"),
+    )
+    for limit, whole, unit, rest, smaller in steps:
+        if seconds < limit:
+            return f"{whole}{unit}{rest}{smaller}" if rest else f"{whole}{unit}"
+    return f"{days}d"

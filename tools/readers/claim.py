@@ -1,0 +1,230 @@
+"""Reads the facts about one claim from API server or store, ledger, CDI directory, kubelet and cgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import DranodeError, MachineError
+from dranode.api.resource import ResourceClaim
+from dranode.cdi.document import validate
+from dranode.cdi.regular_file import read_regular
+from dranode.driver.claims.consumers import pods_among
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.prepare import Known, allocated, known
+from dranode.driver.claims.record import Record, prepared_devices
+from dranode.driver.claims.uses import ClaimUse, with_users
+from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.presence import is_there
+from dranode.driver.machine.processes import online_for_pods, pods_seen
+from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger import Contents
+from dranode.driver.node.specs import Specs
+from dranode.show.ledger_reading import read_ledger
+from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.claim import ClaimFacts, ContainerMemory
+from dranode.tools.diagnosis.facts import Fault, PathState, ServeOptions
+from dranode.tools.diagnosis.placement import ContainerClaims, PlacedContainer, pod_uids
+from dranode.tools.readers.claim_memory import claim_memory
+from dranode.tools.readers.dry_prepare import DryAnswer, dry_prepare
+from dranode.tools.readers.host import HostError, NodeHost
+from dranode.tools.readers.node import read_endpoints, registry
+from dranode.tools.readers.sources import ObjectSource
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReader:
+    """Reads the facts about claims on one node.
+
+    Attributes:
+        host: the node.
+        options: the paths of its folders.
+        source: the source of claims and pods; None if there is none.
+        pod_resources: kubelet's socket.
+        runtime: what is wrong with the container runtime's CDI and NRI.
+        root: whether this is root.
+    """
+
+    host: NodeHost
+    options: ServeOptions
+    source: ObjectSource | None
+    pod_resources: str
+    runtime: tuple[tuple[StopCause, Fault], ...] = ()
+    root: bool = False
+
+    def read(self, namespace: str, name: str, plugin: Plugin) -> ClaimFacts:
+        """Read the facts about a claim, as far as they concern one driver.
+
+        Raises:
+            DranodeError: the claim or the ledger cannot be read.
+        """
+        claim = self.source.claim(namespace, name) if self.source is not None else None
+        path = f"{self.options.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
+        contents = read_ledger(self.host.place(path))
+        record, other = _record(contents, namespace, name, claim)
+        seen = is_there(self.host.place(path))
+        specs = Specs(self.host.place(self.options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
+        given = self._given(plugin.driver)
+        dry = DryAnswer()
+        if record is None and seen and claim is not None and claim.status.allocation is not None:
+            dry = dry_prepare(claim, contents, specs, plugin, self.options.node)
+        containers, unseen = None, ""
+        memory, memory_unseen = None, ""
+        mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
+        if record is not None:
+            ref = ClaimRef(namespace, name, record.uid)
+            # Kubelet names the pods of a PodGroup, and those that came after the Prepare; the record does not.
+            used = with_users(record, (use.pod for use in mine))
+            containers, unseen = self._containers(used, ref, contents.records, given)
+            memory, memory_unseen = _memory(self.host.files, plugin, used, contents.records)
+        return ClaimFacts(
+            name=f"{namespace}/{name}",
+            node=self.options.node,
+            root=self.root,
+            driver=plugin.driver,
+            claim=claim,
+            gone=self.source is not None and claim is None,
+            serving=self._serving(plugin.driver),
+            record=record,
+            other_uid=other,
+            damaged=_damage(contents, claim),
+            ledger="" if seen else path,
+            same=_same(claim, record, plugin),
+            refusal=dry.refusal,
+            refusal_unseen=dry.unseen,
+            spec=_spec(self.options, specs, record),
+            spec_problem="" if record is None else _spec_problem(specs, record),
+            spec_unseen="" if record is None else _spec_unseen(specs, record),
+            runtime=self.runtime,
+            users=None if given is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in mine)),
+            containers=containers,
+            containers_unseen=unseen,
+            memory=memory,
+            memory_unseen=memory_unseen,
+        )
+
+    def _containers(
+        self, record: Record, claim: ClaimRef, records: tuple[Record, ...], given: tuple[ClaimUse, ...] | None
+    ) -> tuple[tuple[PlacedContainer, ...], str]:
+        """Return the claim's containers that run, and why they are not known."""
+        try:
+            return tuple(self._running(record, claim, records, given)), ""
+        except MachineError as error:
+            return (), str(error)
+
+    def _running(
+        self, record: Record, claim: ClaimRef, records: tuple[Record, ...], given: tuple[ClaimUse, ...] | None
+    ) -> Iterator[PlacedContainer]:
+        """Yield the claim's containers that run.
+
+        Raises:
+            MachineError: the cgroups or the processes cannot be looked into.
+        """
+        names: dict[str, str] = {}
+        # A container's name only tells its claims together with kubelet's answer.
+        if self.source is not None and given is not None:
+            for pod in pods_among(record.pods):
+                names |= self.source.container_names(claim.namespace, pod.name)
+        seen = pods_seen(self.host.files, pod_uids((record,)))
+        claims = ContainerClaims(records, given, names)
+        return claims.running(record, claim, seen.containers, _online(self.host.files))
+
+    def _serving(self, driver: str) -> bool | None:
+        if self.host.folder_state(registry(self.options)) is PathState.MISSING:
+            return None
+        try:
+            return any(one.answers and one.driver == driver for one in read_endpoints(self.host, self.options))
+        except (PermissionError, HostError):
+            return None
+
+    def _given(self, driver: str) -> tuple[ClaimUse, ...] | None:
+        try:
+            if self.host.socket_state(self.pod_resources) is not PathState.THERE:
+                return None
+        except PermissionError:
+            return None
+        asked = PodResources(self.host.place(self.pod_resources))
+        try:
+            return asked.claims(driver)
+        except PodResourcesError:
+            return None
+
+
+def _memory(
+    files: Root, plugin: Plugin, record: Record, records: tuple[Record, ...]
+) -> tuple[tuple[ContainerMemory, ...] | None, str]:
+    """Return the memory of the claim's containers, None if it does not say which they get, and why it is not known."""
+    try:
+        return claim_memory(files, plugin, record, records), ""
+    except DranodeError as error:
+        return (), str(error)
+
+
+def _online(files: Root) -> CPUSet | None:
+    """Return the online CPUs of pods; None if the node's files do not say, and then no CPU counts as offline."""
+    try:
+        return online_for_pods(files)
+    except MachineError:
+        return None
+
+
+def _record(contents: Contents, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[Record | None, str]:
+    """Return the claim's record, and the UID of another claim of its name that is on record."""
+    named = [record for record in contents.records if (record.namespace, record.name) == (namespace, name)]
+    uid = claim.metadata.uid if claim is not None else named[0].uid if named else ""
+    mine = next((record for record in contents.records if record.uid == uid), None)
+    return mine, next((record.uid for record in named if record.uid != uid), "")
+
+
+def _damage(contents: Contents, claim: ResourceClaim | None) -> str:
+    uid = claim.metadata.uid if claim is not None else ""
+    return next((row.reason for row in contents.damaged if row.uid == uid), "")
+
+
+def _same(claim: ResourceClaim | None, record: Record | None, plugin: Plugin) -> bool | None:
+    if claim is None or record is None or claim.status.allocation is None:
+        return None
+    ref = ClaimRef.of(claim)
+    try:
+        return known(allocated(ref, claim, plugin), record) is not Known.CHANGED
+    except DranodeError:
+        return None
+
+
+def _spec(options: ServeOptions, specs: Specs, record: Record | None) -> str:
+    """Return the path of the claim's spec file; empty if nothing is known that it could say."""
+    if record is None or record.lost:
+        return ""
+    return f"{options.cdi_dir}/{specs.path(record.uid).name}"
+
+
+def _spec_unseen(specs: Specs, record: Record) -> str:
+    """Return why the claim's spec cannot be judged; empty if it can."""
+    try:
+        read_regular(specs.path(record.uid))
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _spec_problem(specs: Specs, record: Record) -> str:
+    """Return why a runtime would not find the claim's CDI devices; empty if it would."""
+    if record.lost:
+        return ""
+    try:
+        data = read_regular(specs.path(record.uid))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        return f"it is not there ({error.strerror}), so its containers fail with unresolvable CDI devices"
+    except OSError:
+        return ""
+    verdict = validate(data)
+    if verdict.problems:
+        return f"no runtime loads it: {verdict.problems[0]}"
+    spec = specs.read(record.uid)
+    there = {f"{spec.kind}={device.name}" for device in spec.devices} if spec is not None else set()
+    missing = {cdi for device in prepared_devices(specs.kind, record, ()) for cdi in device.cdi} - there
+    return f"it lacks the devices {', '.join(sorted(missing))}" if missing else ""

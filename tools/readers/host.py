@@ -1,0 +1,149 @@
+"""The node's file tree: this machine's, or a mounted one, as `kubectl debug node/...` mounts it at /host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dranode.api.errors import DranodeError
+from dranode.driver.machine.confined import ConfinedRoot
+from dranode.driver.machine.folder import FolderFiles, HostRoot
+from dranode.driver.machine.presence import is_folder, is_there
+from dranode.driver.machine.root import Root
+from dranode.tools.diagnosis.facts import PathState
+
+_ANSWER_SECONDS: Final = 0.5
+
+
+class HostError(DranodeError):
+    """A part of the node could not be read; the text says which and why."""
+
+
+class UnparsedError(HostError):
+    """A file of configuration was read and is none: whoever it is for does not start with it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHost:
+    """A node's files; paths are absolute as on the node.
+
+    Attributes:
+        prefix: the path of the node's root on this machine.
+        files: the node's files for reading.
+    """
+
+    prefix: Path
+    files: Root
+
+    @classmethod
+    def at(cls, folder: str) -> NodeHost:
+        """Return the node with its root at `folder`; `/` is this machine."""
+        return cls(Path(folder), HostRoot() if folder == "/" else ConfinedRoot(FolderFiles(folder)))
+
+    def place(self, path: str) -> Path:
+        """Return where a path of the node is on this machine; links are followed as on the node."""
+        inner = path.strip("/")
+        missing: list[str] = []
+        while inner:
+            with contextlib.suppress(OSError):
+                return self.prefix.joinpath(self.files.resolve(inner), *missing)
+            inner, _, last = inner.rpartition("/")
+            missing.insert(0, last)
+        return self.prefix.joinpath(*missing)
+
+    def text(self, path: str) -> str:
+        """Return a file's text.
+
+        Raises:
+            OSError: the file does not exist or cannot be read.
+        """
+        return self.content(path).decode("utf-8", "replace")
+
+    def content(self, path: str) -> bytes:
+        """Return a file's bytes.
+
+        Raises:
+            OSError: the file does not exist or cannot be read.
+        """
+        return self.files.read_bytes(path.strip("/"))
+
+    def text_if_there(self, path: str) -> str | None:
+        """Return a file's text; None if there is no such file.
+
+        Raises:
+            HostError: there is one, and it cannot be read.
+        """
+        try:
+            return self.text(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise HostError(f"{path} cannot be read: {error.strerror}") from error
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder; none if it does not exist.
+
+        Raises:
+            PermissionError: the folder may not be read.
+            HostError: it cannot be read for another reason.
+        """
+        try:
+            return self.files.listdir(path.strip("/"))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise HostError(f"{path} cannot be listed: {error.strerror}") from error
+
+    def folder_state(self, path: str) -> PathState:
+        """Return whether a folder exists and can be written.
+
+        Raises:
+            PermissionError: a folder above it may not be searched.
+        """
+        place = self.place(path)
+        if not is_there(place):
+            return PathState.MISSING
+        if not is_folder(place):
+            return PathState.WRONG
+        return PathState.THERE if os.access(place, os.W_OK | os.X_OK) else PathState.UNUSABLE
+
+    def socket_state(self, path: str) -> PathState:
+        """Return whether a socket exists and a process answers it.
+
+        Raises:
+            PermissionError: the socket may not be dialled.
+        """
+        place = self.place(path)
+        try:
+            if not stat.S_ISSOCK(place.stat().st_mode):
+                return PathState.WRONG
+            return PathState.THERE if _answers(place) else PathState.UNUSABLE
+        except FileNotFoundError:
+            return PathState.MISSING
+        except NotADirectoryError:
+            return PathState.WRONG
+
+
+def _answers(place: Path) -> bool:
+    # The path through the folder's handle is short; that of a node that is mounted deep down may be too long.
+    folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dialled:
+            dialled.settimeout(_ANSWER_SECONDS)
+            dialled.connect(f"/proc/self/fd/{folder}/{place.name}")
+            return True
+    except PermissionError:
+        raise
+    except (BlockingIOError, TimeoutError):
+        return True  # a process listens, and its queue is full
+    except OSError:
+        return False
+    finally:
+        os.close(folder)

@@ -1,0 +1,209 @@
+"""Reads kubelet's configuration: its command line, its configuration file, and the state of its managers.
+
+kubelet.config.k8s.io/v1beta1 KubeletConfiguration; drop-in files win over the file, and flags over both
+(cmd/kubelet/app of Kubernetes). `cpu_manager_state` and `memory_manager_state` have the policy as it runs in all their
+versions (pkg/kubelet/cm/cpumanager/state and memorymanager/state of 1.34 to 1.37). A kubelet that is a part of another
+process (k3s, MicroK8s) may have neither a command line nor a file: then these are all that there is to see.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import DocumentError
+from dranode.driver.machine.presence import is_folder
+from dranode.driver.machine.yaml_files import StrictError, parse_yaml
+from dranode.tools.diagnosis.facts import Kubelet
+from dranode.tools.readers.host import HostError, NodeHost, UnparsedError
+from dranode.tools.readers.processes import running
+
+_DEFAULT_ROOT: Final = "/var/lib/kubelet"
+# Where MicroK8s and k0s have it, for a driver that is configured for another one.
+_ROOTS: Final = ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet")
+_CPU_STATE: Final = "cpu_manager_state"
+_MEMORY_STATE: Final = "memory_manager_state"
+_TRUE: Final = ("1", "t", "true")
+
+
+def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
+    """Read kubelet's configuration.
+
+    Args:
+        host: the node.
+        root: kubelet's root, unless a running kubelet has another.
+        config: its configuration file; empty to search for it.
+
+    Raises:
+        HostError: neither kubelet nor its configuration file can be seen.
+    """
+    process = running(host, "kubelet")
+    # kubelet takes underscores in the names of flags too.
+    flags = {name.replace("_", "-"): value for name, value in process.flags.items()} if process is not None else {}
+    root = flags.get("root-dir") or (_DEFAULT_ROOT if process is not None else root)
+    named = config or flags.get("config")
+    path = named or f"{root}/config.yaml"
+    try:
+        document = _document(host, path)
+    except OSError as error:
+        # A kubelet without a configuration file has its defaults, but one with an unreadable file may have anything.
+        if process is None or named or not isinstance(error, FileNotFoundError):
+            raise HostError(
+                f"kubelet's configuration: {path} cannot be read ({error.strerror}); name it with --kubelet-config, or "
+                "look from the node itself"
+            ) from error
+        document = {}
+    folder = flags.get("config-dir", "").rstrip("/")
+    drop_ins = tuple(_drop_ins(host, folder)) if folder else ()
+    for above in drop_ins:
+        document = _patched(document, above)
+    place = f"{path} or {folder}" if drop_ins else path
+    policy = flags.get("cpu-manager-policy") or str(document.get("cpuManagerPolicy") or "none")
+    gates = {**(document.get("featureGates") or {}), **_gates(flags.get("feature-gates", ""))}
+    kubelet = Kubelet(
+        config=place,
+        root=root,
+        cpu_manager=policy,
+        cpu_manager_place=place,
+        reserved=_cpus(place, flags.get("reserved-cpus") or document.get("reservedSystemCPUs") or ""),
+        gates={str(name): on is True for name, on in gates.items()},
+        memory_manager=flags.get("memory-manager-policy") or str(document.get("memoryManagerPolicy") or "None"),
+        memory_manager_place=place,
+        topology_manager=flags.get("topology-manager-policy") or str(document.get("topologyManagerPolicy") or "none"),
+    )
+    return _as_it_runs(host, kubelet)
+
+
+def kubelet_of_configz(answer: Any, root: str) -> Kubelet:
+    """Return kubelet's configuration as it runs, by its own answer to `/configz`.
+
+    Raises:
+        HostError: the answer is none.
+    """
+    document = answer.get("kubeletconfig") if isinstance(answer, Mapping) else None
+    if not isinstance(document, Mapping):
+        raise HostError("kubelet's configuration: its answer to /configz has another form than kubelet's")
+    place = "kubelet's configuration"
+    return Kubelet(
+        config=place,
+        root=root,
+        cpu_manager=str(document.get("cpuManagerPolicy") or "none"),
+        cpu_manager_place=place,
+        reserved=_cpus(place, document.get("reservedSystemCPUs") or ""),
+        gates={str(name): on is True for name, on in (document.get("featureGates") or {}).items()},
+        memory_manager=str(document.get("memoryManagerPolicy") or "None"),
+        memory_manager_place=place,
+        topology_manager=str(document.get("topologyManagerPolicy") or "none"),
+    )
+
+
+def kubelet_of_states(host: NodeHost, root: str) -> Kubelet | None:
+    """Return what the managers' state files alone say of kubelet; None if they name no policy that is a finding.
+
+    Args:
+        host: the node.
+        root: kubelet's root as the driver is configured; where nothing lies there, those of other distributions count.
+    """
+    for place in dict.fromkeys((root, *_ROOTS)):
+        kubelet = _as_it_runs(host, Kubelet(config="", root=place))
+        if kubelet.cpu_manager_place or kubelet.memory_manager_place:
+            return kubelet
+    return None
+
+
+def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
+    """Return the configuration with the policies of the managers' state files, which the running kubelet wrote."""
+    cpus, memory = _state(kubelet.root, _CPU_STATE), _state(kubelet.root, _MEMORY_STATE)
+    if _policy(host, cpus) == "static":
+        kubelet = replace(kubelet, cpu_manager="static", cpu_manager_place=cpus)
+    if _policy(host, memory) == "Static":
+        kubelet = replace(kubelet, memory_manager="Static", memory_manager_place=memory)
+    return kubelet
+
+
+def _policy(host: NodeHost, path: str) -> str:
+    """Return the policy in a manager's state; empty if it cannot be read, which `unread_state` says, or is none."""
+    try:
+        policy = json.loads(host.text(path)).get("policyName")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
+    return policy if isinstance(policy, str) else ""
+
+
+def unread_state(host: NodeHost, root: str) -> Iterator[str]:
+    """Yield why the policy of a manager of kubelet may be another than the configuration says.
+
+    The state files, which have the policies as they run, may be missing, root alone may read them, and they may be
+    damaged.
+    """
+    for what, name in (("CPU", _CPU_STATE), ("memory", _MEMORY_STATE)):
+        policy, path = f"the policy with which kubelet's {what} manager runs", _state(root, name)
+        try:
+            host.text(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            yield f"{policy}: {path} cannot be read ({error.strerror}); try as root"
+        else:
+            if not _policy(host, path):
+                yield f"{policy}: {path} does not say it"
+
+
+def _state(root: str, name: str) -> str:
+    return f"{root.rstrip('/')}/{name}"
+
+
+def _patched(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with a drop-in file's values, as a JSON merge patch: null removes a field."""
+    both = dict(document)
+    for name, value in patch.items():
+        if value is None:
+            both.pop(name, None)
+        elif isinstance(value, Mapping):
+            below = both.get(name)
+            both[name] = _patched(below if isinstance(below, Mapping) else {}, value)
+        else:
+            both[name] = value
+    return both
+
+
+def _drop_ins(host: NodeHost, folder: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the drop-in files (`--config-dir` and folders in it) by name; each overrides the earlier ones."""
+    try:
+        for path in (f"{folder}/{name}" for name in host.names(folder)):
+            if is_folder(host.place(path)):
+                yield from _drop_ins(host, path)
+            elif path.endswith(".conf"):
+                yield _document(host, path)
+    except OSError as error:
+        raise HostError(f"kubelet's configuration: {error.filename} cannot be read ({error.strerror})") from error
+
+
+def _gates(text: str) -> dict[str, bool]:
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    return {name.strip(): value.strip().lower() in _TRUE for name, _, value in pairs}
+
+
+def _document(host: NodeHost, path: str) -> Mapping[str, Any]:
+    try:
+        document = parse_yaml(host.content(path), path)
+    except StrictError as error:  # kubelet takes the last of repeated keys, and says so in its log alone
+        raise HostError(f"kubelet's configuration: {error}") from error
+    except DocumentError as error:
+        raise UnparsedError(f"kubelet's configuration {error}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, Mapping):
+        raise HostError(f"kubelet's configuration: {path} holds no object")
+    return document
+
+
+def _cpus(path: str, text: Any) -> CPUSet:
+    try:
+        return CPUSet.parse(str(text))
+    except ValueError as error:
+        raise HostError(f"kubelet's configuration: reservedSystemCPUs in {path}: {error}") from error

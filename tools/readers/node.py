@@ -1,0 +1,206 @@
+"""Reads the node's folders, sockets, registry of plug-ins and records."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from dranode.api.errors import DranodeError, LedgerError
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import doubts
+from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
+from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.presence import is_there
+from dranode.driver.node.ledger import DOUBTFUL, newer_sentence
+from dranode.driver.node.specs import Specs
+from dranode.show.ledger_reading import read_ledger
+from dranode.tools.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
+from dranode.tools.readers.host import HostError, NodeHost
+from dranode.tools.readers.quiet import read_disturbances, read_unrestorable
+from dranode.tools.readers.registered import who_serves
+
+_UID_LENGTH: Final = 36
+_REGISTRATION: Final = "-reg.sock"
+
+
+def read_node(
+    host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], pod_resources: str
+) -> tuple[NodeFacts, list[str]]:
+    """Return the facts about what the driver needs on the node, and what could not be read."""
+    unseen: list[str] = []
+    places = [
+        *_folders(host, options, unseen),
+        *_sockets(host, options, pod_resources, unseen),
+    ]
+    return NodeFacts(
+        places=tuple(places),
+        endpoints=_endpoints(host, options, unseen),
+        records=tuple(_records(host, options, plugins, unseen)),
+        cpuset=_cpuset(host, unseen),
+        socket_excess=_excess(options),
+    ), unseen
+
+
+def _folders(host: NodeHost, options: ServeOptions, unseen: list[str]) -> Iterator[Place]:
+    root = options.kubelet_root.rstrip("/")
+    uses = {
+        f"{root}/plugins": "the ledger and the sockets that kubelet calls",
+        f"{root}/plugins_registry": "telling kubelet of the driver",
+        options.cdi_dir: "CDI specs",
+    }
+    private = os.geteuid() != 0
+    if private:
+        unseen.append("whether the driver's folders can be written: this is not root")
+    for path, use in uses.items():
+        try:
+            state = host.folder_state(path)
+            if path == options.cdi_dir and state is PathState.MISSING:
+                # The driver creates this folder itself, if it can.
+                above = host.folder_state(str(PurePosixPath(path).parent))
+                state = above if above in (PathState.THERE, PathState.UNUSABLE) else state
+        except PermissionError:
+            unseen.append(f"whether there is a folder {path}: it may not be looked for; try as root")
+            continue
+        yield Place(path, PathState.THERE if private and state is PathState.UNUSABLE else state, use)
+
+
+def _sockets(host: NodeHost, options: ServeOptions, pod_resources: str, unseen: list[str]) -> Iterator[Place]:
+    uses = {options.nri_socket: "NRI"} if options.nri_socket else {}
+    uses[pod_resources] = "asking kubelet which container has which claim"
+    for path, use in uses.items():
+        try:
+            yield Place(path, host.socket_state(path), use)
+        except PermissionError:
+            unseen.append(f"whether anybody answers {path}: it may not be dialled; try as root")
+
+
+def _endpoints(host: NodeHost, options: ServeOptions, unseen: list[str]) -> tuple[Endpoint, ...] | None:
+    try:
+        if host.folder_state(registry(options)) in (PathState.MISSING, PathState.WRONG):
+            return None  # a finding of its own
+        return tuple(read_endpoints(host, options))
+    except PermissionError as error:
+        place = error.filename or "a socket in it"
+        unseen.append(f"who is in kubelet's registry of plug-ins: {place} may not be asked; try as root")
+        return None
+    except HostError as error:
+        unseen.append(f"who is in kubelet's registry of plug-ins: {error}")
+        return None
+
+
+def registry(options: ServeOptions) -> str:
+    """Return the folder of kubelet's registry of plug-ins on the node."""
+    return f"{options.kubelet_root.rstrip('/')}/plugins_registry"
+
+
+def read_endpoints(host: NodeHost, options: ServeOptions, clock: Callable[[], float] = time.time) -> Iterator[Endpoint]:
+    """Yield the entries of kubelet's registry of plug-ins: DRA drivers that answer, and sockets without a server.
+
+    Args:
+        host: the node.
+        options: the options of `serve`.
+        clock: the time now, in seconds since the epoch, for how old sockets are.
+
+    Raises:
+        PermissionError: the registry, or a socket in it, may not be asked.
+        HostError: the registry cannot be listed for another reason.
+    """
+    folder = registry(options)
+    for name in host.names(folder):
+        if not name.endswith(".sock"):
+            continue
+        path = f"{folder}/{name}"
+        place = host.place(path)
+        living = host.socket_state(path) is PathState.THERE
+        # A socket whose path is too long to dial is known by its name alone.
+        peer = who_serves(place) if living and len(os.fsencode(place)) <= MAX_SOCKET_PATH else None
+        if peer is None:
+            yield Endpoint(path, living, _driver(name, options.drivers))
+        elif peer.kind == "DRAPlugin":
+            yield Endpoint(path, answers=True, driver=peer.name, endpoint=peer.endpoint, age=_age(place, clock))
+
+
+def _age(place: Path, clock: Callable[[], float]) -> float | None:
+    try:
+        return max(0.0, clock() - place.stat().st_mtime)
+    except OSError:
+        return None
+
+
+def _driver(name: str, drivers: Iterable[str]) -> str:
+    """Return the driver that a socket's name stands for: `<driver>-reg.sock` or `<driver>-<pod UID>-reg.sock`."""
+    stem = name.removesuffix(_REGISTRATION)
+    return next((driver for driver in drivers if stem == driver or stem.startswith(f"{driver}-")), stem)
+
+
+def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], unseen: list[str]) -> Iterator[Records]:
+    for plugin in plugins:
+        path = f"{options.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
+        specs = Specs(host.place(options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
+        if not _may_read(host.place(path)):
+            unseen.append(f"the ledger {path}: it may not be read; try as root")
+            continue
+        try:
+            contents = read_ledger(host.place(path))
+        except DranodeError as error:
+            yield Records(plugin.driver, path, error=str(error))
+            continue
+        if contents.schema > DOUBTFUL:
+            yield Records(plugin.driver, path, error=newer_sentence(host.place(path), contents.schema), newer=True)
+            continue
+        known = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
+        written = _written(specs)
+        if written is None:
+            unseen.append(f"which claims have their CDI spec: {options.cdi_dir} may not be looked into; try as root")
+        yield Records(
+            plugin.driver,
+            path,
+            doubts=doubts(contents.doubt, contents.records, plugin.driver),
+            damaged=tuple(f"with UID {row.uid}, {row.reason}" for row in contents.damaged),
+            unwritten=tuple(
+                str(record.ref)
+                for record in contents.records
+                if written is not None and record.uid not in written and not record.lost
+            ),
+            orphans=tuple(f"{options.cdi_dir}/{specs.path(uid).name}" for uid in sorted((written or set()) - known)),
+            disturbances=read_disturbances(host.files, plugin, contents, unseen),
+            unrestorable=read_unrestorable(plugin, contents),
+        )
+
+
+def _may_read(ledger: Path) -> bool:
+    try:
+        return not is_there(ledger) or os.access(ledger, os.R_OK)
+    except PermissionError:
+        return False
+
+
+def _written(specs: Specs) -> frozenset[str] | None:
+    # Another rule reports a file in the place of the directory.
+    try:
+        return specs.uids()
+    except LedgerError:
+        return None
+
+
+def _cpuset(host: NodeHost, unseen: list[str]) -> bool | None:
+    try:
+        controllers = host.text_if_there("/sys/fs/cgroup/cgroup.controllers")
+        if controllers is not None:
+            return "cpuset" in controllers.split()
+        return True if any(host.names(folder) for folder in Cgroups(host.files).cpuset[1:]) else None
+    except PermissionError:
+        unseen.append("whether the node has the cpuset controller: /sys/fs/cgroup may not be looked into; try as root")
+    except HostError as error:
+        unseen.append(f"whether the node has the cpuset controller: {error}")
+    return None
+
+
+def _excess(options: ServeOptions) -> int:
+    """Return by how many bytes the longest socket path, with a pod's UID in its name, is too long."""
+    longest = max(options.drivers, key=len, default="")
+    path = f"{options.kubelet_root.rstrip('/')}/plugins/{longest}/dra-{'0' * _UID_LENGTH}.sock"
+    return max(0, len(os.fsencode(path)) - MAX_SOCKET_PATH)

@@ -1,0 +1,193 @@
+"""Reads what a cluster says of a pod: the pod, its claims, templates, Events and node, with read rights alone.
+
+What the account may not read is said and not judged; deploy/reader/ has the rights that all of it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from dranode.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
+from dranode.driver.claims.consumers import pods_among
+from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.objects import AT_A_TIME, ApiObjects, value_of
+from dranode.tools.diagnosis.device_view import newest_slices
+from dranode.tools.diagnosis.live_objects import LiveEvent, LiveNode, LivePod
+from dranode.tools.diagnosis.pod_facts import ClusterObjects, PodClaim, PodFacts, Presence
+from dranode.tools.readers.dump import DumpObjects
+
+T = TypeVar("T")
+
+_RIGHTS: Final = (HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED)
+
+
+@dataclass(frozen=True, slots=True)
+class PodReader:
+    """Reads the facts about pods from an API server.
+
+    Attributes:
+        objects: the server's objects, or those of files.
+        unasked: one sentence for everything that could not be read so far.
+    """
+
+    objects: ApiObjects | DumpObjects
+    unasked: list[str] = field(default_factory=list)
+
+    def read(self, namespace: str, name: str) -> PodFacts:
+        """Read the facts about a pod.
+
+        Raises:
+            ApiError: the server cannot be asked at all.
+        """
+        presence, pod = self._pod(namespace, name)
+        facts = PodFacts(f"{namespace}/{name}", presence, pod, unasked=tuple(self.unasked))
+        if pod is None:
+            return facts
+        there, node = self._node(pod.spec.node_name)
+        return replace(
+            facts,
+            claims=tuple(self._claims(namespace, pod)),
+            events=self._events(namespace, pod),
+            node=node,
+            node_presence=there,
+            published=self._published(pod),
+            unasked=tuple(self.unasked),
+        )
+
+    def claim(self, namespace: str, name: str) -> tuple[Presence, ResourceClaim | None]:
+        """Read a claim.
+
+        Raises:
+            ApiError: the server cannot be asked at all.
+        """
+        return self._object(ResourceClaim, "ResourceClaim", namespace, name)
+
+    def users(self, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[str, ...]:
+        """Return the names of the pods that use a claim, or are to: it is reserved for them, or they name it."""
+        consumers = claim.status.reserved_for if claim else ()
+        reserved = [one.name for one in pods_among(consumers)]
+        owners = [one.name for one in claim.metadata.owner_references if one.kind == "Pod"] if claim else []
+        known = dict.fromkeys((*reserved, *owners))
+        if known and len(reserved) == len(consumers):
+            return tuple(known)
+        # The claim does not say which pods a PodGroup has, but they name it as any others do.
+        naming = (pod.metadata.name for pod in self._pods(namespace) or () if name in _named(pod))
+        return tuple(dict.fromkeys((*known, *naming)))
+
+    def objects_to_schedule(self) -> ClusterObjects | None:
+        """Read what decides where claims can be allocated; None if some of it could not be read."""
+        read = self.objects.values
+        with ThreadPoolExecutor(AT_A_TIME, "list") as pool:
+            listing = pool.submit(read, ResourceSlice, "ResourceSlice")
+            claiming = pool.submit(read, ResourceClaim, "ResourceClaim")
+            standing = pool.submit(read, LiveNode, "Node")
+            classing = pool.submit(read, DeviceClass, "DeviceClass")
+            ruling = pool.submit(self.objects.documents, "DeviceTaintRule")
+        slices = self._ask("the ResourceSlices", listing.result)
+        classes = self._ask("the DeviceClasses", classing.result)
+        claims = self._ask("the ResourceClaims", claiming.result)
+        rules = self._ask("the DeviceTaintRules", ruling.result)
+        nodes = self._ask("the Nodes", standing.result)
+        if slices is None or classes is None or claims is None or nodes is None:
+            return None
+        return ClusterObjects(slices, classes, claims, tuple(rules or ()), nodes)
+
+    def published(self, driver: str, node: str) -> tuple[Device, ...] | None:
+        """Read what a driver publishes in the pool that is called like a node; None if not all of it can be read."""
+        slices = self._ask(
+            "the ResourceSlices",
+            lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=f"spec.nodeName={node}"),
+        )
+        pool = newest_slices(one for one in slices or () if (one.spec.driver, one.spec.pool.name) == (driver, node))
+        if not pool or len(pool) < pool[0].spec.pool.resource_slice_count:
+            return None
+        return tuple(device for one in pool for device in one.spec.devices)
+
+    def pods_on(self, node: str, namespace: str, labels: str) -> tuple[LivePod, ...] | None:
+        """Read the pods of a node with these labels; None if they could not be read."""
+        return self._pods(namespace, fieldSelector=f"spec.nodeName={node}", labelSelector=labels)
+
+    def _pods(self, namespace: str, **query: str) -> tuple[LivePod, ...] | None:
+        return self._ask(
+            f"the pods of namespace {namespace}", lambda: self.objects.values(LivePod, "Pod", namespace, **query)
+        )
+
+    def _pod(self, namespace: str, name: str) -> tuple[Presence, LivePod | None]:
+        return self._object(LivePod, "Pod", namespace, name)
+
+    def _object(self, into: type[T], kind: str, namespace: str, name: str) -> tuple[Presence, T | None]:
+        try:
+            document = self.objects.find(kind, namespace, name)
+        except ApiError as error:
+            if error.status not in _RIGHTS:
+                raise
+            self.unasked.append(f"the {kind} {namespace}/{name}: {error}")
+            return Presence.UNASKED, None
+        return (Presence.MISSING, None) if document is None else (Presence.THERE, value_of(into, kind, document))
+
+    def _ask(self, what: str, question: Callable[[], T]) -> T | None:
+        try:
+            return question()
+        except ApiError as error:
+            self.unasked.append(f"{what}: {error}")
+            return None
+
+    # --- the parts of a pod ---
+
+    def _claims(self, namespace: str, pod: LivePod) -> Iterator[PodClaim]:
+        made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+        for entry in pod.spec.resource_claims:
+            yield self._pod_claim(namespace, entry, made)
+        extended = pod.status.extended_resource_claim_status
+        if extended is not None and extended.resource_claim_name:
+            yield self._existing(namespace, PodClaim("", extended.resource_claim_name))
+
+    def _pod_claim(self, namespace: str, entry: PodResourceClaim, made: Mapping[str, str | None]) -> PodClaim:
+        if entry.resource_claim_name is not None:
+            return self._existing(namespace, PodClaim(entry.name, entry.resource_claim_name))
+        template = entry.resource_claim_template_name or ""
+        if entry.name not in made:
+            presence, _ = self._object(dict, "ResourceClaimTemplate", namespace, template)
+            return PodClaim(entry.name, template=template, template_presence=presence)
+        name = made[entry.name]
+        if not name:
+            return PodClaim(entry.name, template=template, needed=False)
+        return self._existing(namespace, PodClaim(entry.name, name, template))
+
+    def _existing(self, namespace: str, claim: PodClaim) -> PodClaim:
+        presence, found = self.claim(namespace, claim.name)
+        return replace(claim, presence=presence, claim=found)
+
+    def _events(self, namespace: str, pod: LivePod) -> tuple[LiveEvent, ...] | None:
+        # By UID, for the Events of an earlier pod of that name are not this pod's.
+        selector = f"involvedObject.uid={pod.metadata.uid}"
+        return self._ask(
+            f"the Events of namespace {namespace}",
+            lambda: self.objects.values(LiveEvent, "Event", namespace, fieldSelector=selector),
+        )
+
+    def _node(self, name: str) -> tuple[Presence, LiveNode | None]:
+        return self._object(LiveNode, "Node", "", name) if name else (Presence.UNASKED, None)
+
+    def _published(self, pod: LivePod) -> frozenset[str] | None:
+        """Read which drivers publish on the pod's node; asked only about a pod that is being deleted."""
+        if pod.metadata.deletion_timestamp is None or not pod.spec.node_name:
+            return None
+        selector = f"spec.nodeName={pod.spec.node_name}"
+        slices = self._ask(
+            "the ResourceSlices", lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=selector)
+        )
+        return None if slices is None else frozenset(one.spec.driver for one in slices)
+
+
+def _named(pod: LivePod) -> frozenset[str]:
+    """Return the claims that a pod names, or that were made for it or its PodGroup from templates."""
+    named = (entry.resource_claim_name for entry in pod.spec.resource_claims)
+    made = (entry.resource_claim_name for entry in pod.status.resource_claim_statuses)
+    return frozenset(filter(None, (*named, *made)))

@@ -1,0 +1,194 @@
+"""Reads the configuration of containerd or CRI-O, with the defaults of the running version.
+
+NRI is off by default in containerd 1.7 and CRI-O before 1.30 and on afterwards; CDI is off by default in containerd
+1.7, on from 2.0, and always on from 2.4 and in CRI-O (containerd docs/NRI.md, internal/cri/config; CRI-O
+docs/crio.conf.5.md, pkg/config and internal/config/nri of 1.34 and 1.35).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from dranode.driver.machine.presence import is_file, is_folder
+from dranode.tools.diagnosis.facts import RuntimeFacts
+from dranode.tools.readers.containerd import CDI_ALWAYS, Loaded, load, merged, toml_file
+from dranode.tools.readers.host import HostError, NodeHost, UnparsedError
+from dranode.tools.readers.processes import Program, files_of, running
+
+CONTAINERD: Final = "/etc/containerd/config.toml"
+CRIO: Final = "/etc/crio"
+_NAMES: Final = {"cri-o": "CRI-O"}
+_SOCKET: Final = "/var/run/nri/nri.sock"
+_PLUGINS: Final = "/opt/nri/plugins"
+_CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
+_TIMEOUT: Final = 2.0
+_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def read_runtime(
+    host: NodeHost, version: str, containerd: str = "", crio: str = CRIO
+) -> tuple[RuntimeFacts, list[str]]:
+    """Return the runtime's facts, and what is unknown about it.
+
+    A file that cannot be seen may still exist. Defaults therefore count only if the runtime is seen to run without a
+    file.
+
+    Args:
+        host: the node.
+        version: `status.nodeInfo.containerRuntimeVersion` of the Node (`containerd://2.1.4`); empty if unknown.
+        containerd: containerd's configuration file; empty to search for it.
+        crio: CRI-O's configuration folder.
+
+    Raises:
+        UnparsedError: its configuration is no TOML.
+        HostError: no runtime can be seen, and `version` names none.
+    """
+    name, _, text = version.partition("://")
+    process = None if name == "cri-o" else running(host, "containerd")
+    named = containerd or _flag(process, "config", "c")
+    path = named or CONTAINERD
+    theirs = files_of(host, process) if process is not None else None
+    view, certain = theirs or host, theirs is not None
+    if not name:
+        name = _guess(view, path, crio, certain=certain and not named)
+    try:
+        if name == "cri-o":
+            return _crio(host, runtime_version(text), crio)
+        return _containerd(view, runtime_version(text), path, certain=certain)
+    except UnparsedError:
+        raise
+    except HostError as error:
+        unseen = str(error)
+    except PermissionError as error:
+        unseen = f"the runtime's configuration: {error.filename} may not be looked into; try as root"
+    except (AttributeError, TypeError, ValueError) as error:
+        unseen = (
+            f"the runtime's configuration: {crio if name == 'cri-o' else path} has a value of a wrong type: {error}"
+        )
+    return RuntimeFacts(_NAMES.get(name, name), "", runtime_version(text), nri=None, cdi=None), [unseen]
+
+
+def _guess(host: NodeHost, containerd: str, crio: str, *, certain: bool) -> str:
+    if certain or _is_file(host, containerd):
+        return "containerd"
+    if host.names(crio):
+        return "cri-o"
+    raise HostError(
+        f"the runtime's configuration: neither {containerd} nor {crio} is to be seen from here; name it with "
+        "--containerd-config or --crio-config, or see on the node what `containerd config dump` or `crio status "
+        "config` prints"
+    )
+
+
+def _not_seen(path: str, command: str) -> HostError:
+    return HostError(
+        f"the runtime's configuration: {path} is not to be seen from here; see on the node what `{command}` prints"
+    )
+
+
+def _is_file(host: NodeHost, path: str) -> bool:
+    return is_file(host.place(path))
+
+
+def runtime_version(text: str) -> tuple[int, int] | None:
+    """Return major and minor of a version (`2.1.4`, `v1.7.27-k3s1`); None if it is none."""
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _flag(process: Program | None, *names: str) -> str:
+    flags = process.flags if process is not None else {}
+    return next((flags[name] for name in names if flags.get(name)), "")
+
+
+def _containerd(
+    host: NodeHost, version: tuple[int, int] | None, path: str, *, certain: bool
+) -> tuple[RuntimeFacts, list[str]]:
+    # A containerd that runs has its defaults without the file that it looks for by itself; a named one has to be there.
+    if not _is_file(host, path) and not (certain and path == CONTAINERD):
+        raise _not_seen(path, "containerd config dump")
+    loaded = load(host, path, version, certain=certain) if _is_file(host, path) else Loaded(0, {}, {}, frozenset())
+    if version is None and loaded.version >= 3:  # noqa: PLR2004 - containerd 2.0 brought version 3
+        version = (2, 0)
+    nri, cri = loaded.nri, dict(loaded.cri)
+    validator = nri.get("default_validator", {})
+    default = None if version is None else version >= (2, 0)
+    if version is not None and version >= CDI_ALWAYS:
+        cri["enable_cdi"] = True
+    unseen = [
+        f"whether {what} is on: {path} does not say, and nothing tells whether this is containerd 1.7, where it is off"
+        for what, stated in (("NRI", "disable" in nri or loaded.nri_disabled), ("CDI", "enable_cdi" in cri))
+        if not stated and version is None
+    ]
+    on = not nri["disable"] if "disable" in nri else default
+    return RuntimeFacts(
+        name="containerd",
+        config=path,
+        version=version,
+        nri=False if loaded.nri_disabled else on,
+        nri_disabled=loaded.nri_disabled,
+        cri_disabled=loaded.cri_disabled,
+        connections=not nri.get("disable_connections", False),
+        nri_socket=str(nri.get("socket_path") or _SOCKET),
+        request_timeout=_seconds(nri.get("plugin_request_timeout")) or _TIMEOUT,
+        cdi=bool(cri["enable_cdi"]) if "enable_cdi" in cri else default,
+        cdi_dirs=tuple(cri.get("cdi_spec_dirs", _CDI_DIRS)),
+        validator=bool(validator.get("enable", False)),
+        required=tuple(validator.get("required_plugins", ())),
+        tolerance=str(validator.get("tolerate_missing_plugins_annotation", "")),
+        launched=tuple(host.names(nri.get("plugin_path") or _PLUGINS)),
+        hugetlb=not cri.get("disable_hugetlb_controller", True),
+    ), [*loaded.unseen, *unseen]
+
+
+def _crio(host: NodeHost, version: tuple[int, int] | None, folder: str) -> tuple[RuntimeFacts, list[str]]:
+    process = running(host, "crio")
+    theirs = files_of(host, process) if process is not None else None
+    host = theirs or host
+    main = _flag(process, "config", "c") or f"{folder}/crio.conf"
+    parts = _flag(process, "config-dir", "d") or f"{folder}/crio.conf.d"
+    if theirs is None and not is_folder(host.place(folder)):
+        raise _not_seen(folder, "crio status config")
+    document: dict[str, Any] = {}
+    for path in [*([main] if _is_file(host, main) else []), *_walk(host, parts)]:
+        document = merged(document, toml_file(host, path))
+    crio = document.get("crio", {})
+    nri, runtime = crio.get("nri", {}), crio.get("runtime", {})
+    validator = nri.get("default_validator", {})
+    known = version is not None or "enable_nri" in nri
+    unseen = f"whether NRI is on: {folder} does not say, and before CRI-O 1.30 it was off; nothing tells which this is"
+    default = None if version is None else version >= (1, 30)
+    return RuntimeFacts(
+        name="CRI-O",
+        config=parts,
+        version=version,
+        nri=bool(nri["enable_nri"]) if "enable_nri" in nri else default,
+        connections=not nri.get("nri_disable_connections", False),
+        nri_socket=str(nri.get("nri_listen") or _SOCKET),
+        request_timeout=_seconds(nri.get("nri_plugin_request_timeout")) or _TIMEOUT,
+        cdi_dirs=tuple(runtime.get("cdi_spec_dirs", _CDI_DIRS)),
+        validator=bool(validator.get("nri_enable_default_validator", False)),
+        required=tuple(validator.get("nri_validator_required_plugins", ())),
+        tolerance=str(validator.get("nri_validator_tolerate_missing_plugins_annotation", "")),
+        launched=tuple(host.names(nri.get("nri_plugin_dir") or _PLUGINS)),
+    ), [] if known else [unseen]
+
+
+def _walk(host: NodeHost, folder: str) -> Iterator[str]:
+    """Yield the files below a folder as CRI-O lays them over each other: by name, whatever their suffix."""
+    for name in host.names(folder):
+        path = f"{folder}/{name}"
+        if is_folder(host.place(path)):
+            yield from _walk(host, path)
+        else:
+            yield path
+
+
+def _seconds(duration: Any) -> float:
+    """Parse a Go duration (`2s`, `1m30s`, `500ms`; a number is nanoseconds) into seconds; 0 for none."""
+    if isinstance(duration, int):
+        return duration * _UNITS["ns"]
+    parts: Iterable[tuple[str, str]] = re.findall(r"([\d.]+)(ns|us|µs|ms|s|m|h)", str(duration))
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
