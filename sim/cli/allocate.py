@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from dranode.driver.cli.output import console, emit, output_option
-from dranode.driver.cli.terminal import columns, hanging
-from dranode.driver.core.api.documents import encode
-from dranode.driver.core.api.units import part_text
-from dranode.driver.core.claims.allocation import readable_results
-from dranode.driver.process.collector import values_that_stay
+from dranode.api.documents import encode
+from dranode.api.units import part_text
+from dranode.driver.claims.allocation import readable_results
+from dranode.show.output import console, emit, output_option
+from dranode.show.terminal import columns, hanging
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.release import asked_features, release_options
@@ -44,10 +43,9 @@ def command(
     from dranode.driver.machine.yaml_files import load_documents
 
     features = asked_features(kubernetes, feature_gates)
-    with values_that_stay():
-        documents = load_documents(files)
-        documents = simulated(documents, lambda: nodes_among(documents, node))
-        cluster = read_cluster_documents(documents, features, node)
+    documents = load_documents(files)
+    documents = simulated(documents, lambda: nodes_among(documents, node))
+    cluster = read_cluster_documents(documents, features, node)
     require_pods(cluster.pods, files)
     placements = tuple(allocate_in_turn(cluster, cluster.pods, features, lambda: str(uuid.uuid4())))
     outcomes = [outcome for placement in placements for outcome in (*placement.outcomes, *placement.shared)]

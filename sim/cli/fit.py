@@ -10,17 +10,16 @@ from typing import Any
 
 import click
 
-from dranode.driver.cli.cluster_option import is_given, kubeconfig_options, named_cluster
-from dranode.driver.cli.output import console, emit, output_option, picture_options, reporting, write_pictures
-from dranode.driver.cli.terminal import hanging
-from dranode.driver.core.api.errors import DocumentError, UsageError
-from dranode.driver.core.api.source_document import SourceDocument
-from dranode.driver.core.claims.inventory import Inventory
+from dranode.api.errors import DocumentError, UsageError
+from dranode.api.source_document import SourceDocument
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.picture.fleet import FleetPicture
 from dranode.driver.plugins import default_drivers, load_plugins
-from dranode.driver.process.collector import values_that_stay
+from dranode.show.cluster_option import is_given, kubeconfig_options, named_cluster
+from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
+from dranode.show.picture.fleet import FleetPicture
+from dranode.show.terminal import hanging
 from dranode.sim.allocator.features import Features
 from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.release import asked_features, release_options
@@ -105,9 +104,8 @@ def command(
       dranode fit cluster.json my-pod.yaml --html fit.html
     """
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
-    with values_that_stay():
-        read = _read(files, kubeconfig, context, features, named=is_given(ctx, "kubeconfig", "context"))
-        dump = read_dump(read.documents, read.kinds)
+    read = _read(files, kubeconfig, context, features, named=is_given(ctx, "kubeconfig", "context"))
+    dump = read_dump(read.documents, read.kinds)
     _check_asked(dump, ", ".join(read.places), every=not asked["pods"])
     with reporting() as progress:
         progress("looking at the cluster")
