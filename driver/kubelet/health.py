@@ -3,20 +3,21 @@
 Source: KEP-4680.
 
 kubelet lets a statement lapse after its lease, counted from when it received it, so everything is said again well
-within the lease even if nothing has changed.
+within the lease even if nothing has changed. What the driver itself has not said for a lease is said to be unknown:
+hardware that cannot be read, or a library that hangs, is no health.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
 import grpc
 
-from dranode.driver.claims.plugin import DeviceHealth
+from dranode.driver.claims.plugin import DeviceHealth, Health
 from dranode.proto import drahealth_v1_pb2, drahealth_v1_pb2_grpc, drahealth_v1alpha1_pb2, drahealth_v1alpha1_pb2_grpc
 
 # Each open stream holds a thread of the server. kubelet opens one.
@@ -34,10 +35,14 @@ class HealthService:
         pool: the pool of the devices.
     """
 
-    def __init__(self, pool: str, devices: Iterable[DeviceHealth] = ()) -> None:
+    def __init__(
+        self, pool: str, devices: Iterable[DeviceHealth] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Report on the devices of `pool`."""
         self.pool = pool
+        self._clock = clock
         self._devices = tuple(devices)
+        self._reported = clock()
         self._version = 0
         self._stopped = False
         self._streams = 0
@@ -51,9 +56,13 @@ class HealthService:
         )
 
     def report(self, devices: Iterable[DeviceHealth]) -> bool:
-        """Report the state of all devices, not of those that changed alone; True if it differs from the last one."""
+        """Report the state of all devices, not of those that changed alone; True if it differs from the last one.
+
+        It counts for 30 s, so it is to be called within that time also if nothing has changed.
+        """
         devices = tuple(devices)
         with self._news:
+            self._reported = self._clock()
             if devices == self._devices:
                 return False
             self._devices = devices
@@ -85,8 +94,8 @@ class HealthService:
             seen = -1
             while self._wait(context, seen):
                 with self._news:
-                    seen, devices = self._version, self._devices
-                yield devices
+                    seen, devices, silent = self._version, self._devices, self._clock() - self._reported
+                yield devices if silent <= _LEASE else tuple(_unknown(device, silent) for device in devices)
         finally:
             with self._news:
                 self._streams -= 1
@@ -130,6 +139,11 @@ class _Version:
             health_check_timeout_seconds=_LEASE,
             message=_shortened(device.message),
         )
+
+
+def _unknown(device: DeviceHealth, silent: float) -> DeviceHealth:
+    message = f"its health has not been read for {silent:.0f} s; see the driver's log"
+    return DeviceHealth(device.device, Health.UNKNOWN, message)
 
 
 def _shortened(message: str) -> str:

@@ -21,9 +21,23 @@ from tests.fakes.waiting import PATIENCE, eventually
 LARGE = tuple(DeviceHealth(f"device-{number}", Health.HEALTHY, "m" * 1024) for number in range(1000))
 
 
+class Clock:
+    """A clock that stands still until a test moves it."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def health() -> HealthService:
-    return HealthService("node", [DeviceHealth("d", Health.HEALTHY)])
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def health(clock: Clock) -> HealthService:
+    return HealthService("node", [DeviceHealth("d", Health.HEALTHY)], clock)
 
 
 @pytest.fixture
@@ -76,6 +90,20 @@ def test_everything_is_said_again_within_the_lease(watch: Callable[[], Any], mon
     monkeypatch.setattr(health_module, "_REPEAT", 0.01)
     stream = watch()
     assert [next(stream).devices[0].device.device_name for _ in range(3)] == ["d"] * 3
+
+
+def test_what_the_driver_has_not_said_for_a_lease_is_unknown_until_it_says_it_again(
+    watch: Callable[[], Any], clock: Clock, health: HealthService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "_REPEAT", 0.01)
+    stream = watch()
+    clock.now += health_module._LEASE - 1
+    assert next(stream).devices[0].health == 1
+    clock.now += 2
+    eventually(lambda: next(stream).devices[0].health == 0)
+    assert "31 s" in next(stream).devices[0].message
+    health.report([DeviceHealth("d", Health.HEALTHY)])
+    eventually(lambda: next(stream).devices[0].health == 1)
 
 
 def test_a_stream_that_ends_makes_no_other_stream_speak(health: HealthService, watch: Callable[[], Any]) -> None:
