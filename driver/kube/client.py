@@ -256,11 +256,10 @@ class Client:
     def stream(self, request: APIRequest, seconds: float, opened: Callable[[Any], None]) -> Iterator[Any]:
         """The documents of an answer that comes line by line, until the server ends it.
 
-        `opened` is called with the response, so that another thread can shut it down. Silence for `seconds` ends it
-        as well.
+        `opened` is called with the response, so that another thread can shut it down.
 
         Raises:
-            BrokenStreamError: the connection breaks.
+            BrokenStreamError: the connection breaks, or is silent for `seconds`.
             ApiError: the request fails.
         """
         broken = f"the connection to the API server broke: {request.what}"
@@ -273,9 +272,7 @@ class Client:
             for line in response:
                 if line.strip():
                     yield _document(line)
-        except TimeoutError:
-            return
-        except BrokenError as error:
+        except (BrokenError, TimeoutError) as error:
             raise BrokenStreamError(broken) from error
         finally:
             response.close()

@@ -144,7 +144,8 @@ def _of_every_try(error: ApiError, generate_name: str) -> ApiError:
 
 # List and watch of one driver's slices on one node: everything once, then what changes, through every interruption.
 # Bookmarks keep the place while nothing happens. A place that the server has forgotten (410) means listing again; a
-# connection that ends or falls silent means watching on from the place.
+# connection that ends means watching on from the place. One that breaks or falls silent means listing again: a server
+# that was restored from a backup takes a place that it has not reached yet, and says nothing until it has.
 
 # The server ends a watch after five to ten minutes, spread, so that nodes do not come back in step. It sends a bookmark
 # about once a minute: a silence of several says that the connection is dead.
@@ -157,8 +158,11 @@ _PAUSE: Final = 1.0
 class SliceListener(Protocol):
     """Follows slices."""
 
-    def listed(self, slices: tuple[ResourceSlice, ...], version: str) -> None:
-        """All there are, as of a resource version."""
+    def newest(self) -> int:
+        """Return the newest resource version that is known of."""
+
+    def listed(self, slices: tuple[ResourceSlice, ...], version: str, asked: int) -> None:
+        """All there are, as of a resource version; `asked` is `newest` of before they were asked for."""
 
     def changed(self, changed: ResourceSlice) -> None:
         """A slice was added or modified."""
@@ -234,8 +238,9 @@ class SliceWatch:
         while not self._stopped.is_set():
             tried = self._client.timing.clock()
             try:
+                asked = self._listener.newest()
                 listed = list_slices(self._client, self._driver, self._node_name)
-                self._listener.listed(listed.slices, listed.version)
+                self._listener.listed(listed.slices, listed.version, asked)
                 version = listed.version
                 while not self._stopped.is_set():
                     began = self._client.timing.clock()
@@ -354,10 +359,15 @@ class SliceLoop:
 
     # --- reported by the watch ---
 
-    def listed(self, slices: tuple[ResourceSlice, ...], version: str) -> None:
+    def newest(self) -> int:
+        """Return the newest resource version that is known of."""
+        with self._lock:
+            return self._view.newest
+
+    def listed(self, slices: tuple[ResourceSlice, ...], version: str, asked: int) -> None:
         """Take note of everything there is."""
         with self._lock:
-            self._view.listed(slices, version)
+            self._apply(slices, version, asked)
             # After a time without connection the server may be another one, with other feature gates.
             back = self._listed and not self._listens
             first, self._listed, self._listens = not self._listed, True, True
@@ -385,6 +395,13 @@ class SliceLoop:
         """Take note that the server cannot be listened to."""
         with self._lock:
             self._say(str(error))
+
+    def _apply(self, slices: tuple[ResourceSlice, ...], version: str, asked: int) -> None:
+        if self._view.listed(slices, version, asked):
+            log.warning(
+                "slices driver=%s: the API server has gone back from version %d to %s, as after a restore from a backup",
+                self._desired.driver, asked, version,
+            )  # fmt: skip
 
     def _repair_delay(self) -> float:
         return self._pace.delay(self._client.timing.clock())
@@ -440,9 +457,10 @@ class SliceLoop:
             ApiError: something fails; what was done stays done.
         """
         if self._relist:
+            asked = self.newest()
             listed = list_slices(self._client, self._desired.driver, self._desired.node_name)
             with self._lock:
-                self._view.listed(listed.slices, listed.version)
+                self._apply(listed.slices, listed.version, asked)
                 self._relist = False
         if self._probe:
             self._look_for_gates()

@@ -20,6 +20,7 @@ class SliceView:
 
     def __init__(self) -> None:
         self._slices: dict[str, ResourceSlice] = {}
+        self._newest = 0
         # UIDs in the order of deletion; Kubernetes never uses one again.
         self._deleted: dict[str, None] = {}
 
@@ -28,11 +29,29 @@ class SliceView:
         """Return the published slices by name."""
         return self._slices
 
-    def listed(self, slices: Iterable[ResourceSlice], version: str) -> None:
-        """Apply a list: all slices that the server had at `version`."""
+    @property
+    def newest(self) -> int:
+        """Return the newest version that is known of; a list that is asked for now is no older."""
+        return self._newest
+
+    def listed(self, slices: Iterable[ResourceSlice], version: str, asked: int) -> bool:
+        """Apply a list: all slices that the server had at `version`; `asked` is `newest` of before it was asked for.
+
+        A server whose storage was restored from a backup goes back to older versions: then what was known counts no
+        more, deletions included.
+
+        Returns:
+            Whether the server has gone back.
+        """
+        reached = _number(version)
+        if gone_back := 0 < reached < asked:
+            self._slices, self._newest = {}, reached
+            self._deleted.clear()
         listed = {one.metadata.name: one for one in slices if one.metadata.uid not in self._deleted}
-        newer = {name: one for name, one in self._slices.items() if _age(one) > _number(version)}
+        newer = {name: one for name, one in self._slices.items() if _age(one) > reached}
         self._slices = listed | newer
+        self._newest = max(self._newest, reached)
+        return gone_back
 
     def changed(self, published: ResourceSlice) -> bool:
         """Apply an event that a slice was added or modified; return whether that is news."""
@@ -59,6 +78,7 @@ class SliceView:
         if published.metadata.uid in self._deleted or (known is not None and _age(known) >= _age(published) > 0):
             return False
         self._slices[published.metadata.name] = published
+        self._newest = max(self._newest, _age(published))
         return True
 
     def _forget(self, published: ResourceSlice) -> None:

@@ -365,8 +365,10 @@ def test_a_watch_whose_line_does_not_end_is_left(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     line = b'{"type":"BOOKMARK","object":{}}\n'
     with answering(tmp_path, head + b"%x\r\n%s\r\n" % (len(line), line), b"1\r\n \r\n") as client:
-        events = list(client.stream(GET_NODE, 0.5, lambda _: None))
-    assert [event["type"] for event in events] == ["BOOKMARK"]
+        events = client.stream(GET_NODE, 0.5, lambda _: None)
+        assert next(events)["type"] == "BOOKMARK"
+        with pytest.raises(BrokenStreamError):
+            next(events)
 
 
 def test_a_line_of_a_watch_has_a_greatest_size(tmp_path: Path) -> None:

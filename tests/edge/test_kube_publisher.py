@@ -376,6 +376,9 @@ class Breaking:
             data = self.listing
         return SimpleNamespace(status=200, headers={}, data=data)
 
+    def newest(self) -> int:
+        return 0
+
     def listed(self, *_: Any) -> None:
         pass
 

@@ -18,10 +18,10 @@ class World:
         self.slices: dict[str, ResourceSlice] = {}
         self.history: list[tuple[str, ResourceSlice]] = []
         self.view = SliceView()
-        self.view.listed([], str(self.version))
+        self.view.listed([], str(self.version), 0)
         self._told = 0
         self._answer: ResourceSlice | None = None
-        self._listed: tuple[list[ResourceSlice], str] = ([], str(self.version))
+        self._listed: tuple[list[ResourceSlice], str, int] = ([], str(self.version), 0)
 
     # --- what happens at the server ---
 
@@ -60,7 +60,7 @@ class World:
 
     def list(self, name: str = "") -> None:
         del name
-        self._listed = list(self.slices.values()), str(self.version)
+        self._listed = list(self.slices.values()), str(self.version), self.view.newest
 
     # --- what arrives ---
 

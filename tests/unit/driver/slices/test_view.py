@@ -15,7 +15,7 @@ def published(name: str, version: int, uid: str = "", generation: int = 1) -> Re
 
 def test_an_own_write_counts_before_the_watch_shows_it() -> None:
     view = SliceView()
-    view.listed([], "10")
+    view.listed([], "10", 0)
     view.wrote(published("a", 12))
     assert set(view.slices) == {"a"}
     assert not view.changed(published("a", 12))
@@ -23,7 +23,7 @@ def test_an_own_write_counts_before_the_watch_shows_it() -> None:
 
 def test_a_watch_that_lags_does_not_bring_an_old_slice_back() -> None:
     view = SliceView()
-    view.listed([published("a", 9)], "10")
+    view.listed([published("a", 9)], "10", 0)
     view.wrote(published("a", 12, generation=2))
     assert not view.changed(published("a", 11))
     assert view.slices["a"].spec.pool.generation == 2
@@ -32,29 +32,40 @@ def test_a_watch_that_lags_does_not_bring_an_old_slice_back() -> None:
 
 def test_a_list_older_than_a_write_does_not_undo_it() -> None:
     view = SliceView()
-    view.listed([], "10")
+    view.listed([], "10", 0)
     view.wrote(published("a", 12))
-    view.listed([], "11")
+    view.listed([], "11", 0)
     assert set(view.slices) == {"a"}
-    view.listed([], "13")
+    view.listed([], "13", 0)
     assert not view.slices
+
+
+def test_a_list_that_begins_after_a_version_and_is_older_shows_a_restored_server() -> None:
+    view = SliceView()
+    view.listed([published("kept", 9)], "10", 0)
+    view.wrote(published("kept", 12, generation=2))
+    view.wrote(published("made", 13))
+    view.deleted("made")
+    assert view.listed([published("kept", 9), published("made", 8)], "9", view.newest)
+    assert {name: one.spec.pool.generation for name, one in view.slices.items()} == {"kept": 1, "made": 1}
+    assert view.changed(published("kept", 10, generation=3))
 
 
 def test_what_was_deleted_stays_deleted_until_the_server_has_said_so() -> None:
     view = SliceView()
-    view.listed([published("a", 9)], "10")
+    view.listed([published("a", 9)], "10", 0)
     view.deleted("a")
     assert not view.changed(published("a", 9))
-    view.listed([published("a", 9)], "9")
+    view.listed([published("a", 9)], "9", 0)
     assert not view.slices
     assert not view.gone(published("a", 11))
-    view.listed([published("a", 20, uid="another")], "21")
+    view.listed([published("a", 20, uid="another")], "21", 0)
     assert set(view.slices) == {"a"}
 
 
 def test_a_deletion_by_somebody_else_is_news_once() -> None:
     view = SliceView()
-    view.listed([published("a", 9)], "10")
+    view.listed([published("a", 9)], "10", 0)
     assert view.gone(published("a", 11))
     assert not view.gone(published("a", 11))
     assert not view.slices
@@ -64,5 +75,5 @@ def test_versions_that_are_no_numbers_do_not_hide_changes() -> None:
     view = SliceView()
     odd = published("a", 1)
     odd = msgspec.structs.replace(odd, metadata=msgspec.structs.replace(odd.metadata, resource_version="x"))
-    view.listed([odd], "y")
+    view.listed([odd], "y", 0)
     assert view.changed(odd)
