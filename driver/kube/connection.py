@@ -302,6 +302,10 @@ class Connection:
                 _ = answer.data
         except BaseException as error:
             channel.close()
+            if kept:
+                # What ended it, a load balancer that forgets what is idle for one, has most likely ended the others
+                # too. Each of them would take a request's whole time.
+                self.close()
             # A server closes what is kept when it likes; that it was about to says nothing of the request, but only a
             # request that changes nothing may be sent twice.
             if kept and outgoing.method == "GET" and isinstance(error, BrokenError) and error.untouched:

@@ -82,7 +82,7 @@ class Server(msgspec.Struct, frozen=True):
         plain = _dial(host, port, deadline) if proxy is None else _dialled_proxy(proxy, deadline)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _keep_alive(plain)
             if self.tls is None:
                 return plain
             if proxy is not None:
@@ -153,6 +153,19 @@ def _dialled_proxy(proxy: Proxy, deadline: float) -> socket.socket:
 def _wrapped(plain: socket.socket, tls: ssl.SSLContext, name: str, deadline: float) -> ssl.SSLSocket:
     plain.settimeout(_left(deadline))
     return tls.wrap_socket(plain, server_hostname=_plain(name) or None)
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    """Have the kernel say that an idle connection is there still, and notice within a minute that it is not.
+
+    Load balancers forget idle connections after four minutes or so, without a word; the kernel's own first sign of life
+    would come after two hours.
+    """
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        # A laptop's system may have another name for one of them.
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _left(deadline: float) -> float:

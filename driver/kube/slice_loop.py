@@ -399,9 +399,11 @@ class SliceLoop:
     def _apply(self, slices: tuple[ResourceSlice, ...], version: str, asked: int) -> None:
         if self._view.listed(slices, version, asked):
             log.warning(
-                "slices driver=%s: the API server has gone back from version %d to %s, as after a restore from a backup",
-                self._desired.driver, asked, version,
-            )  # fmt: skip
+                "slices driver=%s: the API server went back from version %d to %s, as after a restore from a backup",
+                self._desired.driver,
+                asked,
+                version,
+            )
 
     def _repair_delay(self) -> float:
         return self._pace.delay(self._client.timing.clock())
