@@ -45,9 +45,9 @@ def pod_server(account: Path, clock: Callable[[], float] = time.monotonic) -> Se
         )
     token = _Token(account / "token", clock)
     token.headers()
-    authority = str(account / "ca.crt")
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     try:
+        authority = (account / "ca.crt").read_bytes()
         tls = tls_context(authority)
         proxy = environment_proxy(url, lambda: tls_context(authority, public=True))
     except ProxyError as error:

@@ -7,8 +7,9 @@ it alone can do: the providers `oidc` and `gcp`, whose tokens are renewed by OAu
 from __future__ import annotations
 
 import base64
+import contextlib
+import os
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -142,11 +143,13 @@ def _server_url(server: str) -> str:
 
 
 def _trust(cluster: ConfigCluster, *, public: bool = False) -> ssl.SSLContext:
-    data = cluster.certificate_authority_data
+    authority: bytes | None = None
     # Data goes before a file.
-    authority = decoded(data, "certificate-authority-data").decode() if data else ""
-    file = None if data else _existing(cluster.certificate_authority, "certificate-authority") or None
-    return tls_context(file, data=authority, verify=not cluster.insecure_skip_tls_verify, public=public)
+    if cluster.certificate_authority_data:
+        authority = decoded(cluster.certificate_authority_data, "certificate-authority-data")
+    elif cluster.certificate_authority:
+        authority = read_given(_existing(cluster.certificate_authority, "certificate-authority"))
+    return tls_context(authority, verify=not cluster.insecure_skip_tls_verify, public=public)
 
 
 def _tls(cluster: ConfigCluster, user: ConfigUser) -> ssl.SSLContext:
@@ -177,13 +180,27 @@ def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     Raises:
         OSError: they are no pair.
     """
-    # Python takes files alone. They are gone as soon as they are read.
-    with tempfile.NamedTemporaryFile() as first, tempfile.NamedTemporaryFile() as second:
-        for file, content in ((first, certificate), (second, key)):
-            file.write(content)
-            file.flush()
+    # Python takes files alone. A pipe needs no disk, which may be full or read-only, and keeps the key off it.
+    with _piped(certificate) as first, _piped(key) as second:
         # With a password, so that a locked key is an error and nothing is asked at the terminal.
-        tls.load_cert_chain(first.name, second.name, password="")
+        tls.load_cert_chain(first, second, password="")
+
+
+@contextlib.contextmanager
+def _piped(content: bytes) -> Iterator[str]:
+    """The path of a pipe that holds some kilobytes.
+
+    Raises:
+        OSError: they are more than a pipe holds, 64 KiB as a rule.
+    """
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        with os.fdopen(writing, "wb") as file:
+            file.write(content)
+        yield f"/dev/fd/{reading}"
+    finally:
+        os.close(reading)
 
 
 def _authentication(chosen: ChosenContext, path: str, tls: ssl.SSLContext | None) -> Headers:
@@ -241,10 +258,13 @@ def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
 def _token(file: str) -> str:
     try:
         # It may end with a newline, which no header can carry.
-        return read_given(file).decode().strip()
+        token = read_given(file).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise UnreachableError(f"the token in {file} cannot be read: {reason}") from error
+    if not token:
+        raise UnreachableError(f"the token in {file} is empty; see that whatever renews it has done so")
+    return token
 
 
 def _as_another(user: ConfigUser) -> Iterator[tuple[str, str]]:

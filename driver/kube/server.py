@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import ssl
 import time
@@ -19,6 +21,7 @@ from dranode.driver.kube.proxy import Proxy, TLSThroughTLS, tunnel
 from dranode.driver.machine.presence import is_file
 
 CONNECT_SECONDS: Final = 3.0
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s[^-]*-----END CERTIFICATE-----")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -88,37 +91,52 @@ class Server(msgspec.Struct, frozen=True):
             if proxy is not None:
                 tunnel(plain, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _left(deadline))
             if isinstance(plain, ssl.SSLSocket):
-                return TLSThroughTLS(plain, self.tls, self.name or host, _left(deadline))
-            return _wrapped(plain, self.tls, self.name or host, deadline)
+                return TLSThroughTLS(plain, self.tls, self.name or _certified(host), _left(deadline))
+            return _wrapped(plain, self.tls, self.name or _certified(host), deadline)
         except BaseException:
             plain.close()
             raise
 
 
-def tls_context(authority: str | None, *, data: str = "", verify: bool = True, public: bool = False) -> ssl.SSLContext:
+def tls_context(authority: bytes | None, *, verify: bool = True, public: bool = False) -> ssl.SSLContext:
     """Return how a server's certificate is judged: as strict as Go and no stricter.
 
     Args:
-        authority: a file with the certificates that are trusted.
-        data: the same in PEM; with neither those that the system trusts.
+        authority: the certificates that are trusted, in PEM; None for those that the system trusts.
         verify: False to trust every server.
         public: trust those that the system trusts in any case.
 
     Raises:
-        OSError: the file cannot be read, or holds no certificate.
+        OSError: there is no certificate.
     """
-    context = ssl.create_default_context(cafile=authority, cadata=data or None)
-    if public:
+    # `ssl.create_default_context` refuses from Python 3.13 on certificates that RFC 5280 does not want (EKS has no
+    # Authority Key Identifier).
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if authority is None or public:
         context.load_default_certs()
-    # From Python 3.13 on certificates that RFC 5280 does not want (EKS has no Authority Key Identifier) would not be
-    # trusted.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if authority is not None:
+        _trust(context, authority)
     # An authority need not be self-signed: clusters hand out an intermediate one.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _trust(context: ssl.SSLContext, bundle: bytes) -> None:
+    """Trust the certificates of a bundle; comments and what is no certificate are passed over, as by Go.
+
+    Raises:
+        OSError: there is none.
+    """
+    trusted = False
+    for block in _CERTIFICATE.findall(bundle):
+        with contextlib.suppress(ValueError, ssl.SSLError):
+            context.load_verify_locations(cadata=ssl.PEM_cert_to_DER_cert(block.decode()))
+            trusted = True
+    if not trusted:
+        raise OSError("there is no certificate in PEM")
 
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
@@ -140,7 +158,7 @@ def _dial(host: str, port: int, deadline: float) -> socket.socket:
 def _dialled_proxy(proxy: Proxy, deadline: float) -> socket.socket:
     try:
         plain = _dial(proxy.host, proxy.port, deadline)
-        return plain if proxy.tls is None else _wrapped(plain, proxy.tls, proxy.host, deadline)
+        return plain if proxy.tls is None else _wrapped(plain, proxy.tls, _certified(proxy.host), deadline)
     except TimeoutError:
         raise
     except ssl.SSLError as error:
@@ -173,6 +191,11 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError
     return left
+
+
+def _certified(host: str) -> str:
+    """Return how a certificate names a host, without the dot that keeps a resolver from its search list."""
+    return host.removesuffix(".")
 
 
 def _plain(host: str) -> str | bytes:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 import socketserver
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dranode.driver.kube.client import APIRequest, Client, Timing
 from dranode.driver.kube.connection import Connection
+from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.server import Credentials
-from tests.fakes.kubeconfig import write_kubeconfig
+from tests.fakes.apiserver import CERTIFICATES
+from tests.fakes.kubeconfig import asked_server, in_base64, write_kubeconfig
 
 GET = APIRequest("GET", "/api/v1/nodes/node", "get nodes")
 BODY = b'{"metadata":{"name":"node"}}'
@@ -70,3 +77,69 @@ def test_connections_that_a_load_balancer_forgot_cost_one_answers_time_and_not_o
         began = time.monotonic()
         assert client.send(GET)["metadata"]["name"] == "node"
         assert time.monotonic() - began < 10
+
+
+def get(kubeconfig: Path) -> Any:
+    return Client(Connection(Credentials(str(kubeconfig)))).send(GET)["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "# Autoridad Raíz\n".encode(),
+        "# Autoridad Raíz\n".encode("latin-1"),
+        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n",
+    ],
+    ids=["comment", "comment that is not UTF-8", "damaged certificate", "revocations"],
+)
+@pytest.mark.parametrize("as_data", [True, False])
+def test_a_bundle_of_authorities_may_have_more_in_it_than_certificates(
+    tmp_path: Path, before: bytes, *, as_data: bool
+) -> None:
+    bundle = before + (CERTIFICATES / "ca.crt").read_bytes().replace(b"\n", b"\r\n")
+    (tmp_path / "bundle.pem").write_bytes(bundle)
+    cluster = (
+        {"certificate-authority-data": base64.b64encode(bundle).decode()}
+        if as_data
+        else {"certificate-authority": "bundle.pem"}
+    )
+    with asked_server() as seen:
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster)) == "node"
+
+
+def test_a_bundle_without_a_certificate_is_no_reason_to_trust_anybody(tmp_path: Path) -> None:
+    cluster = {"certificate-authority-data": base64.b64encode(b"-----BEGIN CERTIFICATE-----").decode()}
+    with asked_server() as seen, pytest.raises(ApiError, match="there is no certificate in PEM"):
+        get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster))
+    assert not seen.headers
+
+
+def test_a_host_that_ends_with_a_dot_has_the_certificate_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, *rest, **more: resolve("127.0.0.1", *rest, **more))
+    with asked_server() as seen:
+        cluster = {
+            "server": f"https://localhost.:{seen.port}",
+            "certificate-authority-data": in_base64("ca.crt"),
+        }
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster)) == "node"
+
+
+def test_a_client_certificate_needs_no_folder_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    user = {"client-certificate-data": in_base64("server.crt"), "client-key-data": in_base64("server.key")}
+    with asked_server(client_certificate=True) as seen:
+        assert get(write_kubeconfig(tmp_path, seen.port, user)) == "node"
+    assert seen.certificates
+
+
+def test_an_empty_token_file_is_named_and_nothing_is_asked_as_nobody(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with asked_server() as seen, pytest.raises(ApiError, match=r"the token in .*token is empty"):
+        get(write_kubeconfig(tmp_path, seen.port, {"tokenFile": "token"}))
+    assert not seen.headers
