@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.core.api.resource import Device
-from dranode.driver.core.claims.inventory import Inventory
+from dranode.api.resource import Device
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.server import Credentials
