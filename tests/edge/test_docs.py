@@ -41,9 +41,9 @@ PAGES = (
     "compatibility",
     "migration",
 )
-MORE = ("classic-dra", "isolation", "sanity", "pod-does-not-start", "stability", "metrics", "report")
+MORE = ("classic-dra", "glossary", "isolation", "sanity", "pod-does-not-start", "stability", "metrics", "report")
 # The folders whose files the manual may name.
-FOLDERS = "cdi|cpu|deploy|docs|driver|examples|gpu|kubectl|memory|proto|release|requirements|sanity|sim|tests"
+FOLDERS = "api|cdi|cpu|deploy|docs|driver|examples|gpu|memory|proto|release|requirements|sanity|show|sim|tests|tools"
 MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"\n]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
