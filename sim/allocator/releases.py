@@ -206,6 +206,12 @@ DEFECTS: Final = (
         139017,
         "a pod with an allocated claim and one that is not stays pending where several nodes fit",
     ),
+    Defect(
+        "1.36",
+        ("1.36.2", "1.37"),
+        139040,
+        "the counters of a shared device are free again for later pods, so that its partitions are handed out twice",
+    ),
 )
 # The newest patch release of each minor release whose sources were compared.
 _NEWEST_READ: Final[Mapping[str, int]] = MappingProxyType({"1.34": 13, "1.35": 10, "1.36": 5, "1.37": 2})

@@ -60,7 +60,7 @@ def test_a_change_is_there_from_its_release_on(change: Change) -> None:
 @pytest.mark.parametrize(
     ("name", "phrases"),
     [
-        ("1.36.1", ["counters back", "panicked", "not simulated: a pod with an allocated claim"]),
+        ("1.36.1", ["counters back", "panicked", "a pod with an allocated claim", "partitions are handed out twice"]),
         ("1.36.2", ["counters back"]),
         ("1.36.5", ["has: more than 32", "has: counters are kept by driver"]),
         ("1.36.9", ["has: more than 32", "has: counters are kept by driver", "changed after 1.36.5"]),
