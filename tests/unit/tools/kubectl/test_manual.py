@@ -9,7 +9,7 @@ from dranode.tools.diagnosis.causes import StopCause
 from dranode.tools.diagnosis.rules import RULES
 from tests.unit.tools.kubectl.test_causes import SEEDS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "pod-does-not-start.md").read_text()
 FINDINGS = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## What `doctor` names")[2]
 # Seeded on a node, where there are records, specs, a runtime's configuration and cgroups.
