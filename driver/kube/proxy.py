@@ -219,7 +219,8 @@ def tunnel(connected: socket.socket, proxy: Proxy, target: str, seconds: float) 
     Raises:
         OSError: it does not.
     """
-    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    # Some proxies turn away whoever does not say what it is.
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", "User-Agent: dranode"]
     if proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")
     try:

@@ -21,7 +21,7 @@ from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.server import Credentials
 from tests.fakes.apiserver import CERTIFICATES
-from tests.fakes.kubeconfig import asked_server, in_base64, write_kubeconfig
+from tests.fakes.kubeconfig import asked_server, in_base64, tunnel_proxy, write_kubeconfig
 
 GET = APIRequest("GET", "/api/v1/nodes/node", "get nodes")
 BODY = b'{"metadata":{"name":"node"}}'
@@ -143,3 +143,10 @@ def test_an_empty_token_file_is_named_and_nothing_is_asked_as_nobody(tmp_path: P
     with asked_server() as seen, pytest.raises(ApiError, match=r"the token in .*token is empty"):
         get(write_kubeconfig(tmp_path, seen.port, {"tokenFile": "token"}))
     assert not seen.headers
+
+
+def test_a_proxy_that_turns_away_the_nameless_lets_a_tunnel_through(tmp_path: Path) -> None:
+    with asked_server() as seen, tunnel_proxy() as (port, heads):
+        cluster = {"proxy-url": f"http://127.0.0.1:{port}", "certificate-authority-data": in_base64("ca.crt")}
+        assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster)) == "node"
+    assert "\r\nUser-Agent: dranode\r\n" in heads[0]
