@@ -188,6 +188,7 @@ class HTTPPages:
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._stopping = False
+        self._starved = False
         self._orders: SimpleQueue[tuple[_Connection, bytes] | None] = SimpleQueue()
         self._made: deque[tuple[_Connection, bytes]] = deque()
         self._thread = OwnedThread(name, self._serve, fatal)
@@ -247,9 +248,12 @@ class HTTPPages:
         except (BlockingIOError, ConnectionError):
             return  # the client hung up before it was accepted
         except OSError as error:
-            log.warning("http=%s: no connection can be accepted: %s", self.port, error.strerror)
+            if not self._starved:
+                log.warning("http=%s: no connection can be accepted: %s", self.port, error.strerror)
+            self._starved = True
             time.sleep(_NO_DESCRIPTOR_SECONDS)
             return
+        self._starved = False
         sock.setblocking(False)  # noqa: FBT003 - socket's signature
         connection = _Connection(sock, str(address[0]), self._clock() + _ASK_SECONDS)
         self._connections[connection] = None

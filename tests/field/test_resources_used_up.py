@@ -1,0 +1,41 @@
+"""Reports of descriptors, watches, processes and disks that were used up."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Any
+
+import pytest
+
+from dranode.driver.serve.http_server import HTTPPages, Page
+
+
+class Starved(socket.socket):
+    """A listening socket of a process that has no descriptor left for the first times that somebody connects."""
+
+    refused = 0
+
+    def accept(self) -> Any:
+        if self.refused < 4:
+            self.refused += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+def test_a_process_without_descriptors_says_so_once_and_answers_when_it_has_some(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener = Starved()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    pages = HTTPPages(listener, {"/healthz": lambda _: Page(b"ok\n")}, pytest.fail)
+    pages.start()
+    with socket.create_connection(("127.0.0.1", pages.port)) as client:
+        client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        client.settimeout(15.0)
+        assert client.recv(4096).startswith(b"HTTP/1.0 200")
+    pages.stop()
+    assert listener.refused == 4
+    assert len([line for line in caplog.messages if "no connection can be accepted" in line]) == 1
