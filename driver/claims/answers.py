@@ -17,9 +17,15 @@ from dranode.driver.claims.record import PreparedDevice, Record
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """The claim is prepared; `devices` has one entry for each of its results, and none if no result is the driver's."""
+    """The claim is prepared.
+
+    Attributes:
+        devices: an entry for each of its results; none if no result is the driver's.
+        new: whether it was not on record before.
+    """
 
     devices: tuple[PreparedDevice, ...] = ()
+    new: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -364,11 +364,6 @@ def always() -> bool:
     return True
 
 
-# Whether kubelet is about to unprepare one of these claims that are on record, because its pods are gone or going; None
-# if nobody can say. One is enough: claims that share a device by amounts need not all go.
-Departing: TypeAlias = Callable[["tuple[Record, ...]"], bool | None]
-
-
 class Claims(Protocol):
     """The source of claims: the API server, or a folder."""
 
@@ -377,10 +372,10 @@ class Claims(Protocol):
 
 
 class Preparer(Protocol):
-    """The node that decides and acts: `dranode.driver.node.node.NodeClaims`, or a witness in front of it."""
+    """The node that decides and acts: `dranode.driver.node.node.NodeClaims`."""
 
     def prepare(
-        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
+        self, claims: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
     ) -> Mapping[str, Answer]:
         """Prepare claims; an answer for each, by UID."""
 
@@ -388,19 +383,11 @@ class Preparer(Protocol):
         """Unprepare claims; for each, by UID, None or why it is not unprepared."""
 
 
-class PreparingNode(Preparer, Protocol):
-    """A preparer of one driver that also knows what it has and what is on record."""
+class Reporter(Protocol):
+    """Reports to the cluster what became of claims. Every method returns at once."""
 
-    plugin: Plugin
-    not_enforced: Callable[[], NotEnforced | None]
+    def prepared(self, claims: Mapping[ClaimRef, ResourceClaim | DranodeError], answers: Mapping[str, Answer]) -> None:
+        """Report the answers to a Prepare, by UID."""
 
-    @property
-    def inventory(self) -> Inventory:
-        """The hardware as it was last read.
-
-        Raises:
-            UnreadError: it was never read.
-        """
-
-    def record(self, uid: str) -> Record | None:
-        """Return what is on record of a claim at the last look at the ledger; never waits."""
+    def unprepared(self, answers: Mapping[ClaimRef, Refused | None]) -> None:
+        """Report the answers to an Unprepare."""

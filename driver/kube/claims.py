@@ -6,16 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from dranode.api.documents import decode
 from dranode.api.errors import ClaimError, ClaimGoneError, DocumentError, DranodeError, in_words
-from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.record import Record
 from dranode.driver.kube.client import TOTAL_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import NO_UID, ApiError
-from dranode.driver.kube.objects import ApiObjects
 from dranode.driver.kube.retry import NOT_FOUND
 
 log = logging.getLogger(__name__)
@@ -24,10 +22,6 @@ log = logging.getLogger(__name__)
 _AT_A_TIME: Final = 8
 # For all the claims of a call: kubelet gives up after 45 s, and deciding takes its time as well.
 _PATIENCE: Final = TOTAL_SECONDS + 5
-# For the questions whether the claims that are in the way are about to go; the caller waits meanwhile.
-_DEPARTURE_SECONDS: Final = 2.0
-
-_Find: TypeAlias = Callable[[str, str, str], "dict[str, Any] | None"]
 
 
 class KubeClaims:
@@ -56,32 +50,6 @@ class KubeClaims:
         others = {ref: self._begin(ref) for ref in asked[:-1]}
         claims = {ref: self._get(ref) for ref in asked[-1:]}
         return claims | {ref: self._result(ref, future, ends) for ref, future in others.items()}
-
-    def departing(self, records: tuple[Record, ...]) -> bool | None:
-        """Return whether the pods of one of these claims are gone or going, so that kubelet is about to unprepare it.
-
-        None if the server does not say in time. The claims say most: kube-controller-manager ends reservation and
-        allocation with the pods. Pods are asked for where a claim is still reserved, by a right that the driver can do
-        without.
-        """
-        ends = self._client.timing.clock() + _DEPARTURE_SECONDS
-
-        def find(kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-            left = ends - self._client.timing.clock()
-            if left <= 0:
-                raise ApiError("the API server took too long for all of them")
-            return ApiObjects(self._client, left).find(kind, namespace, name)
-
-        answers = set[bool | None]()
-        for record in records:
-            try:
-                answers.add(_is_departing(find, record.ref))
-            except (ApiError, DocumentError) as error:
-                log.debug("claim=%s uid=%s: not known whether its pods are gone: %s", record.ref, record.uid, error)
-                answers.add(None)
-            if True in answers:
-                return True
-        return None if None in answers else False
 
     def _begin(self, ref: ClaimRef) -> Future[ResourceClaim | DranodeError]:
         """Fetch a claim in another thread."""
@@ -139,26 +107,3 @@ def _claim(document: Any) -> ResourceClaim:
     if not claim.metadata.uid:
         raise DocumentError(NO_UID)
     return claim
-
-
-def _is_departing(find: _Find, ref: ClaimRef) -> bool | None:
-    if not ref.name:
-        return None
-    document = find("ResourceClaim", ref.namespace, ref.name)
-    if document is None:
-        return True
-    claim = _claim(document)
-    if claim.metadata.uid != ref.uid or claim.metadata.deletion_timestamp or claim.status.allocation is None:
-        return True
-    consumers = claim.status.reserved_for
-    if not all(consumer.is_pod for consumer in consumers):
-        return None
-    return not any(_is_alive(find, ref.namespace, consumer) for consumer in consumers)
-
-
-def _is_alive(find: _Find, namespace: str, consumer: ResourceClaimConsumerReference) -> bool:
-    pod = find("Pod", namespace, consumer.name)
-    if pod is None or pod["metadata"].get("uid") != consumer.uid or pod["metadata"].get("deletionTimestamp"):
-        return False
-    status = pod.get("status")
-    return not isinstance(status, dict) or status.get("phase") not in ("Succeeded", "Failed")

@@ -12,12 +12,10 @@ from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.prepare import PreparingNode
-from dranode.driver.claims.record import Record
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection
-from dranode.driver.kube.reports import ClaimStatus, KubeEvents, ReportingNode
+from dranode.driver.kube.reports import ClaimReporter, ClaimStatus, KubeEvents, RecordedNode
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kube.slice_loop import SliceLoop
 from dranode.driver.process.threads import Fatal
@@ -80,10 +78,6 @@ class KubeCluster:
         """Each claim as it is now, or the reason why it cannot be had."""
         return self._claims.get(refs)
 
-    def departing(self, records: tuple[Record, ...]) -> bool | None:
-        """Return whether the pods of one of these claims are gone or going; kubelet is about to unprepare it then."""
-        return self._claims.departing(records)
-
     def publish(self, driver: str, inventory: Inventory) -> None:
         """Publish the whole inventory that a driver has now; returns at once.
 
@@ -120,10 +114,10 @@ class KubeCluster:
             # It has just changed, so what the status said before and since when does not matter.
             status.say(occurrence.claim, lambda: occurrence.states, ())
 
-    def reporting(self, node: PreparingNode) -> ReportingNode:
-        """The node of one driver, with its answers reported to the cluster."""
+    def reporter(self, node: RecordedNode) -> ClaimReporter:
+        """Return what reports to the cluster what became of the claims of one driver's node."""
         driver = node.plugin.driver
-        return ReportingNode(node, self._events_of(driver), self._status_of(driver))
+        return ClaimReporter(node, self._events_of(driver), self._status_of(driver))
 
     def close(self, seconds: float = _FLUSH_SECONDS) -> None:
         """Write the events and the status that wait, each for no longer than `seconds`, and disconnect; slices stay."""

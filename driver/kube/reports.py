@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -15,10 +15,12 @@ from msgspec.structs import replace
 from dranode.api.documents import API_GROUP
 from dranode.api.errors import DranodeError
 from dranode.api.resource import ResourceClaim
-from dranode.driver.claims.answers import Answer, Conflict, Prepared, Refused
+from dranode.driver.claims.answers import Answer, Conflict, NotEnforced, Prepared, Refused
 from dranode.driver.claims.events import Allowance, Event, Occurrence, PrepareFailed, events_of
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.prepare import Awaited, PreparingNode, always
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.record import Record
 from dranode.driver.claims.status import DeviceState, device_statuses, failed_states, is_said, prepared_states
 from dranode.driver.kube.client import APPLY, APIRequest, Client
 from dranode.driver.kube.errors import ApiError
@@ -27,6 +29,24 @@ from dranode.driver.kube.retry import CONFLICT, NOT_FOUND, UNPROCESSABLE
 from dranode.driver.process.threads import Fatal
 
 log = logging.getLogger(__name__)
+
+
+class RecordedNode(Protocol):
+    """What is asked of a node (`dranode.driver.node.node.NodeClaims`) to report its claims."""
+
+    plugin: Plugin
+    not_enforced: Callable[[], NotEnforced | None]
+
+    @property
+    def inventory(self) -> Inventory:
+        """The hardware as it was last read.
+
+        Raises:
+            UnreadError: it was never read.
+        """
+
+    def record(self, uid: str) -> Record | None:
+        """Return what is on record of a claim at the last look at the ledger; never waits."""
 
 
 _GROUP: Final = "events.k8s.io/v1"
@@ -99,53 +119,39 @@ class KubeEvents:
         )
 
 
-# Reports to the cluster what became of claims: a driver's node whose answers are seen on their way to kubelet.
-# Answers pass through unchanged and at once; status and events follow from threads of their own.
-
-
-class ReportingNode(msgspec.Struct, frozen=True):
-    """A node whose answers are reported.
+class ClaimReporter(msgspec.Struct, frozen=True):
+    """Reports to the cluster what became of one driver's claims; threads of its own write status and Events later.
 
     Attributes:
-        node: decides and acts.
+        node: whose answers are reported.
         events: writes the events of failures.
         status: writes claims' status; None if it is not written.
     """
 
-    node: PreparingNode
+    node: RecordedNode
     events: KubeEvents
     status: ClaimStatus | None
 
-    def prepare(
-        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
-    ) -> Mapping[str, Answer]:
-        """Prepare claims; an answer for each, by UID."""
-        new = {ref.uid for ref in asked if self.status is not None and self.node.record(ref.uid) is None}
-        answers = self.node.prepare(asked, awaited)
-        for ref, claim in asked.items():
+    def prepared(self, claims: Mapping[ClaimRef, ResourceClaim | DranodeError], answers: Mapping[str, Answer]) -> None:
+        """Report the answers to a Prepare, by UID."""
+        for ref, claim in claims.items():
             try:
-                self._report(ref, claim, answers[ref.uid], new=ref.uid in new)
+                match answers[ref.uid]:
+                    case Prepared(new=new):
+                        self._prepared(ref, claim, new=new)
+                    case Refused(reason) | Conflict(reason):
+                        self._refused(ref, claim, reason)
+                    case unknown:
+                        assert_never(unknown)
             except Exception:  # what a plug-in says of a device may be anything, and the claim is prepared all the same
                 log.exception("claim=%s uid=%s driver=%s: not reported", ref, ref.uid, self.node.plugin.driver)
-        return answers
 
-    def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
-        """Unprepare claims; for each, by UID, None or why it is not unprepared."""
-        answers = self.node.unprepare(refs, awaited)
+    def unprepared(self, answers: Mapping[ClaimRef, Refused | None]) -> None:
+        """Report the answers to an Unprepare."""
         # Those without a record too: another instance may have prepared them, or they failed, and said so.
-        for ref in refs:
-            if self.status is not None and answers[ref.uid] is None:
+        for ref, refusal in answers.items():
+            if self.status is not None and refusal is None:
                 self.status.withdraw(ref)
-        return answers
-
-    def _report(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, answer: Answer, *, new: bool) -> None:
-        match answer:
-            case Prepared():
-                self._prepared(ref, claim, new=new)
-            case Refused(reason) | Conflict(reason):
-                self._refused(ref, claim, reason)
-            case _:
-                assert_never(answer)
 
     def _prepared(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, *, new: bool) -> None:
         if self.status is None or not isinstance(claim, ResourceClaim):

@@ -9,16 +9,16 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Final, TypeVar, assert_never
+from typing import Any, Final, assert_never
 
 import grpc
 
 from dranode.api.errors import in_words
 from dranode.driver.claims.answers import Answer, Conflict, Prepared, Refused
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.prepare import Awaited, Claims, Preparer, always
+from dranode.driver.claims.prepare import Awaited, Claims, Preparer, Reporter, always
 from dranode.driver.claims.record import PreparedDevice
 from dranode.driver.process.logs import operation
 from dranode.proto import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 # Well within kubelet's 45 s.
 _READY_SECONDS: Final = 30.0
-
-T = TypeVar("T")
 
 # Called for every claim that was answered for: "prepare" or "unprepare", whether it succeeded, the seconds of its call.
 Observe = Callable[[str, bool, float], None]
@@ -43,10 +41,12 @@ class DRAService:
     """
 
     def __init__(self, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Serve `driver`; calls wait until `answer_with` names the service that answers, or until `stop`."""
+        """Serve `driver`; calls wait until `answer_with` says who answers them, or until `stop`."""
         self._driver = driver
         self._clock = clock
-        self._answerers: tuple[Claims, Preparer] | None = None
+        self._claims: Claims | None = None
+        self._node: Preparer | None = None
+        self._reporter: Reporter | None = None
         self.ready = threading.Event()
         self._settled = threading.Event()
         self.observe: Observe = lambda _call, _succeeded, _seconds: None
@@ -56,6 +56,16 @@ class DRAService:
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(_Version(self, dra_v1_pb2), server)
         dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(_Version(self, dra_v1beta1_pb2), server)
 
+    def answer_with(self, claims: Claims, node: Preparer, reporter: Reporter | None = None) -> None:
+        """Answer calls from now on with claims from `claims`, prepared by `node`, and report the answers."""
+        self._claims, self._node, self._reporter = claims, node, reporter
+        self.ready.set()
+        self._settled.set()
+
+    def stop(self) -> None:
+        """Refuse calls that wait for `answer_with`; once it has been called, calls are answered as before."""
+        self._settled.set()
+
     def prepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Answer]:
         """Fetch and prepare claims (NodePrepareResources).
 
@@ -64,14 +74,27 @@ class DRAService:
         """
         with operation():
             began = self._clock()
-            answers: Mapping[str, Answer] = self._asked(
-                refs, lambda claims, node: node.prepare(claims.get(refs), awaited)
-            )
+            # The sockets listen before hardware and ledger are read, so a first call may have to wait a moment.
+            self._settled.wait(_READY_SECONDS)
+            answers: Mapping[str, Answer]
+            try:
+                if self._claims is None or self._node is None:
+                    answers = self._not_ready(refs)
+                else:
+                    claims = self._claims.get(refs)
+                    answers = self._node.prepare(claims, awaited)
+                    if self._reporter is not None:
+                        self._reporter.prepared(claims, answers)
+            except Exception as error:
+                log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
+                answers = self._failed(refs, error)
+            seconds = self._clock() - began
             for ref in refs:
                 answer = answers[ref.uid]
                 level = logging.INFO if isinstance(answer, Prepared) else logging.WARNING
                 log.log(level, "prepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, _outcome(answer))
-            self._answered("prepare", (isinstance(answer, Prepared) for answer in answers.values()), began)
+            for answer in answers.values():
+                self.observe("prepare", isinstance(answer, Prepared), seconds)
         return answers
 
     def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
@@ -82,54 +105,35 @@ class DRAService:
         """
         with operation():
             began = self._clock()
-            answers: Mapping[str, Refused | None] = self._asked(refs, lambda _, node: node.unprepare(refs, awaited))
+            self._settled.wait(_READY_SECONDS)
+            answers: Mapping[str, Refused | None]
+            try:
+                if self._node is None:
+                    answers = self._not_ready(refs)
+                else:
+                    answers = self._node.unprepare(refs, awaited)
+                    if self._reporter is not None:
+                        self._reporter.unprepared({ref: answers[ref.uid] for ref in refs})
+            except Exception as error:
+                log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
+                answers = self._failed(refs, error)
+            seconds = self._clock() - began
             for ref in refs:
                 refusal = answers[ref.uid]
                 outcome = "done" if refusal is None else f"error={refusal.reason}"
                 level = logging.INFO if refusal is None else logging.WARNING
                 log.log(level, "unprepare driver=%s claim=%s uid=%s %s", self._driver, ref, ref.uid, outcome)
-            self._answered("unprepare", (refusal is None for refusal in answers.values()), began)
+            for refusal in answers.values():
+                self.observe("unprepare", refusal is None, seconds)
         return answers
 
-    def _asked(
-        self, refs: tuple[ClaimRef, ...], ask: Callable[[Claims, Preparer], Mapping[str, T]]
-    ) -> Mapping[str, T | Refused]:
-        """Return the answer for every claim; if no service can answer, a refusal that says why."""
-        try:
-            answerers = self._wait()
-            if answerers is None:
-                return _refused(
-                    refs, f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again"
-                )
-            return ask(*answerers)
-        except Exception as error:
-            log.exception("driver=%s claims=%s: no answer", self._driver, ", ".join(map(str, refs)))
-            return _refused(refs, f"internal error in {self._driver}; see the driver's log: {in_words(error)}")
+    def _not_ready(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused]:
+        reason = f"{self._driver} has not read its hardware and ledger yet; kubelet will ask again"
+        return {ref.uid: Refused(reason) for ref in refs}
 
-    def _answered(self, call: str, successes: Iterable[bool], began: float) -> None:
-        seconds = self._clock() - began
-        log.debug("%s driver=%s seconds=%.6f", call, self._driver, seconds)
-        for succeeded in successes:
-            self.observe(call, succeeded, seconds)
-
-    def answer_with(self, claims: Claims, node: Preparer) -> None:
-        """Answer calls from now on with claims from `claims`, prepared by `node`."""
-        self._answerers = claims, node
-        self.ready.set()
-        self._settled.set()
-
-    def stop(self) -> None:
-        """Refuse calls that wait for `answer_with`; once it has been called, calls are answered as before."""
-        self._settled.set()
-
-    def _wait(self) -> tuple[Claims, Preparer] | None:
-        # The sockets listen before hardware and ledger are read, so a first call may have to wait a moment.
-        self._settled.wait(_READY_SECONDS)
-        return self._answerers
-
-
-def _refused(refs: Iterable[ClaimRef], reason: str) -> dict[str, Refused]:
-    return dict.fromkeys((ref.uid for ref in refs), Refused(reason))
+    def _failed(self, refs: tuple[ClaimRef, ...], error: Exception) -> dict[str, Refused]:
+        reason = f"internal error in {self._driver}; see the driver's log: {in_words(error)}"
+        return {ref.uid: Refused(reason) for ref in refs}
 
 
 def _outcome(answer: Answer) -> str:

@@ -15,8 +15,6 @@ from dranode.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.claims.events import Occurrence
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.prepare import Preparer
-from dranode.driver.claims.record import Record
 from dranode.driver.local.store import Store
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.slices.desired import desired_slices
@@ -34,11 +32,9 @@ class FolderCluster:
         store: the folder.
         node_name: the node.
         seed: of the random part of names, so that a run can be repeated.
-        stand_in: whether the one kubelet is a stand-in that unprepares nothing while it waits for a Prepare.
     """
 
-    def __init__(self, store: Store, node_name: str, seed: int = 0, *, stand_in: bool = False) -> None:
-        self.stand_in = stand_in
+    def __init__(self, store: Store, node_name: str, seed: int = 0) -> None:
         self.store, self.node_name, self.seed = store, node_name, seed
         self._random = random.Random(seed)  # noqa: S311 - names, not secrets
         self._statuses: dict[str, PublisherStatus] = {}
@@ -79,14 +75,8 @@ class FolderCluster:
         """Each claim as it is now, or the reason why it cannot be had."""
         return self.store.get(refs)
 
-    def departing(self, records: tuple[Record, ...]) -> bool | None:
-        """Say nothing for a kubelet, since a folder has no pods; a stand-in is not about to unprepare any."""
-        del records
-        return False if self.stand_in else None
-
     def notify(self, driver: str, occurrence: Occurrence) -> None:
         """Do nothing: the log has it already."""
 
-    def reporting(self, node: NodeClaims) -> Preparer:
-        """The node itself: its answers go to kubelet alone."""
-        return node
+    def reporter(self, node: NodeClaims) -> None:
+        """Report nothing: answers go to kubelet alone."""

@@ -13,9 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, assert_never
-
-import msgspec
+from typing import Final
 
 from dranode.api.errors import ClaimConflictError, DranodeError, UnreadError
 from dranode.api.resource import ResourceClaim
@@ -37,7 +35,6 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.prepare import (
     Awaited,
     Circumstances,
-    Departing,
     always,
     decide_claim,
     prepared,
@@ -58,183 +55,16 @@ from dranode.driver.pinning.snapshot import HeldSnapshot
 log = logging.getLogger(__name__)
 
 
-# A Prepare is attempted again for claims that wait for others, or that had to be undone first.
-
-PendingClaims = Mapping[ClaimRef, ResourceClaim]
-
-
-def answer_all(
-    claims: Mapping[ClaimRef, ResourceClaim | DranodeError],
-    attempt: Callable[[PendingClaims], Mapping[str, ClaimOutcome]],
-    undo: Callable[[ClaimRef], Refused | None],
-    wait: Callable[[frozenset[str]], bool],
-) -> dict[str, Answer]:
-    """Return the answers to a Prepare, by UID.
-
-    Args:
-        claims: those of the call; an error for each that the API server does not have.
-        attempt: makes one attempt at some of them; outcomes by UID.
-        undo: undoes a claim that is prepared for another allocation; why not, or None if it is undone.
-        wait: waits until a claim was undone, for claims that those with these UIDs are in the way of; False if the time
-            for that is over.
-    """
-    answers: dict[str, Answer] = {
-        ref.uid: Refused(str(claim)) for ref, claim in claims.items() if isinstance(claim, DranodeError)
-    }
-    answers |= twins(claims)
-    pending = {
-        ref: claim for ref, claim in claims.items() if isinstance(claim, ResourceClaim) and ref.uid not in answers
-    }
-    while pending:
-        try:
-            outcomes = attempt(pending)
-        except DranodeError as error:
-            return answers | dict.fromkeys((ref.uid for ref in pending), Refused(str(error)))
-        settled = {ref: _settled(outcomes[ref.uid], undo) for ref in pending}
-        answers |= {ref.uid: answer for ref, answer in settled.items() if answer is not None}
-        conflicts = {ref: answer for ref, answer in settled.items() if isinstance(answer, Conflict)}
-        again = {ref for ref, answer in settled.items() if answer is None}
-        if conflicts and wait(frozenset().union(*(conflict.holders for conflict in conflicts.values()))):
-            again |= conflicts.keys()
-        pending = {ref: claim for ref, claim in pending.items() if ref in again}
-    return answers
-
-
-def _settled(outcome: ClaimOutcome, undo: Callable[[ClaimRef], Refused | None]) -> Answer | None:
-    """The answer that an attempt came to; None if nothing is in the way of another attempt any more."""
-    match outcome:
-        case Changed(claim):
-            return undo(claim)
-        case Prepared() | Refused() | Conflict():
-            return outcome
-        case _:
-            assert_never(outcome)
-
-
-# The claims of one call, decided one after the other: each sees what those before it were given.
-
-
-class DecidedCall(msgspec.Struct):
-    """The decision on the claims of one call.
-
-    Attributes:
-        outcomes: of the claims for which nothing is to be done, by UID.
-        records: of the others, by UID.
-    """
-
-    outcomes: dict[str, ClaimOutcome] = msgspec.field(default_factory=dict)
-    records: dict[str, Record] = msgspec.field(default_factory=dict)
-
-
-def decide_call(
-    asked: Mapping[ClaimRef, ResourceClaim], before: Mapping[str, Record], store: RecordStore, given: Circumstances
-) -> DecidedCall:
-    """Decide the claims of a call inside a transaction, and reserve what they are given; nothing is committed.
-
-    Args:
-        asked: the claims.
-        before: what is known of them, by UID.
-        store: the records.
-        given: what the decisions depend on besides.
-    """
-    call = DecidedCall()
-    for ref, claim in asked.items():
-        decided = _decided(ref, claim, before.get(ref.uid), store, given)
-        if not isinstance(decided, Record):
-            call.outcomes[ref.uid] = decided
-        elif decided.grants:
-            call.records[ref.uid] = decided
-            store.reserve(decided)
-        else:
-            # A claim of which nothing is this driver's holds nothing and leaves no record.
-            call.outcomes[ref.uid] = Prepared()
-    return call
-
-
-def _decided(
-    ref: ClaimRef, claim: ResourceClaim, record: Record | None, store: RecordStore, given: Circumstances
-) -> Record | Refused | Conflict | Changed:
-    """The decision on a claim as a value, whatever it meets."""
-    driver = given.plugin.driver
-    try:
-        store.refuse_damaged(ref)
-        return decide_claim(ref, claim, record, given)
-    except ClaimConflictError as error:
-        return Conflict(str(error), error.holders)
-    except DranodeError as error:
-        return Refused(str(error))
-    except Exception as error:
-        log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, driver)
-        return refused_by_error(ref, driver, error)
-
-
-# Limits how long a Prepare waits for the Unprepare of a claim that is in its way.
-#
-# A refusal that a few seconds of waiting spare is dear: kubelet asks again only at its next resync, after 60 to 90 s.
-# That is its syncFrequency of a minute and up to half of it more (`completeWork` in pkg/kubelet/pod_workers.go, 1.37),
-# since SyncPod in kuberuntime_manager.go ends without an error when a claim cannot be prepared.
-
-# In seconds: how long where nobody can say whether an Unprepare is on its way, how long where one is, and how often it
-# looks meanwhile, for another instance may be the one that unprepares. Kubelet ends a call after 45 s, of which the
-# claims may take 25 to fetch.
-CONFLICT_WAIT: Final = 2.0
-DEPARTURE_WAIT: Final = 15.0
-_CONFLICT_LOOK: Final = 0.1
+# How long a Prepare waits, in seconds, for the Unprepare of a claim that holds what it needs, and how often it checks
+# meanwhile, since another instance may be the one that unprepares. A refusal is expensive: SyncPod in
+# kuberuntime_manager.go ends without an error when a claim cannot be prepared, so kubelet tries again only at the pod's
+# next resync, 60 to 90 s later (`completeWork` in pkg/kubelet/pod_workers.go, 1.37). Kubelet ends a call after 45 s, of
+# which the claims may take 25 to fetch.
+CONFLICT_WAIT: Final = 15.0
+_CONFLICT_POLL: Final = 0.1
 # How many calls wait at a time: fewer than the server has threads for calls, for the Unprepare that they wait for needs
 # one too.
 MAX_WAITING: Final = 3
-
-
-class Patience:
-    """One call's. Once it has begun to wait it keeps one of the places for that, until it is closed."""
-
-    def __init__(self, places: threading.Semaphore, clock: Callable[[], float]) -> None:
-        """Begin the call. `clock` gives seconds that never go back."""
-        self._places = places
-        self._clock = clock
-        self._began = clock()
-        self._seconds = 0.0
-        self._holders: frozenset[str] | None = None
-        self._placed: bool | None = None
-
-    def wait(
-        self,
-        freed: threading.Condition,
-        holders: frozenset[str],
-        departing: Callable[[frozenset[str]], bool | None],
-    ) -> bool:
-        """Wait until something was freed, or for a moment; False at once if there is no time or no place for it.
-
-        Args:
-            freed: notified when something was freed.
-            holders: the UIDs of the claims that are in the way.
-            departing: whether kubelet is about to unprepare one of them; None if nobody can say.
-        """
-        if self._placed is None:
-            self._placed = self._places.acquire(blocking=False)
-        if not self._placed:
-            return False
-        asked = holders != self._holders
-        if asked:
-            self._holders = holders
-            leaving = departing(holders)
-            if leaving is False:
-                return False
-            self._seconds = DEPARTURE_WAIT if leaving else CONFLICT_WAIT
-        left = self._began + self._seconds - self._clock()
-        # The answer took its time too, in which something may have been freed.
-        if left <= 0 and not asked:
-            return False
-        with freed:
-            freed.wait(min(max(left, 0.0), _CONFLICT_LOOK))
-        return True
-
-    def close(self) -> None:
-        """Leave the place to another call."""
-        if self._placed:
-            self._places.release()
-            self._placed = False
-
 
 InUse = Callable[[ClaimRef], bool | None]
 OnGranted = Callable[[Record], None]
@@ -243,12 +73,6 @@ OnGranted = Callable[[Record], None]
 def use_unknown(claim: ClaimRef) -> bool | None:
     """The answer to "does a container use this claim?" where neither NRI nor kubelet's pod-resources is at hand."""
     del claim
-    return None
-
-
-def departure_unknown(records: tuple[Record, ...]) -> bool | None:
-    """The answer to "is kubelet about to unprepare one of these claims?" where there is no API server to ask."""
-    del records
     return None
 
 
@@ -264,7 +88,7 @@ class NodeClaims:
         granted: called with the record of every claim that is given something for the first time.
         untold: called when a call has changed settings of which other processes are still to be told, by `tune`.
         not_enforced: returns why containers are not held to claims; None if they are, or need not be. Never waits.
-        departing: whether kubelet is about to unprepare one of some claims, by the cluster.
+        conflict_wait: how long a Prepare waits for the Unprepare of a claim that holds what it needs, in seconds.
     """
 
     def __init__(
@@ -296,7 +120,7 @@ class NodeClaims:
         self.granted: OnGranted = lambda _record: None
         self.untold: Callable[[], None] = lambda: None
         self.not_enforced: Callable[[], NotEnforced | None] = lambda: None
-        self.departing: Departing = departure_unknown
+        self.conflict_wait = CONFLICT_WAIT
         self.discovery = Discovery(plugin)
         specs = Specs(cdi, plugin.cdi_kind or f"{plugin.driver}/claim")
         self.store = RecordStore(plugin, data / "ledger.db", specs)
@@ -494,49 +318,118 @@ class NodeClaims:
                     self.files.sweep()
 
     def prepare(
-        self, asked: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
+        self, claims: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
     ) -> dict[str, Answer]:
-        """Prepare the claims of one call, as long as its answer is awaited; an answer for every claim, by UID."""
-        with contextlib.closing(Patience(self._places, self._clock)) as patience:
-            return answer_all(
-                asked,
-                lambda pending: self._attempt(pending, awaited),
-                self._undo_unused,
-                lambda holders: patience.wait(self._lock.freed, holders, self._is_one_departing),
-            )
+        """Prepare the claims of one call, as long as its answer is awaited.
 
-    def _is_one_departing(self, holders: frozenset[str]) -> bool | None:
-        """Return whether kubelet is about to unprepare one of these claims; None if nobody can say."""
-        records = tuple(self.store.book.record(uid) for uid in holders)
-        known = tuple(record for record in records if record is not None)
-        departing = self.departing(known) if known else None
-        # Of one that is damaged, or has gone meanwhile, nothing is known.
-        return None if departing is False and len(known) < len(records) else departing
+        Args:
+            claims: the claims of the call; an error for each that could not be fetched.
+            awaited: whether the caller still waits.
 
-    def _attempt(self, asked: Mapping[ClaimRef, ResourceClaim], awaited: Awaited) -> dict[str, ClaimOutcome]:
+        Returns:
+            An answer for every claim, by UID.
+        """
+        answers: dict[str, Answer] = {
+            ref.uid: Refused(str(claim)) for ref, claim in claims.items() if isinstance(claim, DranodeError)
+        }
+        answers |= twins(claims)
+        pending = {
+            ref: claim for ref, claim in claims.items() if isinstance(claim, ResourceClaim) and ref.uid not in answers
+        }
+        ends = self._clock() + self.conflict_wait
+        waiting = False
+        try:
+            while pending:
+                try:
+                    outcomes = self._prepare_once(pending, awaited)
+                except DranodeError as error:
+                    return answers | dict.fromkeys((ref.uid for ref in pending), Refused(str(error)))
+                again: dict[ClaimRef, ResourceClaim] = {}
+                conflicts: dict[ClaimRef, ResourceClaim] = {}
+                for ref, claim in pending.items():
+                    outcome = outcomes[ref.uid]
+                    if isinstance(outcome, Changed):
+                        # Prepared for another allocation: that is undone first, then the claim is decided again.
+                        refusal = self._unprepare_unused(ref)
+                        if refusal is None:
+                            again[ref] = claim
+                        else:
+                            answers[ref.uid] = refusal
+                        continue
+                    answers[ref.uid] = outcome
+                    if isinstance(outcome, Conflict):
+                        conflicts[ref] = claim
+                if conflicts and self._clock() < ends:
+                    waiting = waiting or self._places.acquire(blocking=False)
+                    if waiting:
+                        with self._lock.freed:
+                            self._lock.freed.wait(_CONFLICT_POLL)
+                        again |= conflicts
+                pending = again
+        finally:
+            if waiting:
+                self._places.release()
+        return answers
+
+    def _prepare_once(self, claims: Mapping[ClaimRef, ResourceClaim], awaited: Awaited) -> dict[str, ClaimOutcome]:
+        """Decide the claims, commit what was decided, carry it out; what became of each, by UID.
+
+        Raises:
+            DranodeError: none could be decided or put on record.
+        """
         with self._lock.held():
             _check(awaited)
             self.discovery.check()
             store, book = self.store, self.store.book
-            before = book.known_of(ref.uid for ref in asked)
+            before = book.known_of(ref.uid for ref in claims)
+            outcomes: dict[str, ClaimOutcome] = {}
+            records: dict[str, Record] = {}
             with store.transaction():
                 given = Circumstances(
                     self.plugin, self.inventory, book.held, self.pool, store.blocked(), self.not_enforced()
                 )
-                decided = decide_call(asked, before, store, given)
-                decision = prepared(decided.records.values(), book.record)
+                for ref, claim in claims.items():
+                    decided = self._decide(ref, claim, before.get(ref.uid), given)
+                    if not isinstance(decided, Record):
+                        outcomes[ref.uid] = decided
+                    elif decided.grants:
+                        # The claims after it in this call must not get the same.
+                        store.reserve(decided)
+                        records[ref.uid] = decided
+                    else:
+                        # A claim with nothing of this driver's holds nothing and leaves no record.
+                        outcomes[ref.uid] = Prepared()
+                decision = prepared(records.values(), book.record)
                 if decision.commit:
                     store.commit(decision.commit)
             failures = self.interpreter.carry_out(decision.effects)
             self._see_untold()
-            for uid, record in decided.records.items():
-                if uid not in before and uid not in failures:
+            for uid, record in records.items():
+                if uid in failures:
+                    outcomes[uid] = failures[uid]
+                    continue
+                outcomes[uid] = Prepared(self.files.devices(record), new=uid not in before)
+                if uid not in before:
                     self.granted(record)
-            done = (record for record in decided.records.values() if record.uid not in failures)
-            devices = {record.uid: Prepared(self.files.devices(record)) for record in done}
-            return {**decided.outcomes, **devices, **failures}
+            return outcomes
 
-    def _undo_unused(self, ref: ClaimRef) -> Refused | None:
+    def _decide(
+        self, ref: ClaimRef, claim: ResourceClaim, record: Record | None, given: Circumstances
+    ) -> Record | Refused | Conflict | Changed:
+        """The decision on a claim as a value, whatever it meets: one claim's error must not fail the others."""
+        try:
+            self.store.refuse_damaged(ref)
+            return decide_claim(ref, claim, record, given)
+        except ClaimConflictError as error:
+            return Conflict(str(error), error.holders)
+        except DranodeError as error:
+            return Refused(str(error))
+        except Exception as error:
+            driver = self.plugin.driver
+            log.exception("claim=%s uid=%s driver=%s: no decision", ref, ref.uid, driver)
+            return refused_by_error(ref, driver, error)
+
+    def _unprepare_unused(self, ref: ClaimRef) -> Refused | None:
         """Unprepare a claim whose allocation has changed under its record; refused if a container may still use it."""
         used = self._in_use(ref)
         if used is False:
@@ -574,6 +467,7 @@ class NodeClaims:
             return self._undo(tuple(each.ref for each in records if self.store.book.record(each.uid) == each))
 
     def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused | None]:
+        """Undo claims under the lock: mark them as started, restore hardware, remove files, drop their records."""
         book, uids = self.store.book, [ref.uid for ref in refs]
         decision = unprepared(refs, book.known_of(uids), book.unreadable(uids), self.plugin)
         failures = self.interpreter.execute(decision)

@@ -21,8 +21,7 @@ from dranode.driver.claims.events import Occurrence
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import DeviceHealth, Health
-from dranode.driver.claims.prepare import Preparer
-from dranode.driver.claims.record import Record
+from dranode.driver.claims.prepare import Reporter
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.slices.publication import PublisherStatus
@@ -44,12 +43,6 @@ class Cluster(Protocol):
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         """Each claim as it is now, or the reason why it cannot be had."""
 
-    def departing(self, records: tuple[Record, ...]) -> bool | None:
-        """Return whether the pods of one of these claims are gone or going, so that kubelet is about to unprepare it.
-
-        None if that cannot be known.
-        """
-
     def publish(self, driver: str, inventory: Inventory) -> None:
         """Publish the whole inventory that a driver has now.
 
@@ -66,8 +59,8 @@ class Cluster(Protocol):
     def notify(self, driver: str, occurrence: Occurrence) -> None:
         """Make known to people what happened to a driver of this node; returns at once."""
 
-    def reporting(self, node: NodeClaims) -> Preparer:
-        """The node of one driver, with its answers reported to the cluster."""
+    def reporter(self, node: NodeClaims) -> Reporter | None:
+        """Return what reports to the cluster what became of the claims of one driver's node; None to report nothing."""
 
 
 class Announcer:

@@ -94,7 +94,6 @@ class DriverService:
             plugin, listener.data, cdi, pool=listener.node_name, in_use=self._in_use, metadata=metadata
         )
         self.node.not_enforced = self._not_enforced
-        self.node.departing = cluster.departing
         self.pinning: Pinning | None = None
         self.lifecycle: Lifecycle | None = None
         self._unenforced: UnenforcedClaims | None = None
@@ -139,7 +138,7 @@ class DriverService:
             if self.listener.rolling:
                 self._share()
             # kubelet waits for this. A container that is made before the runtime is connected is met when it is.
-            self.listener.calls.answer_with(self._cluster, self._cluster.reporting(self.node))
+            self.listener.calls.answer_with(self._cluster, self.node, self._cluster.reporter(self.node))
             self.node.follow()
             self._pin()
             self._announcer.report()

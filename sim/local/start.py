@@ -54,7 +54,7 @@ def local_run(
         drivers = tuple(plugins)
         sockets = _socket_root(root, drivers, stack)
         store = Store(folder / "store")
-        cluster = FolderCluster(store, node_name, stand_in=True)
+        cluster = FolderCluster(store, node_name)
         stack.enter_context(_answers_unlogged())
         services: dict[str, DriverService] = {}
         for plugin in drivers:
@@ -63,6 +63,8 @@ def local_run(
             paths, data = socket_paths(sockets, plugin.driver), root / "plugins" / plugin.driver
             listener = Listener(plugin.driver, node_name, paths, data, reasons.append)
             service = services[plugin.driver] = DriverService(plugin, cluster, listener, cdi=folder / "cdi")
+            # The run's own kubelet unprepares nothing while it waits for a Prepare.
+            service.node.conflict_wait = 0.0
             service.start()
             stack.callback(service.stop)
         kubelet = StandInKubelet(sockets / "plugins_registry")

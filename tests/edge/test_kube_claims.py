@@ -13,7 +13,6 @@ import pytest
 from dranode.api.errors import ClaimError, DranodeError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.record import Record
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection
@@ -248,67 +247,3 @@ def test_an_api_that_is_not_there_is_not_reported_as_a_claim_that_is_gone(api: A
         "claim default/good cannot be fetched: the API server does not find what to get resourceclaims in namespace "
         "default: 404 page not found"
     )
-
-
-# --- a claim in the way ---
-
-
-POD = {"resource": "pods", "name": "p", "uid": "pod-uid"}
-
-
-@pytest.mark.parametrize(
-    ("change", "pod", "departing"),
-    [
-        ({}, {}, False),
-        ({}, {"status": {"phase": "Running"}}, False),
-        ({}, {"status": {"phase": "Succeeded"}}, True),
-        ({}, {"status": {"phase": "Failed"}}, True),
-        ({}, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
-        ({}, {"metadata": {"uid": "of one that was made again"}}, True),
-        ({}, None, True),
-        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, {}, True),
-        ({"metadata": {"uid": "of one that was made again"}}, {}, True),
-        ({"status": {"allocation": None}}, {}, True),
-        ({"status": {"reservedFor": []}}, {}, True),
-        ({"status": {"reservedFor": [POD, {**POD, "name": "gone"}]}}, {}, False),
-        ({"status": {"reservedFor": [{**POD, "apiGroup": "scheduling.k8s.io", "resource": "podgroups"}]}}, {}, None),
-        (None, {}, True),
-    ],
-)
-def test_whether_a_claim_that_is_in_the_way_is_about_to_go(
-    api: ApiServer,
-    claims: KubeClaims,
-    change: dict[str, Any] | None,
-    pod: dict[str, Any] | None,
-    departing: bool | None,  # noqa: FBT001 - a row of the table
-) -> None:
-    if change is not None:
-        metadata = {"namespace": "default", "name": "a", "uid": "uid-a", **change.get("metadata", {})}
-        status = {"allocation": {"devices": {}}, "reservedFor": [POD], **change.get("status", {})}
-        api.put("resourceclaims", {"metadata": metadata, "spec": {}, "status": status})
-    if pod is not None:
-        metadata = {"namespace": "default", "name": "p", "uid": "pod-uid", **pod.get("metadata", {})}
-        api.put("pods", {"metadata": metadata, "status": pod.get("status", {})})
-    assert claims.departing((Record(uid="uid-a", namespace="default", name="a"),)) is departing
-
-
-def test_whether_a_claim_goes_is_unknown_without_rights_or_an_answer(api: ApiServer, claims: KubeClaims) -> None:
-    api.put(
-        "resourceclaims",
-        {
-            "metadata": {"namespace": "default", "name": "a", "uid": "uid-a"},
-            "status": {"allocation": {"devices": {}}, "reservedFor": [POD]},
-        },
-    )
-    record = Record(uid="uid-a", namespace="default", name="a")
-    gone = Record(uid="uid-b", namespace="default", name="b")
-    api.faults.append(Fault(path="/pods/p", status=403, times=9))
-    assert claims.departing((record,)) is None
-    # One that goes may be enough: claims share a device by amounts.
-    assert claims.departing((record, gone)) is True
-    assert claims.departing((gone,)) is True
-    # What came back from a CDI spec alone has no name.
-    assert claims.departing((Record(uid="uid-c"),)) is None
-    api.stop()
-    claims._client.timing.stopped.set()
-    assert claims.departing((gone,)) is None

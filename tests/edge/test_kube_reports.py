@@ -16,12 +16,11 @@ import pytest
 from dranode.api.errors import DranodeError
 from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaim
-from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.claims.answers import Answer, Prepared, Refused
 from dranode.driver.claims.events import DriftRepaired, RecordQuarantined
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.prepare import Preparer
 from dranode.driver.claims.record import Record
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
@@ -70,9 +69,26 @@ def cluster(api: ApiServer, tmp_path: Path) -> Iterator[KubeCluster]:
     made.close()
 
 
+class Reported:
+    """A node whose answers are reported, as the DRA service does it."""
+
+    def __init__(self, cluster: KubeCluster, node: NodeClaims) -> None:
+        self.node, self.reporter = node, cluster.reporter(node)
+
+    def prepare(self, claims: Mapping[ClaimRef, ResourceClaim | DranodeError]) -> Mapping[str, Answer]:
+        answers = self.node.prepare(claims)
+        self.reporter.prepared(claims, answers)
+        return answers
+
+    def unprepare(self, refs: tuple[ClaimRef, ...]) -> Mapping[str, Refused | None]:
+        answers = self.node.unprepare(refs)
+        self.reporter.unprepared({ref: answers[ref.uid] for ref in refs})
+        return answers
+
+
 @pytest.fixture
-def reported(cluster: KubeCluster, node: NodeClaims) -> Preparer:
-    return cluster.reporting(node)
+def reported(cluster: KubeCluster, node: NodeClaims) -> Reported:
+    return Reported(cluster, node)
 
 
 def put(api: ApiServer, name: str, device: str) -> ResourceClaim:
@@ -88,7 +104,7 @@ def devices(api: ApiServer, name: str) -> list[Any]:
 
 
 def test_a_prepared_claim_has_its_devices_in_its_status_until_it_is_unprepared(
-    api: ApiServer, reported: Preparer
+    api: ApiServer, reported: Reported
 ) -> None:
     claim = put(api, "a", "lamp-0")
     ref = reference(claim)
@@ -106,7 +122,7 @@ def test_a_prepared_claim_has_its_devices_in_its_status_until_it_is_unprepared(
     eventually(lambda: not devices(api, "a"))
 
 
-def test_other_drivers_entries_are_left_alone(api: ApiServer, reported: Preparer) -> None:
+def test_other_drivers_entries_are_left_alone(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-0")
     other = {"driver": "other.example.com", "pool": "node", "device": "d"}
     api.objects.edit("resourceclaims", "a", lambda one: one["status"].update(devices=[other]), "default")
@@ -116,20 +132,20 @@ def test_other_drivers_entries_are_left_alone(api: ApiServer, reported: Preparer
     eventually(lambda: devices(api, "a") == [other])
 
 
-def test_a_repeated_prepare_writes_no_status_again(api: ApiServer, reported: Preparer, cluster: KubeCluster) -> None:
+def test_a_repeated_prepare_writes_no_status_again(api: ApiServer, reported: Reported, cluster: KubeCluster) -> None:
     claim = put(api, "a", "lamp-0")
     ref = reference(claim)
     reported.prepare({ref: claim})
     eventually(lambda: devices(api, "a"))
     # While a write is under way another one is made, since nobody knows which of them comes last.
-    eventually(lambda: not reported.status._outbox.sends(ref.uid))  # type: ignore[attr-defined]
+    eventually(lambda: not reported.reporter.status._outbox.sends(ref.uid))  # type: ignore[union-attr]
     again = cluster.get((ref,))
     reported.prepare(again)
     cluster.close(20)
     assert len(api.requests("PATCH")) == 1
 
 
-def test_an_older_server_has_the_status_in_its_version(api: ApiServer, reported: Preparer) -> None:
+def test_an_older_server_has_the_status_in_its_version(api: ApiServer, reported: Reported) -> None:
     api.versions = ("v1beta1",)
     claim = put(api, "a", "lamp-0")
     reported.prepare({reference(claim): claim})
@@ -144,7 +160,7 @@ def test_without_claim_status_none_is_written_and_failures_are_reported_all_the_
     source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
     cluster = KubeCluster(source, "node", claim_status=False, fatal=pytest.fail)
     good, bad = put(api, "a", "lamp-0"), put(api, "b", "lamp-9")
-    cluster.reporting(node).prepare({reference(good): good, reference(bad): bad})
+    Reported(cluster, node).prepare({reference(good): good, reference(bad): bad})
     cluster.close(20)
     assert len(api.objects.all("events")) == 2
     assert not api.requests("PATCH")
@@ -180,7 +196,7 @@ def test_what_cannot_be_found_out_beforehand_is_found_out_where_it_is_needed(
     cluster.close()
 
 
-def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: ApiServer, reported: Preparer) -> None:
+def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-3")
     assert isinstance(reported.prepare({reference(claim): claim})[reference(claim).uid], Prepared)
     other = put(api, "b", "lamp-1")
@@ -189,7 +205,7 @@ def test_a_driver_that_says_what_cannot_be_written_has_its_claim_prepared(api: A
     assert not devices(api, "a")
 
 
-def test_a_failed_prepare_is_reported_on_claim_and_pod_and_in_the_status(api: ApiServer, reported: Preparer) -> None:
+def test_a_failed_prepare_is_reported_on_claim_and_pod_and_in_the_status(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-9")
     ref = reference(claim)
     for _ in range(3):
@@ -209,7 +225,7 @@ def test_a_failed_prepare_is_reported_on_claim_and_pod_and_in_the_status(api: Ap
     assert '"lamp-9"' in entry["conditions"][0]["message"]
 
 
-def test_a_claim_that_could_not_be_fetched_is_reported_on_the_claim_alone(api: ApiServer, reported: Preparer) -> None:
+def test_a_claim_that_could_not_be_fetched_is_reported_on_the_claim_alone(api: ApiServer, reported: Reported) -> None:
     ref = ClaimRef("default", "gone", "uid-gone")
     reported.prepare({ref: DranodeError("claim default/gone cannot be fetched")})
     (event,) = eventually(lambda: api.objects.all("events"))
@@ -217,7 +233,7 @@ def test_a_claim_that_could_not_be_fetched_is_reported_on_the_claim_alone(api: A
     assert not api.requests("PATCH")
 
 
-def test_kubelet_does_not_wait_for_a_server_that_is_slow(api: ApiServer, reported: Preparer) -> None:
+def test_kubelet_does_not_wait_for_a_server_that_is_slow(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-0")
     asked = threading.Event()
 
@@ -237,7 +253,7 @@ def test_kubelet_does_not_wait_for_a_server_that_is_slow(api: ApiServer, reporte
     eventually(lambda: devices(api, "a"))
 
 
-def test_status_and_events_outlast_a_server_that_stutters(api: ApiServer, reported: Preparer) -> None:
+def test_status_and_events_outlast_a_server_that_stutters(api: ApiServer, reported: Reported) -> None:
     claim = put(api, "a", "lamp-9")
     api.faults += [Fault("PATCH", status=503), Fault("POST", "events", drop=True)]
     reported.prepare({reference(claim): claim})
@@ -245,7 +261,7 @@ def test_status_and_events_outlast_a_server_that_stutters(api: ApiServer, report
 
 
 def test_a_missing_right_is_logged_once_and_disturbs_nobody(
-    api: ApiServer, reported: Preparer, caplog: pytest.LogCaptureFixture
+    api: ApiServer, reported: Reported, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.faults.append(Fault("PATCH", status=403, times=99, body='{"message":"cannot patch resource"}'))
     for number in range(3):
@@ -257,7 +273,7 @@ def test_a_missing_right_is_logged_once_and_disturbs_nobody(
 
 
 def test_the_status_of_a_claim_that_is_gone_is_forgotten(
-    api: ApiServer, reported: Preparer, caplog: pytest.LogCaptureFixture
+    api: ApiServer, reported: Reported, caplog: pytest.LogCaptureFixture
 ) -> None:
     claim = put(api, "a", "lamp-0")
     api.objects.remove("resourceclaims", "a", "default")
@@ -368,7 +384,7 @@ def test_new_words_do_not_bring_the_server_back_what_it_wants_to_be_spared() -> 
 
 
 def test_the_status_goes_with_whichever_instance_unprepares(
-    api: ApiServer, reported: Preparer, cluster: KubeCluster, tmp_path: Path
+    api: ApiServer, reported: Reported, cluster: KubeCluster, tmp_path: Path
 ) -> None:
     other = NodeClaims(TalkingLamps(), tmp_path / "data", tmp_path / "cdi")
     other.open()
@@ -377,7 +393,7 @@ def test_the_status_goes_with_whichever_instance_unprepares(
     reported.prepare({ref: claim})
     eventually(lambda: devices(api, "a"))
     # It has not looked at the ledger since the other one wrote to it.
-    assert cluster.reporting(other).unprepare((ref,)) == {ref.uid: None}
+    assert Reported(cluster, other).unprepare((ref,)) == {ref.uid: None}
     eventually(lambda: not devices(api, "a"))
     other.close()
 

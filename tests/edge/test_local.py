@@ -15,8 +15,6 @@ import yaml
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError
-from dranode.driver.local.cluster import FolderCluster
-from dranode.driver.local.store import Store
 from dranode.sim.allocator.features import Features
 from dranode.sim.local.start import local_run
 from tests.fakes.waiting import PATIENCE
@@ -463,7 +461,3 @@ def test_a_claim_that_is_refused_is_told_once_and_without_a_wait(tmp_path: Path)
     assert done.returncode == 1
     assert "3 held by default/a" in " ".join(done.stdout.split())
     assert "prepare driver=" not in done.stderr
-    # No Unprepare can be on its way: the run's own kubelet is the one that waits.
-    store = Store(tmp_path / "store")
-    assert FolderCluster(store, "node", stand_in=True).departing(()) is False
-    assert FolderCluster(store, "node").departing(()) is None

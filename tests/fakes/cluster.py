@@ -10,12 +10,10 @@ from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.events import Occurrence
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.record import Record
 from dranode.driver.slices.publication import NOTHING_YET, PublisherStatus
 from tests.fakes.drivers import reference
 
 if TYPE_CHECKING:
-    from dranode.driver.claims.prepare import Preparer
     from dranode.driver.node.node import NodeClaims
 
 
@@ -40,10 +38,6 @@ class MemoryCluster:
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
         return {ref: self.claims.get(ref, ClaimError(f"claim {ref} does not exist")) for ref in refs}
 
-    def departing(self, records: tuple[Record, ...]) -> bool | None:
-        del records
-        return None
-
     def publish(self, driver: str, inventory: Inventory) -> None:
         self.published.append(inventory)
         self.drivers.add(driver)
@@ -58,5 +52,5 @@ class MemoryCluster:
         del driver
         self.occurrences.append(occurrence)
 
-    def reporting(self, node: NodeClaims) -> Preparer:
-        return node
+    def reporter(self, node: NodeClaims) -> None:
+        del node

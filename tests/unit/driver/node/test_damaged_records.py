@@ -32,6 +32,11 @@ from tests.fakes.drivers import (
 from tests.fakes.node import LAMPS, in_pool, opened, prepare, spec_of, specs, unprepare
 
 
+@pytest.fixture(autouse=True)
+def no_conflict_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dranode.driver.node.node.CONFLICT_WAIT", 0.0)
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_claim_that_comes_back_from_its_spec_is_not_completed_from_another_nodes_pool(
     tmp_path: Path, damage: Callable[[Path], None]

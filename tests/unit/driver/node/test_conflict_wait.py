@@ -6,11 +6,8 @@ import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
-import pytest
-
 from dranode.driver.claims.answers import Conflict
-from dranode.driver.claims.record import Record
-from dranode.driver.node.node import CONFLICT_WAIT, DEPARTURE_WAIT, MAX_WAITING
+from dranode.driver.node.node import CONFLICT_WAIT, MAX_WAITING
 from tests.fakes.drivers import allocated_claim
 from tests.fakes.node import LAMPS, opened, prepare, unprepare
 from tests.fakes.waiting import eventually
@@ -54,36 +51,24 @@ def test_only_so_many_calls_wait_that_the_unprepare_gets_through(tmp_path: Path)
     assert [node._places.acquire(blocking=False) for _ in range(MAX_WAITING)] == [True] * MAX_WAITING
 
 
-@pytest.mark.parametrize(("departing", "seconds"), [(None, CONFLICT_WAIT), (True, DEPARTURE_WAIT)])
-def test_a_prepare_waits_longer_for_a_claim_whose_pods_are_gone(
-    tmp_path: Path, *, departing: bool | None, seconds: float
-) -> None:
+def test_a_prepare_waits_no_longer_than_its_call_may_take(tmp_path: Path) -> None:
     now = [0.0]
     node = opened(tmp_path, clock=lambda: now[0])
-    asked: list[tuple[str, ...]] = []
-
-    def ask(records: tuple[Record, ...]) -> bool | None:
-        asked.append(tuple(record.name for record in records))
-        return departing
-
-    node.departing = ask
     prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(prepare, node, allocated_claim("b", LAMPS, ["lamp-1"]))
-        eventually(lambda: asked)
-        now[0] = seconds - 0.1
         eventually(lambda: node._places._value < MAX_WAITING)
+        now[0] = CONFLICT_WAIT - 0.1
         assert not call.done()
-        now[0] = seconds
+        now[0] = CONFLICT_WAIT
         assert isinstance(call.result()["b"], Conflict)
     # Kubelet gives a call 45 s, of which fetching may take 25.
-    assert seconds < 20
-    assert asked == [("a",)]
+    assert CONFLICT_WAIT < 20
 
 
-def test_a_claim_whose_pods_live_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_node_that_is_told_not_to_wait_refuses_at_once(tmp_path: Path) -> None:
     # The clock stands still: whoever waits, waits for ever.
     node = opened(tmp_path, clock=lambda: 0.0)
-    node.departing = lambda records: not records
+    node.conflict_wait = 0.0
     prepare(node, allocated_claim("a", LAMPS, ["lamp-1"]))
     assert isinstance(prepare(node, allocated_claim("b", LAMPS, ["lamp-1"]))["b"], Conflict)
