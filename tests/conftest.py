@@ -16,7 +16,7 @@ settings.load_profile("dranode")
 _LIMITS: Final = (
     "dranode.driver.kubelet.podresources._TIMEOUT",
     "dranode.driver.serve.enforcement._KUBELET_SECONDS",
-    "dranode.tools.readers.registered._TIMEOUT",
+    "dranode.tools.readers.node._TIMEOUT",
     "dranode.sim.local.kubelet._NOTIFY_SECONDS",
 )
 

@@ -311,7 +311,7 @@ def test_a_call_that_hangs_holds_up_neither_the_end_nor_the_exit(root: Path) -> 
         "from pathlib import Path\n"
         "from dranode.driver.kubelet import listener\n"
         "from dranode.driver.kubelet.sockets import socket_paths\n"
-        "from dranode.tools.readers.registered import unprepare\n"
+        "from dranode.tools.readers.node import unprepare\n"
         "from dranode.driver.claims.held import ClaimRef\n"
         "listener._GRACE = 0.05\n"
         "root = Path(sys.argv[1])\n"

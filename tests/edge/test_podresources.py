@@ -9,7 +9,7 @@ import pytest
 from dranode.api.resource import ResourceClaimConsumerReference as Consumer
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.tools.readers.registered import unprepare
+from dranode.tools.readers.node import unprepare
 from tests.fakes.lifecycle import KubeletPods
 
 

@@ -33,7 +33,7 @@ from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
 from dranode.proto.pluginregistration_v1_pb2_grpc import add_RegistrationServicer_to_server
-from dranode.tools.diagnosis.class_check import with_class_problems
+from dranode.tools.diagnosis.cluster import with_class_problems
 from dranode.tools.diagnosis.facts import Facts, Finding
 from dranode.tools.diagnosis.rules import diagnose
 from dranode.tools.diagnosis.runtime import TOLERANCE

@@ -37,14 +37,18 @@ from dranode.driver.pinning.snapshot import HeldClaim, Pins
 from dranode.driver.plugins import load_installed
 from dranode.show.output import console
 from dranode.show.terminal import columns
-from dranode.tools.diagnosis.outside import (
+from dranode.tools.diagnosis.placement import (
+    ClaimPlacement,
+    PlacedContainer,
     RecordedClaim,
     RecordedParts,
     claims_in,
     container_has_memory,
     expected_memory,
+    placements,
+    pod_names,
+    pod_uids,
 )
-from dranode.tools.diagnosis.placement import ClaimPlacement, PlacedContainer, placements, pod_names, pod_uids
 
 _PERCENT: Final = 100
 _MIB: Final = 1 << 20

@@ -24,7 +24,7 @@ from dranode.driver.kube.server import Credentials, UnreachableError
 from dranode.show.cluster_option import show_waiting
 from dranode.show.output import ProgressReporter, console, emit, output_option, reporting
 from dranode.show.terminal import columns
-from dranode.tools.diagnosis.class_check import with_class_problems
+from dranode.tools.diagnosis.cluster import with_class_problems
 from dranode.tools.diagnosis.facts import Facts, Finding, Severity
 from dranode.tools.diagnosis.rules import diagnose
 from dranode.tools.readers.clock import clock_skew

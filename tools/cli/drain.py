@@ -35,7 +35,7 @@ from dranode.show.output import console, emit, fail, output_option
 from dranode.show.terminal import columns
 from dranode.tools.diagnosis.draining import LeftClaim, Leftover, has_rolled_out, have_failed, leftover, undrained
 from dranode.tools.readers.checkpoint import NAME, read_checkpoint
-from dranode.tools.readers.registered import unprepare, who_serves
+from dranode.tools.readers.node import unprepare, who_serves
 
 _POLL_SECONDS: Final = 2.0
 # kubelet tries again after 10, 20 and 40 s: what is left then is in use, not on its way.

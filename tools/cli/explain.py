@@ -27,13 +27,11 @@ from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
 from dranode.tools.cli.explaining import Explainer, Subject, subject_of
 from dranode.tools.cli.on_node import ThisNode, plugins_here
 from dranode.tools.diagnosis.facts import ServeOptions
-from dranode.tools.diagnosis.fit_answer import fit_answer
-from dranode.tools.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
-from dranode.tools.diagnosis.scheduler import scheduler_answer
-from dranode.tools.diagnosis.station import Passed, Station, Way
-from dranode.tools.readers.dump import DumpObjects
+from dranode.tools.diagnosis.live_objects import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
+from dranode.tools.diagnosis.scheduler import fit_answer, scheduler_answer
+from dranode.tools.diagnosis.steps import Passed, Station, Way
 from dranode.tools.readers.host import NodeHost
-from dranode.tools.readers.pods import PodReader
+from dranode.tools.readers.pods import DumpObjects, PodReader
 from dranode.tools.readers.sources import FromCluster, FromStore, ObjectSource
 
 _NO_MACHINE: Final = "cores=1"
@@ -202,9 +200,6 @@ def show(ctx: click.Context, subject: Subject, output: str, page: Explainer, clu
         ctx.exit(1)
 
 
-# The page of `explain`: ways for people, and the same as a plain document.
-
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -281,9 +276,6 @@ def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> N
         screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
     for sentence in unasked:
         screen.print(hanging("not seen", sentence, style="dim"))
-
-
-# The release of kube-scheduler that answers: the API server's, as far as it is simulated.
 
 
 def features_of(version: Callable[[], str]) -> Features:

@@ -19,11 +19,10 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.prepare import refused_beforehand
 from dranode.driver.claims.record import Record
 from dranode.tools.cli.on_node import ThisNode
-from dranode.tools.diagnosis.allocated import follow_allocated, node_of
-from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.live_objects import ClusterObjects, FitAnswer, PodFacts, Presence, SchedulerAnswer
 from dranode.tools.diagnosis.pod import follow_pod
-from dranode.tools.diagnosis.pod_facts import ClusterObjects, FitAnswer, PodFacts, Presence, SchedulerAnswer
-from dranode.tools.diagnosis.station import Passed, Station, Way, as_root, stopped, unseen
+from dranode.tools.diagnosis.pod_on_node import follow_allocated, node_of
+from dranode.tools.diagnosis.steps import Passed, Station, StopCause, Way, as_root, stopped, unseen
 from dranode.tools.readers.pods import PodReader
 from dranode.tools.readers.sources import ObjectSource
 

@@ -13,8 +13,7 @@ from dranode.driver.cli.options import machine_option
 from dranode.driver.machine.root import Root
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns
-from dranode.tools.readers.capture import record, write_archive
-from dranode.tools.readers.summary import summarize
+from dranode.tools.readers.capture import record, summarize, write_archive
 
 _MOST_NAMED = 5
 

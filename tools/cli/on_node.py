@@ -14,10 +14,9 @@ from dranode.driver.pinning.snapshot import Pins
 from dranode.driver.plugins import installed, load_plugins
 from dranode.show.ledger_reading import read_ledger
 from dranode.tools.diagnosis import node, runtime
-from dranode.tools.diagnosis.causes import StopCause
 from dranode.tools.diagnosis.claim import follow
 from dranode.tools.diagnosis.facts import Facts, Fault, NodeFacts, Place, ServeOptions
-from dranode.tools.diagnosis.station import Way
+from dranode.tools.diagnosis.steps import StopCause, Way
 from dranode.tools.readers.claim import ClaimReader
 from dranode.tools.readers.host import NodeHost
 from dranode.tools.readers.runtime import read_runtime

@@ -18,10 +18,9 @@ from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.claims.allocation import results_of
 from dranode.driver.claims.expected_cpus import cpus_of_requests
 from dranode.driver.claims.record import ClaimState, Record
-from dranode.tools.diagnosis.causes import StopCause
 from dranode.tools.diagnosis.facts import Fault
 from dranode.tools.diagnosis.placement import PlacedContainer
-from dranode.tools.diagnosis.station import Passed, Station, as_root, stopped, unseen, went
+from dranode.tools.diagnosis.steps import Passed, Station, StopCause, as_root, stopped, unseen, went
 
 
 class ContainerMemory(msgspec.Struct, frozen=True):

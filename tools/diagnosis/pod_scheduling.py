@@ -7,11 +7,9 @@ from typing import Final
 
 from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.consumers import MOST_CONSUMERS, is_reserved_for
-from dranode.tools.diagnosis.causes import StopCause
-from dranode.tools.diagnosis.live_objects import LivePod
-from dranode.tools.diagnosis.pod_facts import FitAnswer, NodeGroup, PodFacts
+from dranode.tools.diagnosis.live_objects import FitAnswer, LivePod, NodeGroup, PodFacts
 from dranode.tools.diagnosis.reports import scheduling_report
-from dranode.tools.diagnosis.station import Passed, Station, stopped, unseen, went
+from dranode.tools.diagnosis.steps import Passed, Station, StopCause, stopped, unseen, went
 
 _NAMED: Final = 4
 _FIXES: Final = {

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.tools.diagnosis import cluster, node, quiet, runtime, system
+from dranode.tools.diagnosis import cluster, node, runtime, system
 from dranode.tools.diagnosis.facts import Facts, Fault, Finding, Severity
 
 
@@ -40,9 +40,9 @@ RULES: Final = (
     Rule("reserved-cpus-isolated", _WARNS, system.isolated_reserved),
     Rule("affinity-inherited", _WARNS, system.affinity_inherited),
     Rule("nohz-full-shared", _WARNS, system.nohz_shared),
-    Rule("quiet-cpus-interrupted", _WARNS, quiet.interrupted),
-    Rule("quiet-cpus-shared", _WARNS, quiet.shared_with_processes),
-    Rule("settings-unrestorable", _WARNS, quiet.settings_lost),
+    Rule("quiet-cpus-interrupted", _WARNS, system.interrupted),
+    Rule("quiet-cpus-shared", _WARNS, system.shared_with_processes),
+    Rule("settings-unrestorable", _WARNS, system.settings_lost),
     Rule("place-missing", _STOPS, node.place_missing),
     Rule("place-wrong", _STOPS, node.place_wrong),
     Rule("place-unusable", _STOPS, node.place_unusable),

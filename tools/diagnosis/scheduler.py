@@ -1,6 +1,7 @@
 """Asks the model of kube-scheduler about a pod's unallocated claims, node by node, and groups nodes of one answer.
 
-Values in, values out: the documents of a cluster, and the pod.
+`scheduler_answer` looks at claims and at what excludes nodes (name, labels, affinity, taints); room for CPU and memory,
+ports, volumes and spreading are in kube-scheduler's own message, and in the answer of the whole model (`fit_answer`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from dranode.api.errors import DocumentError
 from dranode.api.resource import (
+    AllocationResult,
     DeviceClaim,
     DeviceClass,
     DeviceRequest,
+    DeviceToleration,
     ExactDeviceRequest,
     Node,
+    NodeSelector,
     ObjectMeta,
     ResourceClaim,
     ResourceClaimSpec,
@@ -25,16 +31,30 @@ from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.taint_rules import taint_rules
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.extended import classes_behind
 from dranode.sim.cluster.holdings import ClaimKey, Holdings
+from dranode.sim.fit.dump import read_dump
+from dranode.sim.fit.notes import cluster_notes
+from dranode.sim.fit.questions import ClusterQuestions
+from dranode.sim.fit.reasons import group_line
 from dranode.sim.scheduler.requests import is_extended
-from dranode.tools.diagnosis.causes import StopCause
-from dranode.tools.diagnosis.live_objects import LiveNode, LivePod
-from dranode.tools.diagnosis.node_filter import away_from, excluded_by, plain_node
-from dranode.tools.diagnosis.pod_facts import ClusterObjects, NodeGroup, PodClaim, SchedulerAnswer
+from dranode.tools.diagnosis.live_objects import (
+    ClusterObjects,
+    DaemonPodSpec,
+    FitAnswer,
+    LiveNode,
+    LiveNodeTaint,
+    LivePod,
+    LivePodSpec,
+    NodeGroup,
+    PodClaim,
+    SchedulerAnswer,
+)
+from dranode.tools.diagnosis.steps import StopCause
 
 _Kept: TypeAlias = Miss | AllocationError | None
 
@@ -229,3 +249,91 @@ def _holders(node: str, usable: Collection[tuple[str, str, str]], everything: It
 def _consumed(capacity: Mapping[str, Any]) -> str:
     amounts = ", ".join(f"{amount} {name}" for name, amount in capacity.items())
     return f" ({amounts})" if amounts else ""
+
+
+_EXCLUDING: Final = frozenset(("NoSchedule", "NoExecute"))
+_DAEMON_TOLERATIONS: Final = tuple(
+    DeviceToleration(key=f"node.kubernetes.io/{key}", operator="Exists", effect=effect)
+    for effect, keys in (
+        ("NoExecute", ("not-ready", "unreachable")),
+        ("NoSchedule", ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
+    )
+    for key in keys
+)
+_NO_NETWORK: Final = DeviceToleration(
+    key="node.kubernetes.io/network-unavailable", operator="Exists", effect="NoSchedule"
+)
+_CORDON: Final = LiveNodeTaint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+def plain_node(node: LiveNode) -> Node:
+    """Return a node as the allocator knows it."""
+    return Node(metadata=node.metadata, status=node.status)
+
+
+def daemon_excluded_by(node: LiveNode, spec: DaemonPodSpec) -> str:
+    """Return why a DaemonSet leaves a node out, in a sentence; empty if its controller makes a pod for it.
+
+    The controller has its pods tolerate the taints of a node's conditions (pkg/controller/daemon/util).
+    """
+    added = (*_DAEMON_TOLERATIONS, *((_NO_NETWORK,) if spec.host_network else ()))
+    return excluded_by(node, replace(spec, tolerations=(*spec.tolerations, *added)))
+
+
+def excluded_by(node: LiveNode, spec: LivePodSpec | DaemonPodSpec) -> str:
+    """Return why a pod may not go to a node, in a sentence; empty if it may."""
+    labels = node.metadata.labels
+    for key, value in spec.node_selector.items():
+        if labels.get(key) != value:
+            return f"the pod's nodeSelector wants {key}={value}"
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    if required is not None and not selects(required, plain_node(node)):
+        return "the pod's node affinity excludes it"
+    cordon = (_CORDON,) if node.spec.unschedulable else ()
+    for taint in (*node.spec.taints, *cordon):
+        if taint.effect in _EXCLUDING and not any(_tolerates(one, taint) for one in spec.tolerations):
+            value = f"={taint.value}" if taint.value else ""
+            return f"the pod does not tolerate its taint {taint.key}{value}:{taint.effect}"
+    return ""
+
+
+def away_from(node: LiveNode, allocations: Iterable[tuple[str, AllocationResult]]) -> str:
+    """Return which allocated claim is not available on a node, in a sentence; empty if all are."""
+    for claim, allocation in allocations:
+        selector: NodeSelector | None = allocation.node_selector
+        if selector is not None and not selects(selector, plain_node(node)):
+            return f"the claim {claim} is allocated elsewhere"
+    return ""
+
+
+def _tolerates(toleration: DeviceToleration, taint: LiveNodeTaint) -> bool:
+    if toleration.effect not in ("", taint.effect):
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.key)
+    return toleration.key == taint.key and toleration.value == taint.value
+
+
+def fit_answer(documents: Sequence[SourceDocument], kinds: Iterable[str], pod: str, features: Features) -> FitAnswer:
+    """Return where a pod would go now, or what keeps it from every node.
+
+    Args:
+        documents: the cluster.
+        kinds: the kinds of which all objects are among them.
+        pod: `<namespace>/<name>`.
+        features: the release and the gates.
+
+    Raises:
+        DocumentError: there is no such pod, or a document does not decode.
+    """
+    dump = read_dump(documents, kinds)
+    questions = ClusterQuestions.of(dump, features, lambda: "")
+    (answer,) = questions.answers(questions.selected([pod]))
+    choice = answer.choice
+    return FitAnswer(
+        node=choice.node or "",
+        message=choice.message.rstrip("."),
+        groups=tuple(map(group_line, choice.groups)),
+        notes=(*cluster_notes(dump), *answer.notes),
+    )

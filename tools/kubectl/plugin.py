@@ -21,12 +21,10 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cli.fit import command
 from dranode.tools.cli.explain import explainer, show, subject_place
 from dranode.tools.diagnosis.device_view import Availability, device_rows, incomplete_pools
-from dranode.tools.kubectl.claim_view import claim_rows
 from dranode.tools.kubectl.complete import candidates, completion_script, names_of
-from dranode.tools.kubectl.listings import claim_listing, device_listing, numa_listing
-from dranode.tools.kubectl.node_view import numa_rows
-from dranode.tools.kubectl.print import list_options, print_rows
-from dranode.tools.readers.cluster_lists import ClusterLists, Unseen
+from dranode.tools.kubectl.listings import claim_listing, device_listing, list_options, numa_listing, print_rows
+from dranode.tools.kubectl.views import claim_rows, numa_rows
+from dranode.tools.readers.cluster import ClusterLists, Unseen
 from dranode.tools.readers.sources import FromCluster
 
 _SETTINGS: Final[dict[str, Any]] = {

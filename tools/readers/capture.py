@@ -17,13 +17,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from dranode.api.errors import MachineError, UsageError
 from dranode.driver.machine.forms import INDEX
-from dranode.driver.machine.root import Root
+from dranode.driver.machine.root import Root, names, read_attribute
 from dranode.driver.machine.tree import DeviceFile
 
 _MAX_FILE: Final = 1 << 20
@@ -92,8 +92,8 @@ def record(root: Root) -> Recording:
         MachineError: there are more files than a machine can have.
     """
     recorder = _Recorder(root)
-    for folder, names in _CAPTURED.items():
-        for name in names.split():
+    for folder, patterns in _CAPTURED.items():
+        for name in patterns.split():
             recorder.take(f"{folder}/{name}")
     return recorder.recording
 
@@ -217,3 +217,61 @@ def _tar(recording: Recording, name: str) -> bytes:
                 member.size = len(files[path])
                 archive.addfile(member, io.BytesIO(files[path]))
     return made.getvalue()
+
+
+_FACTS: Final = {  # name in the summary, file
+    "cpus": "sys/devices/system/cpu/online",
+    "present": "sys/devices/system/cpu/present",
+    "isolated": "sys/devices/system/cpu/isolated",
+    "smt": "sys/devices/system/cpu/smt/control",
+    "numa": "sys/devices/system/node/online",
+    "memory": "sys/devices/system/node/has_memory",
+}
+_PCI: Final = "sys/bus/pci/devices"
+_PCI_FACTS: Final = ("vendor", "device", "class", "numa_node")
+# PCI base classes: display controllers and processing accelerators.
+_ACCELERATORS: Final = ("0x03", "0x12")
+_NODES: Final = ("dev", "dev/dri", "dev/accel", "dev/vfio", "dev/nvidia-caps")
+_NODE_NAMES: Final = ("card", "renderD", "accel", "nvidia", "kfd", "vfio")
+
+
+def summarize(root: Root) -> dict[str, Any]:
+    """Return the machine as a plain document; a value that the kernel does not report is null.
+
+    `accelerators` lists display controllers and processing accelerators on PCI, `nodes` their device nodes.
+    """
+    addresses = names(root, _PCI)
+    return {
+        **{name: read_attribute(root, path) for name, path in _FACTS.items()},
+        "cpuFolders": sum(name[:3] == "cpu" and name[3:].isdecimal() for name in names(root, "sys/devices/system/cpu")),
+        "pci": len(addresses),
+        "accelerators": [found for address in addresses if (found := _accelerator(root, address)) is not None],
+        "nodes": dict(_device_nodes(root)),
+    }
+
+
+def _accelerator(root: Root, address: str) -> dict[str, str | None] | None:
+    folder = f"{_PCI}/{address}"
+    if not (read_attribute(root, f"{folder}/class") or "").startswith(_ACCELERATORS):
+        return None
+    try:
+        driver = root.readlink(f"{folder}/driver").rpartition("/")[2]
+    except OSError:
+        driver = None
+    return {
+        "address": address,
+        **{name: read_attribute(root, f"{folder}/{name}") for name in _PCI_FACTS},
+        "driver": driver,
+    }
+
+
+def _device_nodes(root: Root) -> Iterator[tuple[str, str]]:
+    for folder in _NODES:
+        for name in names(root, folder):
+            if not name.startswith(_NODE_NAMES):
+                continue
+            try:
+                kind, major, minor = root.device_number(f"{folder}/{name}")
+            except OSError:
+                continue
+            yield f"/{folder}/{name}", f"{kind} {major}:{minor}"

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from dranode.api.cpuset import CPUSet
-from dranode.api.errors import DranodeError, MachineError
+from dranode.api.errors import ClaimError, DranodeError, MachineError
 from dranode.api.resource import ResourceClaim
 from dranode.cdi.document import validate
 from dranode.cdi.regular_file import read_regular
+from dranode.driver.claims.allocation import results_of
+from dranode.driver.claims.answers import refused_by_error
 from dranode.driver.claims.consumers import pods_among
-from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.held import ClaimRef, Held
+from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.prepare import Known, allocated, known
-from dranode.driver.claims.record import Record, prepared_devices
+from dranode.driver.claims.prepare import Circumstances, Known, allocated, decide_claim, known
+from dranode.driver.claims.record import LOST_RECORD, Record, holdings, missing_claims, prepared_devices, unknown_claim
 from dranode.driver.claims.uses import ClaimUse, with_users
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.processes import online_for_pods, pods_seen
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import Contents
+from dranode.driver.node.ledger_recovery import SpecRecords
 from dranode.driver.node.specs import Specs
+from dranode.driver.pinning.containers import Effective, difference, words
+from dranode.driver.pinning.snapshot import HeldClaim, Pins
 from dranode.show.ledger_reading import read_ledger
-from dranode.tools.diagnosis.causes import StopCause
 from dranode.tools.diagnosis.claim import ClaimFacts, ContainerMemory
 from dranode.tools.diagnosis.facts import Fault, PathState, ServeOptions
-from dranode.tools.diagnosis.placement import ContainerClaims, PlacedContainer, pod_uids
-from dranode.tools.readers.claim_memory import claim_memory
-from dranode.tools.readers.dry_prepare import DryAnswer, dry_prepare
+from dranode.tools.diagnosis.placement import (
+    ContainerClaims,
+    PlacedContainer,
+    RecordedClaim,
+    RecordedParts,
+    claims_in,
+    container_has_memory,
+    expected_memory,
+    pod_uids,
+)
+from dranode.tools.diagnosis.steps import StopCause
 from dranode.tools.readers.host import HostError, NodeHost
 from dranode.tools.readers.node import read_endpoints, registry
 from dranode.tools.readers.sources import ObjectSource
@@ -228,3 +244,129 @@ def _spec_problem(specs: Specs, record: Record) -> str:
     there = {f"{spec.kind}={device.name}" for device in spec.devices} if spec is not None else set()
     missing = {cdi for device in prepared_devices(specs.kind, record, ()) for cdi in device.cdi} - there
     return f"it lacks the devices {', '.join(sorted(missing))}" if missing else ""
+
+
+def claim_memory(
+    files: Root, plugin: Plugin, record: Record, records: Iterable[Record]
+) -> tuple[ContainerMemory, ...] | None:
+    """Return the memory of the claim's containers that run; None if the claim does not say which they get.
+
+    Args:
+        files: the node's.
+        plugin: the claim's driver.
+        record: the claim's.
+        records: all that the driver has on record, since a container may have several claims.
+
+    Raises:
+        DranodeError: the record does not say it, or the cgroups or the processes cannot be looked into.
+    """
+    if not isinstance(plugin, Pins):
+        return None
+    if not expected_memory([plugin.pinned(record)]):
+        return None
+    claims = [RecordedClaim.of(plugin.driver, each, _held(plugin, each)) for each in records]
+    cgroups = Cgroups(files)
+    found = []
+    for each in pods_seen(files, pod_uids([record])).containers:
+        theirs = claims_in(claims, each.env)
+        if any(claim.record.uid == record.uid for claim, _ in theirs):
+            expected = expected_memory(held for _, held in theirs)
+            actual = cgroups.memory(each.cgroup, expected)
+            found.append(_judged(each.id[:12] or each.folder, theirs, expected, actual))
+    return tuple(found)
+
+
+def _judged(container: str, theirs: RecordedParts, expected: Effective, actual: Effective) -> ContainerMemory:
+    # A claim of another driver may keep it to some of these nodes.
+    if expected.nodes is not None and actual.nodes is not None and actual.nodes <= expected.nodes:
+        expected = replace(expected, nodes=actual.nodes)
+    right = container_has_memory(theirs, expected, actual)
+    if right is not False:
+        return ContainerMemory(container, right, words(actual))
+    limits = dict(actual.hugepages)
+    short = tuple((size, amount) for size, amount in expected.hugepages if limits.get(size, amount) < amount)
+    return ContainerMemory(container, right, difference(*replace(expected, hugepages=short).beside(actual)))
+
+
+def _held(pins: Pins, record: Record) -> HeldClaim | None:
+    """Return what a claim's containers are held to; None where its record, which may be another's, does not say."""
+    try:
+        return pins.pinned(record)
+    except DranodeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class DryAnswer:
+    """The outcome of a dry Prepare.
+
+    Attributes:
+        refusal: the sentence with which it would be refused; empty if it would not be.
+        unseen: why that could not be decided; empty if it could.
+    """
+
+    refusal: str = ""
+    unseen: str = ""
+
+
+def dry_prepare(claim: ResourceClaim, contents: Contents, specs: Specs, plugin: Plugin, pool: str) -> DryAnswer:
+    """Decide a Prepare of a claim that is not on record.
+
+    Args:
+        claim: the claim; it is allocated.
+        contents: the driver's ledger.
+        specs: its CDI specs.
+        plugin: the driver, with the options that it runs with.
+        pool: the name of the pool in which the node's devices are published.
+    """
+    try:
+        inventory = plugin.discover()
+        lying = specs.uids()
+    except DranodeError as error:
+        return DryAnswer(unseen=str(error))
+    other = _other_options(claim, plugin, inventory)
+    if other:
+        return DryAnswer(unseen=other)
+    ref = ClaimRef.of(claim)
+    records, blocked = _known(contents, lying, specs, plugin)
+    held = Held.of(holdings((record for record in records if record.uid != ref.uid), plugin.sources))
+    try:
+        decide_claim(ref, claim, None, Circumstances(plugin, inventory, held, pool, blocked))
+    except ClaimError as error:
+        return DryAnswer(refusal=str(error))
+    except Exception as error:  # noqa: BLE001 - a driver that fails so refuses the claim with this sentence
+        return DryAnswer(refusal=str(refused_by_error(ref, plugin.driver, error)))
+    return DryAnswer()
+
+
+def _other_options(claim: ResourceClaim, plugin: Plugin, inventory: Inventory) -> str:
+    """Return why the driver that looks is not the one that runs: it would not publish what was allocated."""
+    try:
+        results = results_of(claim.status.allocation, plugin.driver)
+    except DranodeError:
+        return ""
+    missing = [result.device for result in results if inventory.device(result.device) is None]
+    if not missing:
+        return ""
+    return (
+        f"with these options {plugin.driver} has no device {', '.join(missing)} here; pass the options of serve, or "
+        "see whether the hardware is gone: dranode slices"
+    )
+
+
+def _known(contents: Contents, lying: frozenset[str], specs: Specs, plugin: Plugin) -> tuple[list[Record], str | None]:
+    """Return what is known to be held, and why nothing new is handed out; None if it is."""
+    blocked = [missing_claims(contents.doubt, plugin.driver)] if contents.doubt else []
+    damaged = {
+        row.uid: f"its row is damaged ({row.reason}) and no CDI spec says what it holds" for row in contents.damaged
+    }
+    on_file = {record.uid: record for record in contents.records}
+    records: list[Record] = []
+    for uid in sorted({*on_file, *damaged, *lying}):
+        record = on_file.get(uid)
+        if record is None or record.lost:
+            record = SpecRecords(plugin, specs).record(uid)
+        records.append(record)
+        if record.lost:
+            blocked.append(unknown_claim(uid, damaged.get(uid, LOST_RECORD), plugin.driver))
+    return records, blocked[0] if blocked else None

@@ -14,9 +14,8 @@ from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.tools.diagnosis.facts import ClusterFacts, Facts, Kubelet, RuntimeFacts, ServeOptions
 from dranode.tools.diagnosis.live_objects import LiveDaemonSet, LiveNode, LivePod
-from dranode.tools.diagnosis.node_filter import daemon_excluded_by
-from dranode.tools.readers.cluster import kubelet_version, published_slice, server_versions
-from dranode.tools.readers.cluster_lists import ClusterLists
+from dranode.tools.diagnosis.scheduler import daemon_excluded_by
+from dranode.tools.readers.cluster import ClusterLists, kubelet_version, published_slice, server_versions
 from dranode.tools.readers.examine import read_configz
 from dranode.tools.readers.runtime import runtime_version
 

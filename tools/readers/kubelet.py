@@ -19,8 +19,7 @@ from dranode.api.errors import DocumentError
 from dranode.driver.machine.presence import is_folder
 from dranode.driver.machine.yaml_files import StrictError, parse_yaml
 from dranode.tools.diagnosis.facts import Kubelet
-from dranode.tools.readers.host import HostError, NodeHost, UnparsedError
-from dranode.tools.readers.processes import running
+from dranode.tools.readers.host import HostError, NodeHost, UnparsedError, running
 
 _DEFAULT_ROOT: Final = "/var/lib/kubelet"
 # Where MicroK8s and k0s have it, for a driver that is configured for another one.

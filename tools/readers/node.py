@@ -8,19 +8,34 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from dranode.api.errors import DranodeError, LedgerError
+import grpc
+import msgspec
+from msgspec.structs import replace
+
+from dranode.api.cpuset import CPUSet
+from dranode.api.errors import DranodeError, LedgerError, MachineError
+from dranode.driver.claims.answers import Refused
+from dranode.driver.claims.consumers import names_every_pod, pods_among
+from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.hooks import Disturbance, Tunes
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.record import doubts
-from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH
+from dranode.driver.claims.record import Record, doubts
+from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, uri
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there
-from dranode.driver.node.ledger import DOUBTFUL, newer_sentence
+from dranode.driver.machine.processes import NO_KERNEL, ThreadSeen, pods_seen, shows_kernel, threads_seen_on
+from dranode.driver.machine.root import Root
+from dranode.driver.node.ledger import DOUBTFUL, Contents, decoded_notes, newer_sentence
 from dranode.driver.node.specs import Specs
+from dranode.driver.pinning.container_cgroups import is_pod_folder
+from dranode.proto import dra_v1_pb2 as dra
+from dranode.proto import pluginregistration_v1_pb2 as api
+from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub
+from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
 from dranode.show.ledger_reading import read_ledger
 from dranode.tools.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
+from dranode.tools.diagnosis.placement import InjectedVariables
 from dranode.tools.readers.host import HostError, NodeHost
-from dranode.tools.readers.quiet import read_disturbances, read_unrestorable
-from dranode.tools.readers.registered import who_serves
 
 _UID_LENGTH: Final = 36
 _REGISTRATION: Final = "-reg.sock"
@@ -204,3 +219,128 @@ def _excess(options: ServeOptions) -> int:
     longest = max(options.drivers, key=len, default="")
     path = f"{options.kubelet_root.rstrip('/')}/plugins/{longest}/dra-{'0' * _UID_LENGTH}.sock"
     return max(0, len(os.fsencode(path)) - MAX_SOCKET_PATH)
+
+
+def read_unrestorable(plugin: Plugin, contents: Contents) -> str:
+    """Return why settings that the driver's claims have changed cannot be put back; empty if they can."""
+    if not isinstance(plugin, Tunes):
+        return ""
+    try:
+        return plugin.unrestorable(decoded_notes(contents))
+    except LedgerError as error:
+        return f"settings that claims have changed cannot be put back: {error}"
+
+
+def read_disturbances(files: Root, plugin: Plugin, contents: Contents, unseen: list[str]) -> tuple[Disturbance, ...]:
+    """Return what has disturbed the driver's claims; none where the driver tunes nothing for any.
+
+    Args:
+        files: the node's files.
+        plugin: the driver.
+        contents: its ledger.
+        unseen: gets a sentence on what of that cannot be seen.
+    """
+    if not isinstance(plugin, Tunes) or not contents.notes:
+        return ()
+    try:
+        found = tuple(plugin.disturbances(contents.records, decoded_notes(contents)))
+    except LedgerError as error:
+        unseen.append(f"what disturbed the quiet CPUs of {plugin.driver}'s claims: {error}")
+        return ()
+    unseen += [
+        f"how often devices interrupted CPUs {each.cpus}, which claim {each.claim} wants quiet: the kernel does not "
+        "count it for all of them (/proc/interrupts), or did not when the claim began"
+        for each in found
+        if each.count is None
+    ]
+    owners = {record.uid: record for record in contents.records}
+    try:
+        if not found or shows_kernel(files):
+            return tuple(
+                replace(each, processes=_intruders(files, each.cpus, owners[each.claim.uid])) for each in found
+            )
+        unseen.append(f"which threads ran on CPUs that claims want quiet: {NO_KERNEL}; look from the node itself")
+    except MachineError as error:
+        unseen.append(f"which threads ran on CPUs that claims want quiet: {error}")
+    return found
+
+
+def _intruders(files: Root, cpus: CPUSet, owner: Record) -> tuple[str, ...]:
+    """Return whose threads ran last on a claim's CPUs and are none of its pods', each name once, the busiest first."""
+    seconds: dict[str, float] = {}
+    own = _own_processes(files, owner)
+    for each in threads_seen_on(files, cpus):
+        if each.pid not in own and not _is_own(each, owner):
+            name = f"{each.name} ({'kernel thread' if each.kernel else 'process'} {each.pid})"
+            seconds[name] = seconds.get(name, 0.0) + each.seconds
+    return tuple(name for name, _ in sorted(seconds.items(), key=lambda pair: -pair[1]))
+
+
+def _own_processes(files: Root, owner: Record) -> frozenset[int]:
+    """Return the processes of containers with the claim, where the record does not name all of its pods."""
+    if names_every_pod(owner.pods):
+        return frozenset()
+    variables = InjectedVariables.of((owner,))
+    containers = pods_seen(files, None).containers
+    return frozenset(pid for each in containers if owner.uid in variables.claims_in(each.env) for pid in each.pids)
+
+
+def _is_own(thread: ThreadSeen, owner: Record) -> bool:
+    return any(is_pod_folder(part, pod.uid) for pod in pods_among(owner.pods) for part in thread.cgroup.split("/"))
+
+
+_TIMEOUT: Final = 1.0
+# As long as kubelet waits.
+_UNPREPARE_SECONDS: Final = 45.0
+
+
+class Registrant(msgspec.Struct, frozen=True):
+    """A plug-in as it presents itself.
+
+    Attributes:
+        kind: `DRAPlugin`, `CSIPlugin`, ...
+        name: the driver's name.
+        endpoint: the path of the socket on which it serves.
+    """
+
+    kind: str
+    name: str
+    endpoint: str
+
+
+def who_serves(socket: Path) -> Registrant | None:
+    """Return the plug-in that answers GetInfo (pluginregistration/v1) at a socket; None if none does within 1 s."""
+    with grpc.insecure_channel(uri(socket)) as channel:
+        try:
+            info = RegistrationStub(channel).GetInfo(api.InfoRequest(), timeout=_TIMEOUT)
+        except grpc.RpcError:
+            return None
+    return Registrant(info.type, info.name, info.endpoint)
+
+
+def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, Refused | None]:
+    """Have a driver unprepare claims (NodeUnprepareResources of `v1.DRAPlugin`), as kubelet would.
+
+    Args:
+        endpoint: the driver's DRA socket.
+        refs: the claims.
+
+    Returns:
+        For each claim, by UID, None or why it is not unprepared. A driver that does not answer within 45 s, as long as
+        kubelet waits, is a refusal of every claim.
+    """
+    request = dra.NodeUnprepareResourcesRequest(
+        claims=[dra.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]
+    )
+    with grpc.insecure_channel(uri(endpoint)) as channel:
+        try:
+            answers = DRAPluginStub(channel).NodeUnprepareResources(request, timeout=_UNPREPARE_SECONDS).claims
+        except grpc.RpcError as error:
+            failure = Refused(f"the driver at {endpoint} does not answer: {error.details() or error.code()}")
+            return dict.fromkeys((claim.uid for claim in request.claims), failure)
+    return {
+        claim.uid: Refused(answers[claim.uid].error or "the driver did not answer for it")
+        if claim.uid not in answers or answers[claim.uid].error
+        else None
+        for claim in request.claims
+    }

@@ -9,18 +9,26 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
+from dranode.api.documents import to_v1
 from dranode.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
+from dranode.api.source_document import SourceDocument
 from dranode.driver.claims.consumers import pods_among
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.objects import AT_A_TIME, ApiObjects, value_of
 from dranode.tools.diagnosis.device_view import newest_slices
-from dranode.tools.diagnosis.live_objects import LiveEvent, LiveNode, LivePod
-from dranode.tools.diagnosis.pod_facts import ClusterObjects, PodClaim, PodFacts, Presence
-from dranode.tools.readers.dump import DumpObjects
+from dranode.tools.diagnosis.live_objects import (
+    ClusterObjects,
+    LiveEvent,
+    LiveNode,
+    LivePod,
+    PodClaim,
+    PodFacts,
+    Presence,
+)
 
 T = TypeVar("T")
 
@@ -191,3 +199,78 @@ def _named(pod: LivePod) -> frozenset[str]:
     named = (entry.resource_claim_name for entry in pod.spec.resource_claims)
     made = (entry.resource_claim_name for entry in pod.status.resource_claim_statuses)
     return frozenset(filter(None, (*named, *made)))
+
+
+_CLUSTER_WIDE = frozenset(("Node", "Namespace", "ResourceSlice", "DeviceClass", "DeviceTaintRule", "PriorityClass"))
+
+
+@dataclass(frozen=True, slots=True)
+class DumpObjects:
+    """The objects in files; answers what `dranode.driver.kube.objects.ApiObjects` answers.
+
+    Attributes:
+        sources: the documents.
+        place: the files.
+    """
+
+    sources: tuple[SourceDocument, ...]
+    place: str
+
+    def find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """Return an object, in its v1 form; None if there is none of that name.
+
+        Raises:
+            ApiError: no document is of the kind.
+        """
+        return next((each for each in self.documents(kind, namespace) if each["metadata"].get("name") == name), None)
+
+    def documents(self, kind: str, namespace: str = "", **query: str) -> list[dict[str, Any]]:
+        """Return all objects of a kind, those of one namespace or with these fields or labels.
+
+        Raises:
+            ApiError: no document is of the kind, or one has no metadata.
+        """
+        sources = [source for source in self.sources if source.kind == kind]
+        if not sources:
+            raise ApiError(f"no {kind} is in {self.place}", HTTPStatus.FORBIDDEN)
+        for source in sources:
+            if "metadata" not in source.document:
+                raise ApiError(f"{source.place}: metadata is missing")
+        listed = [to_v1(source.document) for source in sources]
+        everywhere = not namespace or kind in _CLUSTER_WIDE
+        return [each for each in listed if (everywhere or _namespace(each) == namespace) and _selected(each, query)]
+
+    def values(self, into: type[T], kind: str, namespace: str = "", **query: str) -> tuple[T, ...]:
+        """Return the same as values.
+
+        Raises:
+            ApiError: no document is of the kind, or one does not decode.
+        """
+        return tuple(value_of(into, kind, each) for each in self.documents(kind, namespace, **query))
+
+    def server_version(self) -> str:
+        """Return that the server's version is not known."""
+        return ""
+
+
+def _namespace(document: Mapping[str, Any]) -> str:
+    return str(document["metadata"].get("namespace") or "default")
+
+
+def _selected(document: Mapping[str, Any], query: Mapping[str, str]) -> bool:
+    labels: Mapping[str, Any] = document["metadata"].get("labels") or {}
+    return all(_field(document, key) == value for key, value in _pairs(query.get("fieldSelector", ""))) and all(
+        str(labels.get(key, "")) == value for key, value in _pairs(query.get("labelSelector", ""))
+    )
+
+
+def _field(document: Any, path: str) -> str:
+    for name in path.split("."):
+        document = document.get(name) if isinstance(document, Mapping) else None
+    return str(document or "")
+
+
+def _pairs(selector: str) -> Iterator[tuple[str, str]]:
+    for part in filter(None, selector.split(",")):
+        key, _, value = part.partition("=")
+        yield key, value

@@ -15,12 +15,10 @@ from dranode.cdi.document import load_spec, validate
 from dranode.cdi.errors import CDIError
 from dranode.driver.machine.kubepods import cgroup_cpus
 from dranode.driver.machine.processes import allowed_cpus, cgroup_of
-from dranode.tools.diagnosis.facts import ServeOptions
+from dranode.tools.diagnosis.facts import Affinity, ServeOptions, SystemFacts, Volume
 from dranode.tools.diagnosis.runtime import plain_path
 from dranode.tools.diagnosis.system import CONFINED
-from dranode.tools.diagnosis.system_facts import Affinity, SystemFacts, Volume
-from dranode.tools.readers.host import HostError, NodeHost
-from dranode.tools.readers.processes import running
+from dranode.tools.readers.host import HostError, NodeHost, running
 
 # By the names of their processes: k3s, MicroK8s and k0s run kubelet, and k3s the runtime, in one of their own.
 _STARTERS: Final = ("containerd", "crio", "kubelet", "k3s-server", "k3s-agent", "kubelite", "k0s", "dockerd")
@@ -174,9 +172,6 @@ def _confinement(host: NodeHost, unseen: list[str]) -> tuple[str, str]:
         unseen.append(f"whether SELinux is enforced on this, which runs as {label}: {_ENFORCED}: {error.strerror}")
         return "", ""
     return (label if enforced == "1" else ""), ""
-
-
-# --- CDI ---
 
 
 def _specs(host: NodeHost, directory: str) -> Iterator[tuple[str, bytes]]:

@@ -18,7 +18,7 @@ from dranode.driver.claims.prepare import Awaited, always
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.tools.readers.registered import unprepare
+from dranode.tools.readers.node import unprepare
 from tests.fakes.waiting import PATIENCE
 
 REFS = (ClaimRef("default", "a", "uid-a"), ClaimRef("default", "b", "uid-b"))

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from dranode.tools.cli.explain import command
-from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.steps import StopCause
 from tests.fakes.apiserver import ApiServer
 from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, request, result, running, waiting
 

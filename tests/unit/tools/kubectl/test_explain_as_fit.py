@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from dranode.api.errors import DocumentError, UsageError
 from dranode.driver.kube.errors import ApiError
 from dranode.tools.cli.explain import command
-from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.steps import StopCause
 from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.pods import CPU, GPU, PodCluster, cpus, request, result
 

@@ -18,7 +18,7 @@ from dranode.driver.claims.prepare import Circumstances, decide_claim
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.sanity.kinds import kind_of
-from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.steps import StopCause
 from dranode.tools.kubectl.plugin import plugin as kubectl_dranode
 from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.pods import CPU, GPU, PodCluster, cpus, request, result, running, waiting

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dranode.tools.diagnosis.causes import StopCause
 from dranode.tools.diagnosis.rules import RULES
+from dranode.tools.diagnosis.steps import StopCause
 from tests.unit.tools.kubectl.test_causes import SEEDS
 
 ROOT = Path(__file__).parents[4]

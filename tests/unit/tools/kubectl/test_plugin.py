@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from dranode.api.errors import DranodeError, UsageError
 from dranode.sanity.kinds import kind_of
-from dranode.tools.kubectl.claim_view import age
 from dranode.tools.kubectl.complete import candidates
 from dranode.tools.kubectl.plugin import plugin
+from dranode.tools.kubectl.views import age
 from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.doctor import forbid
 from tests.fakes.pods import CPU, GPU, PodCluster, cpu_device, cpus, request, result, running

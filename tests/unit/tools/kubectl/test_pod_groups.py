@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from dranode.sim.cli.report import command as report
-from dranode.tools.diagnosis.causes import StopCause
+from dranode.tools.diagnosis.steps import StopCause
 from dranode.tools.kubectl.plugin import plugin
 from tests.fakes.apiserver import ApiServer
 from tests.fakes.pods import CPU, FAILED_PREPARE, GPU, PodCluster, cpus, request, result, waiting

@@ -12,8 +12,7 @@ from dranode.cpu.sysfs import read_topology
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.tools.readers import capture
-from dranode.tools.readers.capture import record, write_archive
-from dranode.tools.readers.summary import summarize
+from dranode.tools.readers.capture import record, summarize, write_archive
 from tests.fakes.machine import CPU, machine
 
 GPU = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0"

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dranode.tools.diagnosis.rules import diagnose
-from dranode.tools.readers.containerd import load
 from dranode.tools.readers.host import HostError, NodeHost, UnparsedError
-from dranode.tools.readers.runtime import read_runtime
+from dranode.tools.readers.runtime import load, read_runtime
 from tests.fakes.doctor import NRI, VALIDATOR, FakeNode, diagnosed, server_of
 
 CASES = json.loads((Path(__file__).parents[3] / "vectors" / "containerd.json").read_text())["cases"]

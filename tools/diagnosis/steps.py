@@ -1,0 +1,150 @@
+"""The steps that a pod or a claim takes until its containers run, and the causes for which it stops at one of them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class StopCause(StrEnum):
+    """Why a pod with claims does not start, or not as it should; docs/pod-does-not-start.md has a row for each.
+
+    The groups follow the path of a pod: itself, claims, scheduler, node, containers.
+    """
+
+    POD_MISSING = "pod-missing"
+    POD_ENDED = "pod-ended"
+    POD_EVICTED = "pod-evicted"
+    POD_REJECTED = "pod-rejected"
+    DEVICE_TAINT_EVICTION = "device-taint-eviction"
+    POD_NOT_ENDING = "pod-not-ending"
+    UNPREPARE_WAITS = "unprepare-waits"
+
+    TEMPLATE_MISSING = "template-missing"
+    QUOTA_EXCEEDED = "quota-exceeded"
+    CLAIM_REFUSED = "claim-refused"
+    CLAIM_NOT_CREATED = "claim-not-created"
+    CLAIM_MISSING = "claim-missing"
+    CLAIM_BEING_DELETED = "claim-being-deleted"
+    CLAIM_OF_ANOTHER_POD = "claim-of-another-pod"
+    CLAIM_UNUSED = "claim-unused"
+
+    SCHEDULING_GATED = "scheduling-gated"
+    NO_SCHEDULER = "no-scheduler"
+    CLASS_MISSING = "class-missing"
+    NOTHING_PUBLISHED = "nothing-published"
+    POOL_INCOMPLETE = "pool-incomplete"
+    SELECTOR_FAILS = "selector-fails"
+    RESOURCE_MISSING = "resource-missing"
+    DEVICES_DO_NOT_FIT = "devices-do-not-fit"
+    DEVICES_IN_USE = "devices-in-use"
+    DEVICES_TAINTED = "devices-tainted"
+    CONSTRAINT_UNMET = "constraint-unmet"
+    CLAIM_ON_ANOTHER_NODE = "claim-on-another-node"
+    CLAIM_FULL = "claim-full"
+    NODES_EXCLUDED = "nodes-excluded"
+    UNSCHEDULABLE = "unschedulable"
+    BINDING_WAITS = "binding-waits"
+
+    NODE_MISSING = "node-missing"
+    NODE_NOT_READY = "node-not-ready"
+    CLAIM_NOT_ALLOCATED = "claim-not-allocated"
+    CLAIM_NOT_RESERVED = "claim-not-reserved"
+    DRIVER_NOT_REGISTERED = "driver-not-registered"
+    DRIVER_NOT_ANSWERING = "driver-not-answering"
+    PREPARE_REFUSED = "prepare-refused"
+    NOT_PREPARED = "not-prepared"
+    CLAIM_REPLACED = "claim-replaced"
+    KUBELET_ERROR = "kubelet-error"
+    RECORD_UNUSABLE = "record-unusable"
+    CDI_SPEC_UNUSABLE = "cdi-spec-unusable"
+
+    SANDBOX_FAILED = "sandbox-failed"
+    VOLUME_FAILED = "volume-failed"
+    IMAGE_MISSING = "image-missing"
+    CONTAINER_CONFIG = "container-config"
+    CDI_OFF = "cdi-off"
+    CDI_UNRESOLVABLE = "cdi-unresolvable"
+    NRI_OFF = "nri-off"
+    NRI_PLUGIN_MISSING = "nri-plugin-missing"
+    CLAIM_IN_USE = "claim-in-use"
+    NO_SHARED_CPUS = "no-shared-cpus"
+    CONTAINER_REFUSED = "container-refused"
+    CONTAINER_ENDS = "container-ends"
+    CONTAINER_NOT_READY = "container-not-ready"
+    CLAIM_UNNAMED = "claim-unnamed"
+    WRONG_CPUS = "wrong-cpus"
+    WRONG_MEMORY = "wrong-memory"
+    DEVICE_UNHEALTHY = "device-unhealthy"
+
+
+class Passed(StrEnum):
+    """A station that was passed; `unseen` means that it could not be checked, which does not stop anything."""
+
+    YES = "passed"
+    STOPPED = "stopped"
+    UNSEEN = "unseen"
+
+
+class Station(msgspec.Struct, frozen=True):
+    """One station of the way.
+
+    Attributes:
+        name: which.
+        passed: how.
+        what: the facts, in one sentence without a full stop.
+        fix: what to do if it stopped, the command that shows it if it is unseen; else empty.
+        cause: why it stopped; None if it did not.
+        details: more facts, a line each: the other nodes, and who holds what, where no node takes a pod.
+    """
+
+    name: str
+    passed: Passed
+    what: str
+    fix: str = ""
+    cause: StopCause | None = None
+    details: tuple[str, ...] = ()
+
+
+class Way(msgspec.Struct, frozen=True):
+    """The way of one thing.
+
+    Attributes:
+        about: what it is the way of: `pod default/a`, `claim default/b`, `claim default/b on node w`.
+        driver: the driver whose part it is; empty for none.
+        claim: `<namespace>/<name>` of the claim; empty for a pod's way.
+        stations: up to the first one that stopped.
+        unknown: whether nothing is known of what was asked about.
+    """
+
+    about: str
+    stations: tuple[Station, ...]
+    driver: str = ""
+    claim: str = ""
+    unknown: bool = False
+
+    @property
+    def stopped(self) -> Station | None:
+        """Return the station where it stopped; None if it did not."""
+        return next((station for station in self.stations if station.passed is Passed.STOPPED), None)
+
+
+def as_root(command: str, *, root: bool) -> str:
+    """Return where to give a command that sees more: as root, or, where this is root already, on the node itself."""
+    return f"{command}, {'on the node itself' if root else 'as root'}"
+
+
+def went(name: str, what: str) -> Station:
+    """Return a station that was passed."""
+    return Station(name, Passed.YES, what)
+
+
+def stopped(name: str, cause: StopCause, what: str, fix: str) -> Station:
+    """Return the station where it stopped."""
+    return Station(name, Passed.STOPPED, what, fix, cause)
+
+
+def unseen(name: str, what: str, command: str = "") -> Station:
+    """Return a station that could not be looked at; `command` shows it to those who may."""
+    return Station(name, Passed.UNSEEN, what, command)
