@@ -10,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -80,6 +81,19 @@ def _length(path: Path) -> int:
     return len(os.fsencode(path))
 
 
+_UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+def remove_dead(sockets: Sockets, driver: str) -> None:
+    """Remove the sockets of instances that were killed in pods of another UID; kubelet would dial them for ever."""
+    names = (f"dra-{_UID}.sock", f"{re.escape(driver)}-{_UID}-reg.sock")
+    for mine, name in zip(sockets, names, strict=True):
+        with contextlib.suppress(OSError):
+            for path in mine.parent.iterdir():
+                if path != mine and re.fullmatch(name, path.name) and _is_dead(path):
+                    path.unlink()
+
+
 def bind(server: grpc.Server, path: Path) -> None:
     """Have a server listen at a socket of mode 0600; a stale socket that lies there is replaced.
 
@@ -122,6 +136,19 @@ def _answers(path: Path) -> bool:
         except OSError:
             return False
         return True
+
+
+def _is_dead(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as caller:
+        # A process that is stopped accepts nobody, and lives.
+        caller.settimeout(1.0)
+        try:
+            caller.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
 
 
 def unbind(path: Path) -> None:

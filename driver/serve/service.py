@@ -215,6 +215,9 @@ class DriverService:
 
     def _watch_health(self) -> None:
         while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
+            if (removed := self.listener.removed()) is not None:
+                self._fatal(f"the socket {removed} was removed, and kubelet needs it; a new start makes another")
+                return
             try:
                 self.node.look()
             except UsageError as error:

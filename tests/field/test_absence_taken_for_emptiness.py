@@ -1,0 +1,50 @@
+"""Reports about what was not seen and taken for fine, or for nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.kubelet.listener import Listener
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.serve import service as service_module
+from dranode.driver.serve.service import DriverService
+from tests.fakes.cluster import MemoryCluster
+from tests.fakes.drivers import Lamps
+from tests.fakes.waiting import eventually
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        (Path(name) / "plugins_registry").mkdir()
+        yield Path(name)
+
+
+@pytest.mark.parametrize("which", ["dra", "registration"])
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.replace(path.with_name("moved"))])
+def test_a_driver_whose_socket_somebody_removed_ends_so_that_its_next_start_makes_another(
+    root: Path, monkeypatch: pytest.MonkeyPatch, which: str, lose: Callable[[Path], object]
+) -> None:
+    """kubelet deregisters a driver whose socket goes, and the driver would wait for it for ever."""
+    monkeypatch.setattr(service_module, "_HEALTH_SECONDS", 0.01)
+    ended: list[str] = []
+    sockets = socket_paths(root, Lamps.driver)
+    service = DriverService(
+        Lamps(),
+        MemoryCluster(),
+        Listener(Lamps.driver, "node", sockets, root / "plugins" / Lamps.driver, ended.append),
+        cdi=root / "cdi",
+    )
+    service.start()
+    try:
+        path = getattr(sockets, which)
+        lose(path)
+        eventually(lambda: ended)
+        assert str(path) in ended[0]
+    finally:
+        service.stop()
