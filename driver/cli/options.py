@@ -119,8 +119,9 @@ STORE: Final = CommandOption(
 
 MACHINE: Final = CommandOption(
     "--machine",
-    "host (default), a folder or .tar archive that holds sys/, a YAML machine, or a description "
-    "such as sockets=2,numa=2,l3=4,cores=4,threads=2 (each number per parent).",
+    "host (default), a folder or .tar archive that holds sys/, a YAML machine, a description "
+    "such as sockets=2,numa=2,l3=4,cores=4,threads=2 (each number per parent), or scratch:DIR, a folder that drivers "
+    "may write to.",
     "host",
     metavar="M",
     name="root",

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Final, Protocol
 
-from dranode.api.cpuset import CPUSet, mask_text
+from dranode.driver.machine.root import ReadOnlyMachineError
 from dranode.driver.machine.tree import TreeEntry, TreeFiles
 
 # ruff: noqa: D102 - the protocols Root and Files say what their methods promise
@@ -84,7 +84,7 @@ class ConfinedRoot:
 
     def write(self, path: str, content: str) -> None:
         del content
-        raise OSError(errno.EROFS, "a captured or made-up machine is not written to", path)
+        raise ReadOnlyMachineError(path)
 
     def _follow(self, path: str, *, to_the_end: bool) -> str:
         if self.files.stands(path):
@@ -157,38 +157,3 @@ class OverlayFiles:
 
     def device(self, path: str) -> tuple[str, int, int]:
         return (self._below if self._above.find(path) is None else self._above).device(path)
-
-
-# A made-up machine whose settings of interrupts and unbound kernel work may be written, in memory alone.  So the
-# local run shows what quiet claims do, and nothing of the machine on which it runs is changed. Everything else is
-# refused as on all machines that are not the host.
-
-# ruff: noqa: D102 - the protocol Root says what its methods promise
-
-
-_LISTS: Final = re.compile(r"proc/irq/[0-9]+/smp_affinity_list", re.ASCII)
-_MASKS: Final = frozenset(("proc/irq/default_smp_affinity", "sys/devices/virtual/workqueue/cpumask"))
-
-
-class RehearsedRoot(ConfinedRoot):
-    """A made-up machine that takes settings as the kernel does: CPUs, and at least one of them."""
-
-    def __init__(self, files: ConfinedFiles) -> None:
-        super().__init__(files)
-        self._written: dict[str, str] = {}
-
-    def read_bytes(self, path: str) -> bytes:
-        written = self._written.get(path)
-        return super().read_bytes(path) if written is None else f"{written}\n".encode()
-
-    def write(self, path: str, content: str) -> None:
-        if path not in _MASKS and not _LISTS.fullmatch(path):
-            super().write(path, content)
-        super().read_bytes(path)  # what is not there cannot be written
-        try:
-            cpus = (CPUSet.parse_mask if path in _MASKS else CPUSet.parse)(content.strip())
-        except ValueError as error:
-            raise OSError(errno.EINVAL, str(error), path) from error
-        if not cpus:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-        self._written[path] = mask_text(cpus) if path in _MASKS else str(cpus)

@@ -1,4 +1,4 @@
-"""The forms of `--machine`: the host, a folder, an archive, a YAML machine, a description."""
+"""The forms of `--machine`: the host, a folder, an archive, a YAML machine, a description, a scratch machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Final
 
 from dranode.api.errors import DocumentError, MachineError, UsageError
 from dranode.driver.machine.archive import read_archive
-from dranode.driver.machine.confined import ConfinedFiles, ConfinedRoot, OverlayFiles, RehearsedRoot
+from dranode.driver.machine.confined import ConfinedFiles, ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.root import Root
+from dranode.driver.machine.scratch import RehearsedMachine, ScratchMachine
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.machine.tree import TreeEntry, TreeFiles
 
@@ -62,6 +63,8 @@ def find_machine(folders: Callable[[str], list[str]], place: str) -> str:
 
 
 HOST: Final = "host"
+SCRATCH: Final = "scratch:"
+"""Before a folder that may be written to."""
 # Beside `sys/` in a capture: a YAML machine's long form for what only root can unpack, the device nodes.
 INDEX: Final = "machine.json"
 _ARCHIVE: Final = re.compile(r".*\.(tar(\.[A-Za-z0-9]+)?|tgz|tbz2?|txz)", re.DOTALL)
@@ -79,6 +82,8 @@ def open_machine(text: str) -> Root:
     """
     if text == HOST:
         return HostRoot()
+    if text.startswith(SCRATCH):
+        return _scratch(Path(text.removeprefix(SCRATCH)))
     path = Path(text)
     # os.path, unlike Path, has an answer for every text.
     if os.path.isdir(text):  # noqa: PTH112 - as above
@@ -92,16 +97,23 @@ def open_machine(text: str) -> Root:
             return read_machine_file(path)
         raise UsageError(f"{text} is neither a folder nor named .tar*, .yaml or .yml, so it is no machine")
     if _DESCRIPTION.match(text):
-        description = parse_description(text)
-        files = TreeFiles(synthetic_tree(description))
-        return RehearsedRoot(files) if description.interrupts else ConfinedRoot(files)
+        return RehearsedMachine(synthetic_tree(parse_description(text)))
     raise UsageError(
         f'there is no machine "{text}"; name host, a folder or .tar archive that holds sys/, a YAML machine, '
-        "or a description such as sockets=2,cores=4"
+        "a description such as sockets=2,cores=4, or scratch: and a folder that may be written to"
     )
 
 
+def _scratch(path: Path) -> Root:
+    place = path / find_machine(_folders(path), str(path))
+    return ScratchMachine(place, _index(FolderFiles(str(place)), str(path)))
+
+
 def _folder(path: Path) -> Root:
+    return _machine(_folders(path), str(path), lambda inner: FolderFiles(str(path / inner)))
+
+
+def _folders(path: Path) -> Callable[[str], list[str]]:
     def folders(inner: str) -> list[str]:
         try:
             with os.scandir(path / inner) as entries:
@@ -112,7 +124,7 @@ def _folder(path: Path) -> Root:
                 raise MachineError(f"{path} cannot be read: {error.strerror}") from error
             return []
 
-    return _machine(folders, str(path), lambda inner: FolderFiles(str(path / inner)))
+    return folders
 
 
 def _archive(path: Path) -> Root:

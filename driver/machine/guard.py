@@ -8,10 +8,11 @@ way.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from typing import Any, Final
+
+from dranode.driver.machine.root import ReadOnlyMachineError
 
 _KERNEL: Final = ("/sys/", "/proc/", "/dev/")
 # Kernel files that any process may write, because they configure no hardware: its limits, terminal, shared memory.
@@ -66,4 +67,4 @@ def _refuse(path: str) -> None:
     place = os.path.abspath(path)  # noqa: PTH100 - called for every file; Path costs more than the call
     harmless = (*_HARMLESS, f"/proc/{os.getpid()}/")
     if place.startswith(_KERNEL) and not place.startswith(harmless):
-        raise OSError(errno.EROFS, "--machine names another machine, so the host is not written to", place)
+        raise ReadOnlyMachineError(place, "--machine names another machine, so the host is not written to")

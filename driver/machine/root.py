@@ -1,4 +1,4 @@
-"""The file tree of a machine: `sys/`, and often `proc/` and `dev/`. Only the running machine can be written to.
+"""The file tree of a machine: `sys/`, and often `proc/` and `dev/`. Only a few of them can be written to.
 
 Paths are relative to the root, without a leading slash: `sys/devices/system/cpu/online`.
 """
@@ -13,6 +13,13 @@ from dranode.api.errors import MachineError
 
 BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 """Where the kernel says which boot this is."""
+
+
+class ReadOnlyMachineError(OSError):
+    """A machine was to be written to that is neither the running one nor a scratch machine; EROFS."""
+
+    def __init__(self, path: str, reason: str = "a captured or made-up machine is not written to") -> None:
+        super().__init__(errno.EROFS, reason, path)
 
 
 class Root(Protocol):
@@ -62,9 +69,9 @@ class Root(Protocol):
         """Write to an existing kernel file with a single write; drivers configure hardware in this way.
 
         Raises:
-            OSError: the kernel refuses, or there is no such file. It is EROFS for a captured or synthetic machine, so
-                that a driver which is tried on one does not change the host; EPERM for a file that nobody may write,
-                as of an interrupt that the kernel places itself; EACCES where this process lacks the right.
+            ReadOnlyMachineError: it is a captured or made-up machine: a driver that is tried does not change the host.
+            OSError: the kernel refuses, or there is no such file. It is EPERM for a file that nobody may write, as of
+                an interrupt that the kernel places itself; EACCES where this process lacks the right.
         """
 
 

@@ -1,32 +1,145 @@
-"""A machine that a test of a driver may write to."""
+"""Machines that may be written to: a folder, and a made-up machine that takes what it knows the kernel to take.
+
+Some writes have an effect beyond the file, or are refused: the kernel's settings of CPUs, and the files that bind a PCI
+function to a driver. They are imitated here, so that a driver finds afterwards what it would find on a node.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, TypeAlias
 
-from dranode.driver.machine.confined import ConfinedRoot
+from dranode.api.cpuset import CPUSet, mask_text
+from dranode.driver.machine.confined import ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles
+from dranode.driver.machine.pci import PCI_DEVICES
+from dranode.driver.machine.root import ReadOnlyMachineError, read_attribute
+from dranode.driver.machine.tree import Link, TreeEntry, TreeFiles
+
+_INTERRUPT: Final = re.compile(r"proc/irq/[0-9]+/smp_affinity_list", re.ASCII)
+_CGROUP_CPUS: Final = re.compile(r"sys/fs/cgroup/.+/cpuset\.cpus(\.exclusive)?")
+_MASK: Final = re.compile(r"proc/irq/default_smp_affinity|sys/devices/virtual/workqueue/cpumask")
+_QUEUE: Final = re.compile(r"sys/.+/queues/[^/]+/[rx]ps_cpus")
+_BINDING: Final = re.compile(r"sys/bus/pci/drivers/(?P<driver>[^/]+)/(?P<way>bind|unbind)")
+
+_Changes: TypeAlias = Mapping[str, bytes | Link | None]
 
 
-class ScratchMachine(ConfinedRoot):
-    """A folder as a machine that a test may write to, as the kernel would let it: files that are there, in one piece.
+class WritableMachine(ConfinedRoot):
+    """A machine that may be written to and is not the running one.
+
+    Attributes:
+        before: what each file held before its first write, by path; a link's last part stands for the link.
+    """
+
+    def __init__(self, files: TreeFiles | FolderFiles | OverlayFiles) -> None:
+        super().__init__(files)
+        self.before: dict[str, str] = {}
+
+    def shown(self, path: str) -> str:
+        """Return what a file holds now, as in `before`; empty if there is none."""
+        try:
+            return self.readlink(path).rpartition("/")[2]
+        except OSError:
+            return read_attribute(self, path) or ""
+
+    def held(self) -> dict[str, str]:
+        """Return what each file that was written holds now, by path."""
+        return {path: self.shown(path) for path in self.before}
+
+    def write(self, path: str, content: str) -> None:
+        """Write as `Root.write`, with the effect that the kernel would give it."""
+        real = self.resolve(path) if self.exists(path) else path
+        changes = self._changes(real, content)
+        self.read_bytes(real)  # what is not there cannot be written
+        for place, entry in changes.items():
+            self.before.setdefault(place, self.shown(place))
+            self._put(place, entry)
+
+    def _changes(self, path: str, content: str) -> _Changes:
+        """Return what a write changes by real path: contents and links; None is removed."""
+        text = content.strip()
+        if _INTERRUPT.fullmatch(path) or _MASK.fullmatch(path):
+            return {path: _cpus(path, text, some=True)}
+        if _CGROUP_CPUS.fullmatch(path) or _QUEUE.fullmatch(path):
+            return {path: _cpus(path, text, some=False)}
+        if path.endswith("/cpuset.cpus.partition"):
+            return {path: f"{text}\n".encode()}
+        if path.endswith("/driver_override"):
+            return {path: f"{text or '(null)'}\n".encode()}
+        if binding := _BINDING.fullmatch(path):
+            return self._bound(text, binding["driver"], bind=binding["way"] == "bind")
+        return self._unknown(path, content)
+
+    def _bound(self, address: str, driver: str, *, bind: bool) -> _Changes:
+        """Bind a PCI function or unbind it (drivers/pci/pci-driver.c: an override admits the driver that it names)."""
+        function = self.resolve(f"{PCI_DEVICES}/{address}")
+        now, override = self.shown(f"{function}/driver"), self.shown(f"{function}/driver_override")
+        admitted = driver == override if override not in ("", "(null)") else not driver.endswith("vfio-pci")
+        if (now or not admitted) if bind else now != driver:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), address)
+        above = "../" * function.count("/")
+        return {f"{function}/driver": Link(f"{above}bus/pci/drivers/{driver}") if bind else None}
+
+    def _unknown(self, path: str, content: str) -> _Changes:
+        """Return what a write changes that is not imitated."""
+        raise NotImplementedError
+
+    def _put(self, path: str, entry: bytes | Link | None) -> None:
+        raise NotImplementedError
+
+
+def _cpus(path: str, text: str, *, some: bool) -> bytes:
+    """Return CPUs as the kernel writes them back; `some`: it takes at least one."""
+    listed = path.endswith(("_list", ".cpus", ".exclusive"))
+    try:
+        cpus = CPUSet.parse(text) if listed else CPUSet.parse_mask(text)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), path) from error
+    if some and not cpus:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+    return f"{cpus if listed else mask_text(cpus)}\n".encode()
+
+
+class RehearsedMachine(WritableMachine):
+    """A machine in memory. It takes the settings that are imitated; the rest is refused as on any made-up machine."""
+
+    def __init__(self, tree: dict[str, TreeEntry]) -> None:
+        self._tree = TreeFiles(tree)
+        super().__init__(self._tree)
+
+    def _unknown(self, path: str, content: str) -> _Changes:
+        del content
+        raise ReadOnlyMachineError(path)
+
+    def _put(self, path: str, entry: bytes | Link | None) -> None:
+        folder, _, name = path.rpartition("/")
+        inside = self._tree.find(folder)
+        if not isinstance(inside, dict):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if entry is None:
+            del inside[name]
+        else:
+            inside[name] = entry
+
+
+class ScratchMachine(WritableMachine):
+    """A folder as a machine that may be written to: files that are there, in one piece.
 
     Args:
         folder: holds `sys/`, `proc/` or `dev/`.
+        devices: device nodes beside those in the folder.
     """
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(FolderFiles(str(folder)))
+    def __init__(self, folder: Path, devices: dict[str, TreeEntry] | None = None) -> None:
+        files = FolderFiles(str(folder))
+        super().__init__(OverlayFiles(devices, files) if devices else files)
         self.folder = folder
-
-    def write(self, path: str, content: str) -> None:
-        """Write over a file; one that is not there is not made."""
-        place = self.folder / self.resolve(path)
-        with place.open("r+", encoding="utf-8") as file:
-            file.truncate()
-            file.write(content)
 
     def contents(self) -> Mapping[str, bytes]:
         """Every file, by path."""
@@ -44,3 +157,18 @@ class ScratchMachine(ConfinedRoot):
         finally:
             self.folder.rmdir()
             away.rename(self.folder)
+
+    def _unknown(self, path: str, content: str) -> _Changes:
+        return {path: content.encode()}
+
+    def _put(self, path: str, entry: bytes | Link | None) -> None:
+        place = self.folder / path
+        match entry:
+            case None:
+                place.unlink()
+            case Link(target):
+                place.symlink_to(target)
+            case bytes():
+                with place.open("r+b") as file:
+                    file.truncate()
+                    file.write(entry)

@@ -24,6 +24,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Configures, Tunes, tuning_claims, was_tuned
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Record
+from dranode.driver.machine.root import ReadOnlyMachineError
 from dranode.driver.node.claim_files import ClaimFiles
 from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.record_store import LedgerNotes, RecordStore
@@ -73,6 +74,13 @@ class Interpreter(msgspec.Struct):
             except DranodeError as error:
                 log.warning("claim=%s uid=%s driver=%s: %s", claim, claim.uid, self.plugin.driver, error)
                 failures[claim.uid] = Refused(str(error))
+            except ReadOnlyMachineError as error:
+                # Nothing was written to such a machine either, so there is nothing to restore.
+                if not isinstance(effect, Restore):
+                    failures[claim.uid] = Refused(
+                        f"claim {claim} needs /{str(error.filename).lstrip('/')} written, and {error.strerror}; "
+                        "try it on the machine itself, or with --machine scratch:DIR"
+                    )
             except Exception as error:
                 name = type(effect).__name__
                 log.exception("claim=%s uid=%s driver=%s: %s failed", claim, claim.uid, self.plugin.driver, name)

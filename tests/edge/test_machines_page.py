@@ -17,7 +17,7 @@ from dranode.sim.scheduler.documents import NodeTaint
 from tests.edge.test_docs import BLOCK, ROOT
 
 PAGE = (ROOT / "docs" / "machines.md").read_text()
-FILES = {title: text for _, title, text in BLOCK.findall(PAGE)}
+FILES = {title: text for _, title, text in BLOCK.findall(PAGE) if title}
 
 
 def keys(heading: str) -> list[str]:

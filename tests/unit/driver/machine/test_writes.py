@@ -35,13 +35,21 @@ class WritingLamps(WiredLamps):
         del claim, grants
         self.root.write(FILE, "bright")
 
+    def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
+        del claim, grants
+        if self.root.exists(FILE):
+            self.root.write(FILE, "dim")
+
 
 def prepare(folder: Path, root: Root) -> object:
     node = NodeClaims(WritingLamps(root), folder / "state", folder / "cdi")
     (folder / "state").mkdir()
     node.open()
     claim = allocated_claim("a", WritingLamps.driver, ["lamp-0"])
-    (answer,) = node.prepare({ClaimRef("default", "a", claim.metadata.uid): claim}).values()
+    ref = ClaimRef.of(claim)
+    (answer,) = node.prepare({ref: claim}).values()
+    assert node.unprepare((ref,)) == {ref.uid: None}
+    assert node.records() == ()
     node.close()
     return answer
 
@@ -60,7 +68,7 @@ def test_a_machine_that_is_not_the_host_is_not_written_to(tmp_path: Path, form: 
     machines = {"folder": str(tmp_path / "machine"), "description": "cores=2", "YAML": str(tmp_path / "m.yaml")}
     answer = prepare(tmp_path, open_machine(machines[form]))
     assert isinstance(answer, Refused)
-    assert f"a captured or made-up machine is not written to: '{FILE}'" in str(answer)
+    assert f"claim default/a needs /{FILE} written, and a captured or made-up machine is not" in str(answer)
     assert place.read_text() == "dim"
 
 
