@@ -49,7 +49,7 @@ def command(*, verbose: bool) -> None:
         results = run.run(workload, progress)
         show_claims(screen, results, verbose=verbose)
         show_picture(screen, "With the claims prepared", picture_of(run))
-        unprepared = run.unprepare()
+        unprepared = not run.unprepare()
     failed = [result.name for result in results if result.error]
     heading(screen, "All claims are unprepared; nothing is left." if unprepared else "Claims are left on record.")
     if failed != [_CANNOT_FIT] or not unprepared:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dranode.api.errors import UsageError
 from dranode.api.resource import ResourceSlice
 from dranode.driver.cli.options import DriverCommand, driver_options, machine_option
 from dranode.driver.machine.root import Root
+from dranode.driver.machine.scratch import WritableMachine
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.show.picture.node import node_picture
@@ -23,7 +25,15 @@ from dranode.sim.cli.release import asked_features, release_options
 from dranode.sim.cluster.manifests import check_unused
 from dranode.sim.cluster.workload import read_workload, require_pods
 from dranode.sim.local.run import ClaimResult, node_named
-from dranode.sim.local.show import run_picture, show_claims, show_picture, views_of
+from dranode.sim.local.show import (
+    WrittenFile,
+    run_picture,
+    show_claims,
+    show_picture,
+    show_written,
+    views_of,
+    written_files,
+)
 from dranode.sim.local.start import local_run
 
 
@@ -121,10 +131,13 @@ def command(
         results = run.run(workload, progress)
         after = views_of(run)
         slices = run.slices()
+        during = root.held() if isinstance(root, WritableMachine) else {}
         progress("unpreparing")
-        unprepared = False if keep else run.unprepare()
+        failures = () if keep else run.unprepare()
+        written = written_files(root, during) if isinstance(root, WritableMachine) else ()
+    unprepared = not (keep or failures)
     write_pictures(html, svg, lambda: run_picture(node_name, before, after, results))
-    if emit(document(slices, results, unprepared=unprepared), output):
+    if emit(document(slices, results, unprepared=unprepared, written=written), output):
         for result in results:
             for note in result.notes:
                 click.echo(f"{result.namespace}/{result.name}: {note}", err=True)
@@ -133,18 +146,28 @@ def command(
         show_picture(screen, "Before", node_picture(before))
         show_claims(screen, results, verbose=verbose)
         show_picture(screen, "With the claims prepared", node_picture(after))
+        show_written(screen, written)
         end = f"Everything is kept in {state}." if keep else "All claims of this run are unprepared."
-        screen.print(f"\n{end if keep or unprepared else 'Claims are left on record.'}")
+        for sentence in failures or (end,):
+            screen.print()
+            screen.print(sentence)
     if any(result.error for result in results) or not (unprepared or keep):
         raise click.exceptions.Exit(1)
 
 
-def document(slices: Iterable[ResourceSlice], results: Iterable[ClaimResult], *, unprepared: bool) -> dict[str, Any]:
+def document(
+    slices: Iterable[ResourceSlice],
+    results: Iterable[ClaimResult],
+    *,
+    unprepared: bool,
+    written: Sequence[WrittenFile] = (),
+) -> dict[str, Any]:
     """The run as a plain document."""
     return {
         "slices": [encode(one) for one in slices],
         "claims": [_claim(result) for result in results],
         "unprepared": unprepared,
+        **({"written": [asdict(file) for file in written]} if written else {}),
     }
 
 

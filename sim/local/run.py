@@ -263,27 +263,22 @@ class LocalRun:
         paths = (service.node.files.path(uid) for service in self.services.values())
         return tuple(str(path) for path in paths if path is not None)
 
-    def unprepare(self) -> bool:
-        """Unprepare all pods, last first; whether nothing is left of their claims.
-
-        Raises:
-            KubeletError: a driver did not unprepare a claim; the others are unprepared all the same.
-        """
-        failures: list[KubeletError] = []
+    def unprepare(self) -> tuple[str, ...]:
+        """Unprepare all pods, last first, and return why claims are left, a sentence each."""
+        failures: list[str] = []
         for pod in reversed(self._pods):
             try:
                 self.kubelet.unprepare(pod)
             except KubeletError as error:
-                failures.append(error)
+                failures.append(str(error))
         remaining = {record.uid for record in self.records()}
         refs = {ref for pod in self._pods for ref in pod}
         for ref in refs:
             if ref.uid not in remaining:
                 self.store.remove(ResourceClaim, ref.namespace, ref.name)
         self._pods.clear()
-        if failures:
-            raise failures[0]
-        return not any(ref.uid in remaining for ref in refs)
+        left = sorted(str(ref) for ref in refs if ref.uid in remaining)
+        return tuple(failures) or ((f"claims are left on record: {', '.join(left)}",) if left else ())
 
 
 def node_named(name: str) -> Node:

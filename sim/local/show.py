@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
 from dranode.api.quantity import Quantity
 from dranode.driver.claims.allocation import readable_results
+from dranode.driver.machine.scratch import WritableMachine
 from dranode.show.picture.fleet import FleetPicture, WaitingPod
 from dranode.show.picture.moment import shares_of
 from dranode.show.picture.node import DriverView, NodePicture, node_picture
 from dranode.show.picture.pictures import views_picture
 from dranode.show.terminal import PlainTable, columns, hanging, show_node
 from dranode.sim.local.run import ClaimResult, LocalRun
+
+_NUMBER: Final = re.compile("[0-9]+")
 
 
 def views_of(run: LocalRun) -> tuple[DriverView, ...]:
@@ -129,6 +135,48 @@ def _show_cdi_devices(screen: Console, results: Iterable[ClaimResult]) -> None:
             screen.print(Text(_name(result)))
         for name in names:
             screen.print(Text(f"  {name}"), soft_wrap=True)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file of the machine that drivers wrote to; what it holds is empty if it is not there.
+
+    Attributes:
+        path: relative to the machine's root.
+        before: what it held before the run.
+        prepared: what it held with the claims prepared.
+        after: what it holds at the end.
+    """
+
+    path: str
+    before: str
+    prepared: str
+    after: str
+
+
+def written_files(machine: WritableMachine, prepared: Mapping[str, str]) -> tuple[WrittenFile, ...]:
+    """Return the files that were written to; `prepared` is what they held with the claims prepared."""
+    after = machine.held()
+    return tuple(
+        WrittenFile(path, before, prepared.get(path, before), after[path]) for path, before in machine.before.items()
+    )
+
+
+def show_written(screen: Console, files: Iterable[WrittenFile]) -> None:
+    """Print what became of each file that was written to; those in which the same happened are one row."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for file in files:
+        if not file.before == file.prepared == file.after:
+            pattern = _NUMBER.sub("*", file.path)
+            alike.setdefault((pattern, file.before, file.prepared, file.after), []).append(file.path)
+    if not alike:
+        return
+    heading(screen, "Written to the machine")
+    table = columns("file", "before", "with the claims", "after")
+    for (pattern, *values), paths in alike.items():
+        name = f"/{paths[0]}" if len(paths) == 1 else f"/{pattern} ({len(paths)} files)"
+        table.add_row(name, *(value or "-" for value in values))
+    screen.print(table)
 
 
 def _name(result: ClaimResult) -> str:

@@ -66,7 +66,7 @@ def test_the_page_goes_from_an_empty_folder_to_a_local_run(folder: Path) -> None
     (folder / "fast.yaml").write_text(yaml.safe_dump_all(documents))
     refused = run(folder, "dranode local --machine machine.yaml --drivers fans -o json fast.yaml")
     assert refused.returncode == 1
-    assert "a captured or made-up machine is not written to" in refused.stderr
+    assert "a captured or made-up machine is not written to" in refused.stdout
 
 
 MANIFESTS = ("daemonset.yaml", "rbac.yaml", "admission-slices.yaml")

@@ -102,7 +102,7 @@ def run(name: str, *sizes: str) -> tuple[ClaimResult, list[dict[str, Any]]]:
     with local_run([Acme(*sizes), NICs("nic", "nic")], "node", None, Features(), lambda _: None) as node:
         (result,) = node.run(workload, lambda _: None)
         specs = [json.loads(Path(file).read_text()) for file in result.cdi_files]
-        assert node.unprepare()
+        assert node.unprepare() == ()
     return result, specs
 
 

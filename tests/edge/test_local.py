@@ -461,3 +461,14 @@ def test_a_claim_that_is_refused_is_told_once_and_without_a_wait(tmp_path: Path)
     assert done.returncode == 1
     assert "3 held by default/a" in " ".join(done.stdout.split())
     assert "prepare driver=" not in done.stderr
+
+
+def test_what_a_quiet_claim_changes_on_a_made_up_machine_is_shown_with_what_comes_back(tmp_path: Path) -> None:
+    quiet = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "isolation": "quiet"}
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump(claim("a", "2", quiet)))
+    arguments = ["local", "--machine", "cores=4,interrupts=2", "--max-isolation", "quiet", "claims.yaml"]
+    done = dranode(*arguments, cwd=tmp_path)
+    assert re.search(r"/proc/irq/\*/smp_affinity_list \(2 files\) +0-3 +2-3 +0-3", done.stdout)
+    assert re.search(r"/sys/devices/virtual/workqueue/cpumask +0000000f +0000000c +0000000f", done.stdout)
+    written = json.loads(dranode(*arguments, "-o", "json", cwd=tmp_path).stdout)["written"]
+    assert {"path": "proc/irq/25/smp_affinity_list", "before": "0-3", "prepared": "2-3", "after": "0-3"} in written

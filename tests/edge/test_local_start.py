@@ -13,7 +13,6 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
 from dranode.sim.local import start
-from dranode.sim.local.kubelet import KubeletError
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
 
 
@@ -37,7 +36,6 @@ def test_one_claim_that_stays_prepared_keeps_no_other_from_being_unprepared(tmp_
     pods = (PodWithClaims("default/p", tuple(claims[:1])), PodWithClaims("default/q", tuple(claims[1:])))
     with start.local_run([Stuck(Board())], "node", tmp_path, Features(), lambda _: None) as run:
         assert [result.error for result in run.run(WorkloadDocuments(pods, ()), lambda _: None)] == [None] * 3
-        with pytest.raises(KubeletError, match="the lamp cannot be put out"):
-            run.unprepare()
+        assert [sentence for sentence in run.unprepare() if "the lamp cannot be put out" in sentence]
         assert [record.name for record in run.records()] == ["b"]
         assert [claim.metadata.name for claim in run.store.list(ResourceClaim)] == ["b"]
