@@ -19,8 +19,9 @@ from dranode.proto.podresources_v1_pb2_grpc import PodResourcesListerStub
 
 # Seconds, for callers without a deadline: kubelet makes its answer anew each time, and nodes are busy.
 _TIMEOUT: Final = 5.0
-# As kubelet sets for its own clients; gRPC's 4 MiB are less than what a large node may have to say.
-_MAX_BYTES: Final = 16 << 20
+# gRPC's 4 MiB are less than what a large node may have to say. So are the 16 MiB of kubelet's own clients: some
+# kubelets list a claim's devices once more at every retry for a pod of which another driver cannot prepare a claim.
+_MAX_BYTES: Final = 64 << 20
 # Channels to one socket would share their connection, and the wait for its next attempt, in a common pool.
 _OPTIONS: Final = (("grpc.max_receive_message_length", _MAX_BYTES), ("grpc.use_local_subchannel_pool", 1))
 

@@ -69,10 +69,10 @@ def test_of_a_claim_of_a_pod_group_kubelet_can_only_say_that_it_is_in_use(tmp_pa
 
 
 def test_an_answer_of_many_megabytes_is_read(tmp_path: Path) -> None:
-    """gRPC's own limit is 4 MiB; kubelet sets none for what it sends, and 16 MiB for its own clients."""
+    """gRPC's own limit is 4 MiB; kubelet sets none for what it sends, and 17 MiB of one pod that retries were seen."""
     kubelet = KubeletPods(tmp_path / "kubelet.sock")
     kubelet.run("pod-a", "a", "uid-a")
-    kubelet.run("pod-b", "b" * (6 << 20), "uid-b")
+    kubelet.run("pod-b", "b" * (20 << 20), "uid-b")
     asked = PodResources(kubelet.socket)
     try:
         assert [use.pod for use in asked.claims("dra.cpu")] == ["pod-a", "pod-b"]
