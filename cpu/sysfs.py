@@ -176,10 +176,14 @@ class _Reader:
 
         groups: dict[tuple[int, int], int] = {}
         for part in self._partition("package", online, siblings):
+            told = {ids[cpu] for cpu in part} - {-1}
+            # A CPU without files of its own is where those of the others say that it is.
+            unsaid = min(told) if len(told) == 1 else -1
             for cpu in part:
                 if not known.get(cpu) and ids[cpu] < 0:
                     continue
-                key = (part.mask if known.get(cpu) else 0, ids[cpu])
+                number = unsaid if ids[cpu] < 0 else ids[cpu]
+                key = (part.mask if known.get(cpu) else 0, number)
                 groups[key] = groups.get(key, 0) | 1 << cpu
         self._doubt_ids(ids, known)
         packages: dict[int, CPUSet] = {}

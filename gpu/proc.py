@@ -2,7 +2,7 @@
 
 `gpus/<address>/information` has lines `Key:` and a value; a UUID is question marks until the GPU was first used.
 `gpus/<address>/numa_status` exists where the GPU's memory is a NUMA node of the system. The device's folder exists only
-while the GPU is bound to the driver.
+while the GPU is bound to the driver. `capabilities/gpu<minor>/mig` has a folder `gi<n>` for each of its MIG instances.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ NVIDIAS_DRIVER: Final = "nvidia"
 """The kernel driver that all of this is of; nouveau serves such GPUs by render nodes."""
 
 _UUID: Final = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_INSTANCE: Final = re.compile("gi[0-9]+")
 _VERSION: Final = re.compile(r"^NVRM version:.*?\s(?P<version>[0-9]+\.[0-9]+(?:\.[0-9]+)*)\s", re.MULTILINE)
 
 
@@ -30,6 +31,7 @@ class NvidiaFacts(msgspec.Struct, frozen=True):
         uuid: `GPU-` and a UUID.
         minor: number of `/dev/nvidia<minor>`.
         excluded: the administrator keeps the GPU from use (`NVreg_ExcludedGpus`); older drivers do not say so.
+        instances: how many MIG instances it is divided into.
         unread: why none of this is known, since `information` is there and does not read; empty if it does.
         memory_node: the NUMA node that is its memory.
         memory: bytes of that node.
@@ -40,6 +42,7 @@ class NvidiaFacts(msgspec.Struct, frozen=True):
     uuid: str | None = None
     minor: int | None = None
     excluded: bool = False
+    instances: int = 0
     unread: str = ""
     memory_node: int | None = None
     memory: int | None = None
@@ -66,11 +69,14 @@ def nvidia_facts(root: Root, address: str) -> NvidiaFacts | None:
     node, memory = integer(numa.get("Node", ""), 10), integer(numa.get("Size", ""), 16)
     unclear = "" if said is None or None not in (node, memory) else f"/{status} has no lines Node and Size with numbers"
     uuid = information.get("GPU UUID", "")
+    minor = integer(information.get("Device Minor", ""), 10)
+    instances = () if minor is None else names(root, f"{PROC_NVIDIA}/capabilities/gpu{minor}/mig")
     return NvidiaFacts(
         model=information.get("Model") or None,
         uuid=uuid if _UUID.fullmatch(uuid) else None,
-        minor=integer(information.get("Device Minor", ""), 10),
+        minor=minor,
         excluded=information.get("GPU Excluded") == "Yes",
+        instances=sum(map(bool, map(_INSTANCE.fullmatch, instances))),
         memory_node=node,
         memory=memory,
         unclear=unclear or why_unread(root, status),

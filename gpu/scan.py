@@ -96,6 +96,11 @@ def _withheld(facts: NvidiaFacts | None) -> str:
         return ""
     if facts.unread:
         return f"{facts.unread}, so whether NVIDIA's driver is told to exclude it is not known"
+    if facts.instances:
+        return (
+            f"it is divided into {facts.instances} MIG instances, which are not offered; "
+            "turn MIG off (`nvidia-smi -mig 0`) to have it handed out whole"
+        )
     return "NVIDIA's driver is told to exclude it" if facts.excluded else ""
 
 

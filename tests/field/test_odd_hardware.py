@@ -1,0 +1,31 @@
+"""Reports about hardware and firmware that are not as most are."""
+
+from __future__ import annotations
+
+from dranode.api.cpuset import CPUSet
+from dranode.cpu.sysfs import read_topology
+from dranode.gpu.scan import scan
+from tests.fakes.gpu_machines import hgx
+from tests.fakes.machine import CPU, cpu_files, machine
+
+
+def test_a_cpu_without_files_of_its_own_is_in_the_package_that_names_it_and_makes_no_other() -> None:
+    """One that is online and has no topology folder: a package of it alone would be a socket too many."""
+    files = {f"{CPU}/online": "0-3", f"{CPU}/cpu3/uevent": ""}
+    for cpu in range(3):
+        files |= cpu_files(cpu, physical_package_id="1", package_cpus_list="0-3")
+    topology = read_topology(machine(files))
+    assert topology.packages == {1: CPUSet(range(4))}
+    assert topology.warnings == ("the CPUs 3 have no physical_package_id, and others have one",)
+
+
+def test_a_gpu_that_is_divided_into_mig_instances_is_not_handed_out_whole() -> None:
+    """A program finds no GPU in a container that has the node of such a GPU and no instance of it."""
+    server = hgx()
+    for path in ("gpu1/mig/gi1/access", "gpu1/mig/gi1/ci0/access", "gpu1/mig/gi13/access"):
+        server.put(f"proc/driver/nvidia/capabilities/{path}", "DeviceFileMinor: 30")
+    server.put("proc/driver/nvidia/capabilities/gpu2/mig", {})
+    inventory = scan(server.root())
+    assert len(inventory.gpus) == 7
+    assert list(inventory.left_out) == ["0000:43:00.0"]
+    assert "divided into 2 MIG instances" in inventory.left_out["0000:43:00.0"]
