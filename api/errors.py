@@ -13,12 +13,13 @@
 What only one layer knows is defined there, below one of these: `ApiError`, `SpecError`, `CorruptLedgerError` and so on.
 
 Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. A value
-that others wrote cannot break the sentence: it stays one line of limited length (`dranode.api.sentence`).
+that others wrote cannot break the sentence: it stays one line of limited length (`dranode.api.errors`).
 """
 
 from __future__ import annotations
 
-from dranode.api.sentence import one_sentence
+import re
+from typing import Final
 
 
 class DranodeError(Exception):
@@ -97,3 +98,36 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return repr(error)
+
+
+# Puts values into sentences: numbers with their nouns, and what others wrote so that it is safe to print.
+#
+# That is one line of limited length, without terminal control characters.
+
+
+# An Event's note has 1,024 characters.
+LONGEST: Final = 1000
+_START: Final = 600
+_END: Final = 300
+# As text: compiled when it is needed, which at a start it seldom is.
+_BREAKS: Final = r"\s*[\r\n]+\s*"
+
+
+def printable(text: str) -> str:
+    r"""Escape every character that does not print, as Python does: `\n`, `\x1b`, `\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def one_sentence(text: str) -> str:
+    """Put a text on one line of printable characters; a long text keeps its beginning and its end."""
+    line = printable(re.sub(_BREAKS, " ", text))
+    if len(line) <= LONGEST:
+        return line
+    return f"{line[:_START]} ... ({len(line) - _START - _END} characters left out) ... {line[-_END:]}"
+
+
+def number_of(number: int, noun: str) -> str:
+    """Return how many there are: `1 move`, `2 moves`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

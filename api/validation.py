@@ -1,4 +1,4 @@
-"""The rules by which the API server takes or refuses a ResourceClaim, ResourceClaimTemplate or DeviceClass.
+"""The rules by which the API server takes or refuses claims, templates and DeviceClasses, and a pod's use of claims.
 
 Source: validation of `resource.k8s.io/v1` in Kubernetes 1.34 to 1.37 (KEP-4381, 4816, 5018, 5055, 5075). Each function
 yields every error, with its path in the v1 form of the document.
@@ -7,12 +7,13 @@ yields every error, with its path in the v1 form of the document.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
 
+from dranode.api.errors import one_sentence
 from dranode.api.names import (
     is_dns_label,
     is_dns_subdomain,
@@ -21,6 +22,7 @@ from dranode.api.names import (
     is_qualified_name,
 )
 from dranode.api.resource import (
+    ContainerClaim,
     DeviceClaim,
     DeviceClaimConfiguration,
     DeviceClass,
@@ -32,10 +34,11 @@ from dranode.api.resource import (
     DeviceToleration,
     ExactDeviceRequest,
     ObjectMeta,
+    Pod,
+    PodResourceClaim,
     ResourceClaim,
     ResourceClaimTemplate,
 )
-from dranode.api.sentence import one_sentence
 
 MAX_ENTRIES: Final = 32  # requests, constraints, configurations, selectors, names in a list of requests
 MAX_ALTERNATIVES: Final = 8
@@ -262,3 +265,91 @@ def count_errors(items: Sequence[object], most: int, path: str) -> Iterator[Fiel
     """Yield the error of a list that has more entries than it may have."""
     if len(items) > most:
         yield FieldError(path, f"{len(items)} entries are more than {most}")
+
+
+# The rules by which a pod may use ResourceClaims, and whether the requests that it names are there.
+#
+# Source: validation of `v1` Pods in Kubernetes 1.36 (`spec.resourceClaims`, `resources.claims`). No part of a
+# cluster checks that a request exists: kubelet gives a container that names an unknown request no device at all.
+
+
+RequestsOf: TypeAlias = Callable[[PodResourceClaim], Collection[str] | None]
+"""Returns the requests of the claim or template behind an entry, or None if that is unknown."""
+
+
+def pod_errors(pod: Pod, requests_of: RequestsOf) -> Iterator[FieldError]:
+    """Yield every error in how the pod uses claims; the rest of the pod is not judged."""
+    spec = pod.spec
+    entries: dict[str, PodResourceClaim] = {}
+    for index, entry in enumerate(spec.resource_claims):
+        yield from _entry(entry, entries, f"spec.resourceClaims[{index}]")
+        entries.setdefault(entry.name, entry)
+    if spec.resources.claims:
+        yield FieldError("spec.resources.claims", "claims may not be set for a whole pod; name them in its containers")
+    for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
+        for index, container in enumerate(containers):
+            path = f"spec.{field}[{index}].resources.claims"
+            yield from _uses(container.resources.claims, entries, requests_of, path)
+
+
+def _entry(entry: PodResourceClaim, known: Collection[str], path: str) -> Iterator[FieldError]:
+    if entry.name in known:
+        yield FieldError(f"{path}.name", f'"{entry.name}" is there already')
+    elif not is_dns_label(entry.name):
+        yield FieldError(f"{path}.name", f'"{entry.name}" is not a DNS label')
+    given = [name for name in (entry.resource_claim_name, entry.resource_claim_template_name) if name is not None]
+    if len(given) != 1:
+        have = "both are set" if given else "none is set"
+        yield FieldError(
+            path, f"exactly one of resourceClaimName and resourceClaimTemplateName is required, but {have}"
+        )
+
+
+def _uses(
+    uses: Sequence[ContainerClaim], entries: dict[str, PodResourceClaim], requests_of: RequestsOf, path: str
+) -> Iterator[FieldError]:
+    seen: set[tuple[str, str]] = set()
+    for index, use in enumerate(uses):
+        where = f"{path}[{index}]"
+        if any(
+            name == use.name and (not request or request == use.request or not use.request) for name, request in seen
+        ):
+            yield FieldError(where, f'"{use.name}" is used already by an entry before; keep one of them')
+        seen.add((use.name, use.request))
+        if use.name not in entries:
+            there = ", ".join(entries) or "none"
+            yield FieldError(f"{where}.name", f'"{use.name}" is no entry of spec.resourceClaims; there are: {there}')
+            continue
+        requests = requests_of(entries[use.name])
+        if use.request and not is_dns_label(use.request):
+            more = ": name the request itself, whichever of its alternatives is taken" if "/" in use.request else ""
+            yield FieldError(f"{where}.request", f'"{use.request}" is not a DNS label{more}')
+        elif use.request and requests is not None and use.request not in requests:
+            there = ", ".join(requests) or "none"
+            yield FieldError(f"{where}.request", f'the claim has no request "{use.request}"; there are: {there}')
+
+
+# What a claim counts against a ResourceQuota, `<class>.deviceclass.resource.k8s.io/devices` (KEP-4381, KEP-4816). Every
+# alternative of a prioritized list counts, because the scheduler may take any of them; if several have one class, the
+# largest counts. A request for all devices counts as many devices as a claim can have.
+
+
+def devices_by_class(devices: DeviceClaim) -> dict[str, int]:
+    """Return how many devices of each class the claim counts."""
+    total: dict[str, int] = {}
+    for request in devices.requests:
+        for name, count in _most_devices(request).items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _most_devices(request: DeviceRequest) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for wanted in request.first_available or filter(None, (request.exactly,)):
+        name = wanted.device_class_name
+        most[name] = max(most.get(name, 0), _devices(wanted))
+    return most
+
+
+def _devices(request: ExactDeviceRequest | DeviceSubRequest) -> int:
+    return MAX_RESULTS if request.allocation_mode == "All" else request.count or 1

@@ -14,8 +14,7 @@ from dranode.api.errors import (
     UsageError,
 )
 from dranode.api.names import named_value
-from dranode.api.page_sizes import page_size_name
-from dranode.api.quantity import Quantity
+from dranode.api.quantity import Quantity, page_size_name
 from dranode.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,

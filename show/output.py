@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import click
 
-from dranode.api.errors import DranodeError
-from dranode.api.sentence import printable
+from dranode.api.errors import DranodeError, printable
 from dranode.show.picture.fleet import FleetPicture
 from dranode.show.picture.page import fleet_page
 from dranode.show.picture.svg import fleet_svg

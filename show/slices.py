@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from dranode.api.errors import number_of
 from dranode.api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceSlice
-from dranode.api.sentence import number_of
 from dranode.show.terminal import columns
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from dranode.api.sentence import printable
+from dranode.api.errors import printable
 from dranode.show.picture.node import NodePicture
 from dranode.show.picture.text import node_text
 

@@ -10,8 +10,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import force_setattr
 
-from dranode.api.errors import in_words
-from dranode.api.sentence import one_sentence
+from dranode.api.errors import in_words, one_sentence
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import PreparedDevice, Record
 

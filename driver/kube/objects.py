@@ -15,8 +15,8 @@ import msgspec
 
 from dranode.api.documents import API_GROUP, API_VERSION, decode, decode_json, to_v1, without_nulls
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIDocument
-from dranode.api.source_document import SourceDocument
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.http1 import MAX_BODY

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.page_sizes import page_size_name
+from dranode.api.quantity import page_size_name
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.pinning.containers import Effective
 

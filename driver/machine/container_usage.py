@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.page_sizes import page_size_name
+from dranode.api.quantity import page_size_name
 from dranode.driver.claims.usage import Figure, SourceValues
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.folder import HostRoot

@@ -22,8 +22,7 @@ import yaml
 
 from dranode.api.documents import to_v1
 from dranode.api.errors import DocumentError
-from dranode.api.headers import check_header, check_unique
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument, check_header, check_unique
 from dranode.cdi.regular_file import read_given
 
 STDIN: Final = "-"

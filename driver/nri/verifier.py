@@ -12,8 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.page_sizes import page_size_name
-from dranode.api.quantity import Quantity
+from dranode.api.quantity import Quantity, page_size_name
 from dranode.driver.claims.events import DriftRepaired, HugePagesStillCapped, Notify, QuotaStillCaps
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.root import Root

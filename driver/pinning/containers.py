@@ -9,9 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
-from dranode.api.page_sizes import page_size_name
 from dranode.api.pods import PodSandbox
-from dranode.api.quantity import Quantity
+from dranode.api.quantity import Quantity, page_size_name
 from dranode.driver.claims.expected_cpus import expected_cpus
 from dranode.driver.pinning.snapshot import (
     NO_LIMITS,

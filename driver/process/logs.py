@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final
 
-from dranode.api.sentence import printable
+from dranode.api.errors import printable
 
 _LEVELS: Final = (logging.INFO, logging.DEBUG)
 _OPERATION: Final[ContextVar[str]] = ContextVar("operation", default="")

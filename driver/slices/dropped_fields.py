@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dranode.api.documents import same, same_devices
 from dranode.api.resource import Device, ResourceSliceSpec
-from dranode.api.semantic import same, same_devices
 from dranode.driver.slices.limits import is_list
 
 UNKNOWN: Final = "unknown"

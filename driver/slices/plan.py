@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from dranode.api.documents import API_VERSION
+from dranode.api.documents import API_VERSION, parse_time, same, same_devices
 from dranode.api.resource import (
     Device,
     DeviceTaint,
@@ -31,7 +31,6 @@ from dranode.api.resource import (
     ResourceSlice,
     ResourceSliceSpec,
 )
-from dranode.api.semantic import parse_time, same, same_devices
 
 _WIDTH: Final = 5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from dranode.api.sentence import number_of
+from dranode.api.errors import number_of
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should

@@ -6,7 +6,7 @@ import copy
 from typing import Final
 
 from dranode.api.documents import API_VERSION
-from dranode.api.sentence import number_of
+from dranode.api.errors import number_of
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should

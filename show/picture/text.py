@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.sentence import number_of
+from dranode.api.errors import number_of
 from dranode.driver.claims.plugin import Box, Layout
 from dranode.show.picture.blocks import Block, BlockLine, Span, flow, framed, length, stack
 from dranode.show.picture.node import NodePicture, PlacedDevice

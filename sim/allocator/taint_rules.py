@@ -11,9 +11,9 @@ import msgspec
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIDocument, Device, DeviceTaint, ObjectMeta, ResourceSlice
 from dranode.api.slice_validation import EFFECTS, selection_errors, taint_errors
-from dranode.api.source_document import SourceDocument
 from dranode.api.validation import FieldError, metadata_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change

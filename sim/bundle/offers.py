@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dranode.api.errors import number_of
 from dranode.api.resource import DeviceClass, Node
-from dranode.api.sentence import number_of
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import AllocationError

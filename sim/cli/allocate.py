@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from dranode.api.documents import encode
-from dranode.api.units import part_text
 from dranode.driver.claims.allocation import readable_results
 from dranode.show.output import console, emit, output_option
+from dranode.show.picture.published import part_text
 from dranode.show.terminal import columns, hanging
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.cli.documents import simulated

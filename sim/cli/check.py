@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from dranode.api.errors import DocumentError
-from dranode.api.kinds import custom_group
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument, custom_group
 from dranode.api.validation import FieldError
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.forms import open_machine

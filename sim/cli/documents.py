@@ -7,9 +7,8 @@ from typing import Final
 
 import click
 
-from dranode.api.generated_names import with_generated_names
+from dranode.api.manifests import SourceDocument, with_generated_names
 from dranode.api.resource import Node
-from dranode.api.source_document import SourceDocument
 from dranode.sim.cluster.controllers import with_pods
 from dranode.sim.cluster.not_run import passed_over
 from dranode.sim.cluster.pods import nodes_among

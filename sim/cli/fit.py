@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from dranode.api.errors import DocumentError, UsageError
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.forms import open_machine

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dranode.api.errors import UsageError
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from dranode.api.errors import UsageError
-from dranode.api.sentence import number_of
+from dranode.api.errors import UsageError, number_of
 from dranode.driver.cli.options import MACHINE, machine_option
 from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.root import Root

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
 from dranode.api.resource import (
     Device,
@@ -27,7 +28,6 @@ from dranode.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dranode.api.source_document import SourceDocument
 from dranode.api.validation import FieldError
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import compile_selector

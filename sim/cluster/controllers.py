@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dranode.api.documents import decode, encode, without_tuples
-from dranode.api.errors import DocumentError
-from dranode.api.generated_names import generated_name, template_hash
-from dranode.api.pod_validation import pod_errors
+from dranode.api.errors import DocumentError, number_of
+from dranode.api.manifests import SourceDocument, generated_name, template_hash
 from dranode.api.resource import APIDocument, Node, ObjectMeta
-from dranode.api.sentence import number_of
-from dranode.api.source_document import SourceDocument
-from dranode.api.validation import FieldError
+from dranode.api.validation import FieldError, pod_errors
 from dranode.sim.allocator.nodeselector import only
 from dranode.sim.scheduler.amounts import pod_amount_errors
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE

@@ -7,6 +7,7 @@ from typing import Final
 
 from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
     APIDocument,
     DeviceClass,
@@ -19,7 +20,6 @@ from dranode.api.resource import (
     ResourceSliceSpec,
 )
 from dranode.api.slice_validation import slice_errors
-from dranode.api.source_document import SourceDocument
 from dranode.api.unknown_fields import unknown_fields
 from dranode.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dranode.api.kinds import custom_group
-from dranode.api.sentence import number_of
-from dranode.api.source_document import SourceDocument
+from dranode.api.errors import number_of
+from dranode.api.manifests import SourceDocument, custom_group
 from dranode.sim.cluster.controllers import POD_TEMPLATES
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
     DeviceClass,
     Node,
     ObjectMeta,
     ResourceSlice,
 )
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cluster.workload import PodWithClaims, read_workload

@@ -17,7 +17,7 @@ import msgspec
 
 from dranode.api.documents import API_VERSION, decode
 from dranode.api.errors import DocumentError
-from dranode.api.pod_validation import pod_errors
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
     CELSelector,
     DeviceClaim,
@@ -31,7 +31,7 @@ from dranode.api.resource import (
     ResourceClaimStatus,
     ResourceClaimTemplate,
 )
-from dranode.api.source_document import SourceDocument
+from dranode.api.validation import pod_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims

@@ -8,9 +8,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.api.errors import DocumentError
+from dranode.api.errors import DocumentError, number_of
 from dranode.api.resource import ResourceSlice, ResourceSliceSpec
-from dranode.api.sentence import number_of
 from dranode.sim.cluster.node_kinds import NodeKind, node_of, slice_template, stamped
 from dranode.sim.fit.choice import no_choice
 from dranode.sim.fit.demand import PodDemand

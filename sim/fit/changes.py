@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from dranode.api.sentence import number_of
+from dranode.api.errors import number_of
 from dranode.show.terminal import columns
 from dranode.sim.fit.additions import Addition, NodeModel, additions_for
 from dranode.sim.fit.evictions import EvictionPlan, evictions_for

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
     APIDocument,
     DeviceClaim,
@@ -22,7 +23,6 @@ from dranode.api.resource import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey

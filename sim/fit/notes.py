@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from dranode.api.sentence import number_of
+from dranode.api.errors import number_of
 from dranode.sim.allocator.notes import notes_on_failure
 from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.demand import PodDemand

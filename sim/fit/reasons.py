@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from dranode.api.sentence import number_of
+from dranode.api.errors import number_of
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.picks import Oddity
 from dranode.sim.scheduler.filters import Refusal

@@ -8,9 +8,9 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
 from dranode.api.resource import ResourceSlice
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
 from dranode.sim.fit.choice import PodChoice

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dranode.api.documents import decode
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import Pod, PodSpec
-from dranode.api.source_document import SourceDocument
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.fit.questions import ClusterQuestions
 from dranode.sim.fit.state import ClusterState

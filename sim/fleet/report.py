@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dranode.api.documents import encode, encode_json
+from dranode.api.errors import number_of
 from dranode.api.quantity import Quantity
 from dranode.api.resource import ResourceClaim, ResourceSlice
-from dranode.api.sentence import number_of
-from dranode.api.units import is_published_name, unit_of
 from dranode.driver.claims.allocation import readable_results
+from dranode.show.picture.published import is_published_name, unit_of
 from dranode.sim.allocator.counters import Counters, available_counters
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.pools import Pool

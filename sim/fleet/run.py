@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ResourceSlice
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.node_kinds import nodes_of
 from dranode.sim.cluster.nodes_file import Discover, read_nodes, slices_of

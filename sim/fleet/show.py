@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from dranode.api.units import part_text
 from dranode.driver.claims.allocation import readable_results
+from dranode.show.picture.published import part_text
 from dranode.show.terminal import PlainTable, columns, hanging
 from dranode.sim.fleet.placing import SCORING, PodResult
 from dranode.sim.fleet.report import FleetReport, NodeReport, add_units, unit_amount

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dranode.api.documents import decode
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIDocument, ObjectMeta
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.nodeselector import requirement_holds
 from dranode.sim.scheduler.labels import LabelSelector
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIDocument
-from dranode.api.source_document import SourceDocument
 from dranode.api.unknown_fields import unknown_fields
 from dranode.sim.queues.documents import (
     API_GROUP,

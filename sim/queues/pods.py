@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dranode.api.documents import encode
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 from dranode.sim.queues.values import Admitted, ResourceFlavor
 from dranode.sim.queues.workload_document import PodSetSpec, WorkloadDocument
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ResourceSlice
-from dranode.api.source_document import SourceDocument
 from dranode.sim.queues.checks import check_use
 from dranode.sim.queues.configuration import (
     devices_of,

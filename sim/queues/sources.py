@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import DeviceClass, ResourceClaimTemplate
-from dranode.api.source_document import SourceDocument
 from dranode.sim.queues.documents import PriorityClassDocument, read_document
 from dranode.sim.queues.jobs import JOB, PREFIX, workload_of_job
 from dranode.sim.queues.workload_document import WorkloadDocument

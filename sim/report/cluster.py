@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 from dranode.api.cpuset import CPUSet
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
-from dranode.api.source_document import SourceDocument
 from dranode.driver.claims.consumers import pods_among
 from dranode.show.picture.fleet import FleetClaim
 from dranode.show.picture.moment import shares_of

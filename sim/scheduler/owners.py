@@ -12,8 +12,8 @@ from typing import Final
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIDocument, ObjectMeta, OwnerReference
-from dranode.api.source_document import SourceDocument
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.labels import LabelMatcher, LabelSelector
 

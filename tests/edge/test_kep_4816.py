@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dranode.api.errors import ClaimError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import Device, DeviceAttribute
-from dranode.api.source_document import SourceDocument
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import Held

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.fit.dump import read_dump
 from dranode.sim.fit.questions import ClusterQuestions

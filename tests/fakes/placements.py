@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from dranode.api.documents import decode, encode_json
+from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, ResourceClaim
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome

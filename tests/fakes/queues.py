@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dranode.api.documents import decode, encode
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.outcome import Outcome

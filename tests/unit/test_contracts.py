@@ -42,7 +42,7 @@ PLANTED = {
         ),
     ],
     "Layers of the tools": [
-        ("tools/readers/host.py", "from dranode.tools.kubectl import print", "readers.host -> .*kubectl.print"),
+        ("tools/readers/host.py", "from dranode.tools.kubectl import plugin", "readers.host -> .*kubectl.plugin"),
     ],
     "Layers of the simulator": [
         ("sim/cel/lists.py", "from dranode.sim.allocator import pools", "cel.lists -> .*allocator.pools"),

@@ -195,7 +195,7 @@ _KERNELS = {
         for name in ("synthetic", "summary", "cgroups", "container_usage")
     },
     "tools/cli/machine.py": {"memory"},
-    "api/units.py": {"memory"},
+    "api/quantity.py": {"memory"},
 }
 _OTHERS = ("dra-driver-cpu", "dra_driver_cpu")
 

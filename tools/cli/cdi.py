@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from dranode.api.sentence import printable
+from dranode.api.errors import printable
 from dranode.cdi.document import validate
 from dranode.cdi.regular_file import read_given
 from dranode.show.output import console, emit, output_option

@@ -9,10 +9,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from dranode.api.errors import DranodeError, LedgerError
-from dranode.api.page_sizes import page_size_name
-from dranode.api.quantity import Quantity
-from dranode.api.sentence import number_of
+from dranode.api.errors import DranodeError, LedgerError, number_of
+from dranode.api.quantity import Quantity, page_size_name
 from dranode.driver.claims.hooks import Disturbance, Tunes
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.usage import (

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import click
 
-from dranode.api.errors import UsageError
-from dranode.api.sentence import number_of
+from dranode.api.errors import UsageError, number_of
 from dranode.driver.cli.options import (
     DriverCommand,
     driver_options,

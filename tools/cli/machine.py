@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dranode.api.sentence import number_of
+from dranode.api.errors import number_of
 from dranode.driver.cli.options import machine_option
 from dranode.driver.machine.root import Root
 from dranode.show.output import console, emit, output_option

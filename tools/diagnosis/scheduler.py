@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from msgspec.structs import replace
 
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
     AllocationResult,
     DeviceClaim,
@@ -26,7 +27,6 @@ from dranode.api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
-from dranode.api.source_document import SourceDocument
 from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss, Stage

@@ -12,8 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 import click
 
 from dranode.api.documents import encode
-from dranode.api.sentence import printable
-from dranode.api.units import part_text, unit_of
+from dranode.api.errors import printable
+from dranode.show.picture.published import part_text, unit_of
 from dranode.sim.allocator.state import Amount
 from dranode.tools.diagnosis.device_view import DeviceRow, HeldPart
 from dranode.tools.kubectl.views import ClaimRow, NumaRow, age

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dranode.api.documents import API_GROUP, decode, encode, to_v1
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ResourceClaim, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.api.source_document import SourceDocument
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.kube.client import APIRequest, best_version, from_v1
 from dranode.driver.kube.errors import ApiError

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from dranode.api.documents import to_v1
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
-from dranode.api.source_document import SourceDocument
 from dranode.driver.claims.consumers import pods_among
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.objects import AT_A_TIME, ApiObjects, value_of

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.api.errors import DocumentError, DranodeError
-from dranode.api.sentence import LONGEST, one_sentence, printable
+from dranode.api.errors import LONGEST, DocumentError, DranodeError, one_sentence, printable
 from dranode.api.validation import FieldError
 from dranode.cpu.config import parse_cpu_config
 from dranode.driver.claims.events import MAX_NOTE

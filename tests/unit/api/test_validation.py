@@ -3,9 +3,8 @@ from typing import Any
 import pytest
 
 from dranode.api.documents import decode
-from dranode.api.quota import devices_by_class
 from dranode.api.resource import DeviceClaim, DeviceClass, ResourceClaim, ResourceClaimTemplate
-from dranode.api.validation import claim_errors, class_errors, template_errors
+from dranode.api.validation import claim_errors, class_errors, devices_by_class, template_errors
 
 
 def anything(_: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.objects import AT_A_TIME, cluster_documents
 from dranode.sim.allocator.features import Features

@@ -8,8 +8,8 @@ import pytest
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError, UsageError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ResourceSlice
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules, with_rule_taints

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ObjectMeta
-from dranode.api.source_document import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.controllers import MadePods, with_pods
 from dranode.sim.cluster.not_run import passed_over

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Allocated, Consumption, PoolID
 from dranode.sim.cluster.workload import WorkloadDocuments, read_workload

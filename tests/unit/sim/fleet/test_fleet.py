@@ -9,9 +9,9 @@ import pytest
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
+from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
-from dranode.api.source_document import SourceDocument
 from dranode.driver.claims.inventory import Inventory
 from dranode.show.picture.svg import fleet_svg
 from dranode.sim.allocator.allocate import Allocator

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 from dranode.show.picture.fleet import WaitingPod
 from dranode.sim.allocator.features import Features
 from dranode.sim.report.cluster import cluster_seen

@@ -9,7 +9,7 @@ import pytest
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
-from dranode.api.source_document import SourceDocument
+from dranode.api.manifests import SourceDocument
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.check import check
 from dranode.sim.cluster.pods import read_cluster_documents

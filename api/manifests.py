@@ -1,0 +1,262 @@
+"""Kubernetes documents as people write them: where each was read, its kind and head, and generated names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+
+from dranode.api.documents import API_GROUP
+from dranode.api.errors import DocumentError
+
+# Kubernetes documents with the place where they were read.
+
+
+class SourceDocument(msgspec.Struct, frozen=True):
+    """One Kubernetes document and its place.
+
+    Attributes:
+        file: the file as it was named; `-` is the standard input.
+        index: its number among the documents of the file, from 0; every item of a `List` counts.
+        document: the plain document; it has a `kind`, which is a string.
+    """
+
+    file: str
+    index: int
+    document: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """Return the kind (`ResourceClaim`, `Pod`); of a custom resource with its group, `JobSet.jobset.x-k8s.io`.
+
+        So no custom resource passes for the kind of Kubernetes that has the same name.
+        """
+        kind, group = str(self.document["kind"]), custom_group(self.document.get("apiVersion"))
+        return f"{kind}.{group}" if group else kind
+
+    @property
+    def name(self) -> str:
+        """Return `metadata.name`, else `metadata.generateName`, else an empty string."""
+        metadata = self.document.get("metadata")
+        if not isinstance(metadata, dict):
+            return ""
+        return str(metadata.get("name") or metadata.get("generateName") or "")
+
+    @property
+    def place(self) -> str:
+        """Return the place for messages: `claims.yaml, document 2 (ResourceClaim a)`."""
+        return f"{self.file}, document {self.index + 1} ({self.kind} {self.name})".replace(" )", ")")
+
+
+# Checks the head of documents: kind, API version and name, and that no two documents are one object.
+
+
+_VERSION: Final = re.compile(r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?", re.ASCII)
+_V1_ALONE: Final = ("", "apps", "batch")
+_NAMES: Final = ("name", "generateName", "namespace", "uid")
+
+
+def check_header(document: Mapping[str, Any]) -> None:
+    """Refuse a document whose kind or API version does not exist, or whose names are no text.
+
+    Raises:
+        DocumentError: it is one; the error says where in the document.
+    """
+    version = document.get("apiVersion")
+    if version is not None and not isinstance(version, str):
+        raise DocumentError(f"{version!r} is no text", "apiVersion")
+    check_kind(document)
+    if version is not None and not custom_group(version):  # theirs have any name
+        _check_version(version)
+    metadata = document.get("metadata", {})
+    if not isinstance(metadata, Mapping):
+        raise DocumentError("an object is expected", "metadata")
+    for name in _NAMES:
+        if not isinstance(metadata.get(name) or "", str):
+            raise DocumentError(f"{metadata[name]!r} is no text; quote it", f"metadata.{name}")
+
+
+def _check_version(version: str) -> None:
+    group, _, short = version.rpartition("/")
+    if _VERSION.fullmatch(short) is None:
+        raise DocumentError(f'"{version}" is no API version such as v1 or resource.k8s.io/v1', "apiVersion")
+    if group in _V1_ALONE and short != "v1":
+        where = f"the API group {group}" if group else "the core API"
+        raise DocumentError(f'{where} has v1, not "{short}"', "apiVersion")
+
+
+def object_key(document: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Group, kind, namespace and name; None without a name."""
+    metadata = document.get("metadata") or {}
+    name = metadata.get("name")
+    if not name:
+        return None
+    group = str(document.get("apiVersion") or "").rpartition("/")[0]
+    return group, str(document["kind"]), str(metadata.get("namespace") or "default"), str(name)
+
+
+def check_unique(documents: Iterable[SourceDocument]) -> None:
+    """Refuse documents of which two are one object.
+
+    Raises:
+        DocumentError: two are; says where both stand.
+    """
+    seen: dict[tuple[str, ...], SourceDocument] = {}
+    for source in documents:
+        key = object_key(source.document)
+        if key is not None and (first := seen.setdefault(key, source)) is not source:
+            what = f"a {source.kind} of this name is there already, in {first.place}; keep one"
+            raise DocumentError(f"{source.place}: metadata.name: {what}")
+
+
+# Names that the API server generates (`SimpleNameGenerator` of k8s.io/apiserver): a beginning and five more characters.
+# There they are random; here they come from a seed, so that the same documents get the same names again.
+
+
+# What a name may consist of that spells no words (`rand.String`).
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+_LONGEST_BASE: Final = 58
+_RANDOM: Final = 5
+
+
+def generated_name(base: str, seed: str, taken: Callable[[str], bool] = lambda _: False) -> str:
+    """Return `base`, cut to 58 characters, with five more that depend on `seed`, so that the name is not `taken`."""
+    attempt = 0
+    while taken(name := base[:_LONGEST_BASE] + _characters(f"{seed} {attempt}")):
+        attempt += 1
+    return name
+
+
+def template_hash(text: str) -> str:
+    """Return up to ten characters that stand for a text, as a Deployment has them for its pod template."""
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
+    return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(number))
+
+
+def with_generated_names(
+    documents: Iterable[SourceDocument], around: Iterable[SourceDocument] = ()
+) -> Iterator[SourceDocument]:
+    """Yield the documents; one that has a `generateName` and no name has the name that the API server would give it.
+
+    No object has it already, neither among the documents nor `around` them.
+    """
+    documents = tuple(documents)
+    known = {object_key(source.document) for source in (*documents, *around)}
+    for number, source in enumerate(documents):
+        base = (source.document.get("metadata") or {}).get("generateName")
+        if not base or object_key(source.document) is not None:
+            yield source
+            continue
+
+        def named(name: str, document: dict[str, Any] = source.document) -> dict[str, Any]:
+            return {**document, "metadata": {**document["metadata"], "name": name}}
+
+        def taken(name: str, named: Callable[[str], dict[str, Any]] = named) -> bool:
+            return object_key(named(name)) in known
+
+        document = named(generated_name(base, f"{source.kind} {base} {number}", taken))
+        known.add(object_key(document))
+        yield SourceDocument(source.file, source.index, document)
+
+
+def _characters(seed: str) -> str:
+    digest = hashlib.sha256(seed.encode(errors="surrogatepass")).digest()
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:_RANDOM])
+
+
+# The kinds of Kubernetes documents: a misspelt kind is refused, and not ignored like a kind without a meaning here.
+
+
+# The kinds of Kubernetes 1.37 that can be created, or that `kubectl get` prints, by API group.
+_KINDS: Final = {
+    API_GROUP: (
+        "DeviceClass DeviceTaintRule ResourceClaim ResourceClaimTemplate ResourcePoolStatusRequest ResourceSlice"
+    ),
+    "": (
+        "Binding ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim Pod "
+        "PodTemplate ReplicationController ResourceQuota Secret Service ServiceAccount"
+    ),
+    "apps": "ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet",
+    "batch": "CronJob Job",
+    "scheduling.k8s.io": "CompositePodGroup PodGroup PriorityClass Workload",
+    "kueue.x-k8s.io": (
+        "AdmissionCheck ClusterQueue Cohort LocalQueue MultiKueueCluster MultiKueueConfig ProvisioningRequestConfig "
+        "ResourceFlavor Topology Workload WorkloadPriorityClass"
+    ),
+    "config.kueue.x-k8s.io": "Configuration",
+    "admissionregistration.k8s.io": (
+        "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding MutatingWebhookConfiguration ValidatingAdmissionPolicy "
+        "ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration"
+    ),
+    "apiextensions.k8s.io": "CustomResourceDefinition",
+    "apiregistration.k8s.io": "APIService",
+    "autoscaling": "HorizontalPodAutoscaler",
+    "certificates.k8s.io": "CertificateSigningRequest ClusterTrustBundle PodCertificateRequest",
+    "coordination.k8s.io": "Lease LeaseCandidate",
+    "discovery.k8s.io": "EndpointSlice",
+    "events.k8s.io": "Event",
+    "flowcontrol.apiserver.k8s.io": "FlowSchema PriorityLevelConfiguration",
+    "networking.k8s.io": "IPAddress Ingress IngressClass NetworkPolicy ServiceCIDR",
+    "node.k8s.io": "RuntimeClass",
+    "policy": "PodDisruptionBudget",
+    "rbac.authorization.k8s.io": "ClusterRole ClusterRoleBinding Role RoleBinding",
+    "storage.k8s.io": "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
+    "kustomize.config.k8s.io": "Component Kustomization",
+}
+_OF_GROUP: Final = {group: frozenset(kinds.split()) for group, kinds in _KINDS.items()}
+_ALL: Final = frozenset().union(*_OF_GROUP.values())
+# A group that resembles one of these so much is a misspelt one, if it has that one's kind.
+_RESEMBLES: Final = 0.85
+# The groups in which the projects of Kubernetes publish custom resources: `scheduling.x-k8s.io` is none of ours.
+_PROJECTS: Final = ".x-k8s.io"
+
+
+def custom_group(version: object) -> str:
+    """Return the API group of a custom resource; empty if the version is of a group that is known here, or none."""
+    if not isinstance(version, str):
+        return ""
+    group = version.rpartition("/")[0]
+    return "" if group in _OF_GROUP else group
+
+
+def check_kind(document: Mapping[str, Any]) -> None:
+    """Refuse a kind that does not exist in its group, or in any group if there is no `apiVersion`.
+
+    A custom resource is taken; a group that is most likely a misspelt one is not.
+
+    Raises:
+        DocumentError: the kind does not exist; the error says where it is, and which kind may be meant.
+    """
+    version, kind = document.get("apiVersion"), str(document["kind"])
+    if version is None:
+        if kind not in _ALL:
+            raise DocumentError(_no_such(kind, "Kubernetes", _ALL), "kind")
+        return
+    group = str(version).rpartition("/")[0]
+    kinds = _OF_GROUP.get(group)
+    if kinds is None:
+        _check_custom_group(group, kind)
+    elif kind not in kinds:
+        raise DocumentError(_no_such(kind, f"the API group {group}" if group else "the core API", kinds), "kind")
+
+
+def _check_custom_group(group: str, kind: str) -> None:
+    having = [known for known, kinds in _OF_GROUP.items() if known and kind in kinds]
+    near = get_close_matches(group, having, 1, _RESEMBLES)
+    if near and group.endswith(_PROJECTS) <= near[0].endswith(_PROJECTS):
+        raise DocumentError(f'the API group "{group}" is not known here; did you mean "{near[0]}"', "apiVersion")
+    if "." not in group:  # custom resources have a domain
+        hint = f"; {kind} is of {' and of '.join(having)}" if having else ""
+        raise DocumentError(f'there is no API group "{group}"{hint}', "apiVersion")
+
+
+def _no_such(kind: str, where: str, kinds: frozenset[str]) -> str:
+    """Name a kind of the same group that is alike, or else the groups that have the kind."""
+    near = get_close_matches(kind, kinds, 1)
+    others = [group or "the core API (v1)" for group, known in _OF_GROUP.items() if kind in known]
+    hint = f'; did you mean "{near[0]}"' if near else f"; it is of {' and of '.join(others)}" if others else ""
+    return f'{where} has no kind "{kind}"{hint}'
