@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -162,17 +162,17 @@ class Explainer:
         pods = [cluster.read(subject.namespace, user) for user in users[:_MOST_PODS]]
         living = [facts for facts in pods if facts.presence is Presence.THERE]
         yield from (follow_pod(self._asked(facts)) for facts in living)
-        if claim is not None:
-            bound = next((facts.node_name for facts in living), "")
-            waits = any(map(_waits, living))
-            yield from self._allocated(claim, bound, waits=waits) if living else self._alone(claim, users)
-
-    def _alone(self, claim: ResourceClaim, users: tuple[str, ...]) -> Iterator[Way]:
-        """Yield the ways of a claim whose pods cannot be read, or that has none."""
-        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-        if claim.status.allocation is not None:
-            yield from self._allocated(claim, "")
+        if claim is None:
             return
+        if claim.status.allocation is not None:
+            bound = next((facts.node_name for facts in living), "")
+            yield from self._allocated(claim, bound, waits=any(map(_waits, living)), left=_is_left(claim, pods))
+        elif not living:
+            yield self._unused(claim, users)
+
+    def _unused(self, claim: ResourceClaim, users: tuple[str, ...]) -> Way:
+        """Return the way of a claim that is not allocated, and whose pods cannot be read, or that has none."""
+        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         station = stopped(
             "claim",
             StopCause.CLAIM_UNUSED,
@@ -185,17 +185,25 @@ class Explainer:
                 "it is not allocated; its pods could not be read",
                 f"kubectl describe resourceclaim {claim.metadata.name} -n {claim.metadata.namespace}",
             )
-        yield Way(f"claim {name}", (station,), claim=name)
+        return Way(f"claim {name}", (station,), claim=name)
 
-    def _allocated(self, claim: ResourceClaim, bound: str, *, waits: bool = False) -> Iterator[Way]:
-        """Yield the ways of a claim; `waits` if a pod that is on its node has not started."""
+    def _allocated(self, claim: ResourceClaim, bound: str, *, waits: bool = False, left: bool = False) -> Iterator[Way]:
+        """Yield the ways of a claim.
+
+        Args:
+            claim: the claim.
+            bound: the node of its pods; empty if it has none.
+            waits: whether a pod that is on its node has not started.
+            left: whether it is reserved for nobody but pods that are gone or have ended.
+        """
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         for driver in sorted(drivers_of(claim.status.allocation)):
             place = bound or node_of(claim, driver)
             if self.node is not None and driver in self.node.plugins and place == self.node.options.node:
                 yield self._way(self.node, driver, claim.metadata.namespace, claim.metadata.name)
                 continue
-            yield Way(f"claim {name}", tuple(self._from_afar(claim, driver, place, waits=waits)), driver, name)
+            seen = (_unreleased(claim),) if left else self._from_afar(claim, driver, place, waits=waits)
+            yield Way(f"claim {name}", tuple(seen), driver, name)
 
     def _from_afar(self, claim: ResourceClaim, driver: str, place: str, *, waits: bool) -> Iterator[Station]:
         """Yield the stations of a claim on another node, up to where it stopped as far as that is seen from here."""
@@ -329,6 +337,36 @@ def _groups(record: Record) -> tuple[ResourceClaimConsumerReference, ...]:
 def _waits(facts: PodFacts) -> bool:
     """Return whether a pod is on a node and has not started there."""
     return facts.pod is not None and bool(facts.node_name) and facts.pod.status.phase == "Pending"
+
+
+def _is_left(claim: ResourceClaim, pods: Sequence[PodFacts]) -> bool:
+    """Return whether all for whom a claim is reserved are pods that are known to be gone or to have ended."""
+    named = {facts.name.rpartition("/")[2]: facts for facts in pods}
+    consumers = claim.status.reserved_for
+    return bool(consumers) and all(
+        consumer.is_pod and consumer.name in named and _is_over(consumer, named[consumer.name])
+        for consumer in consumers
+    )
+
+
+def _is_over(consumer: ResourceClaimConsumerReference, facts: PodFacts) -> bool:
+    pod = facts.pod
+    if pod is None:
+        return facts.presence is Presence.MISSING
+    # A pod of the same name may be another one by now.
+    return pod.metadata.uid != consumer.uid or pod.status.phase in ("Succeeded", "Failed")
+
+
+def _unreleased(claim: ResourceClaim) -> Station:
+    users = ", ".join(consumer.name for consumer in claim.status.reserved_for)
+    going = ", and it is being deleted" if claim.metadata.deletion_timestamp is not None else ""
+    return stopped(
+        "claim",
+        StopCause.CLAIM_NOT_RELEASED,
+        f"it still holds its devices, though no pod that it is reserved for ({users}) runs any more{going}",
+        "wait a moment; if it stays so, see that kube-controller-manager runs, which releases such claims: the log of "
+        "its resourceclaim-controller says more",
+    )
 
 
 def _missing(subject: Subject) -> Station:

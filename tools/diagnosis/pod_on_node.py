@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dranode.api.resource import ResourceClaim
+from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.answers import NOT_ENFORCED
 from dranode.driver.claims.consumers import groups_among, is_reserved_for
@@ -64,6 +64,15 @@ def prepare_stations(facts: PodFacts) -> Iterator[Station]:
                 f"the pod is bound to {facts.node_name}, but its claim {claim.metadata.name} is not allocated: "
                 "spec.nodeName goes past kube-scheduler, which allocates claims",
                 "leave spec.nodeName out and name the node under nodeSelector: kubernetes.io/hostname",
+            )
+        nodes = set() if claim.status.allocation is None else _selected_nodes(claim.status.allocation)
+        if nodes and facts.node_name not in nodes:
+            yield stopped(
+                "prepare",
+                StopCause.CLAIM_ON_ANOTHER_NODE,
+                f"the pod is bound to {facts.node_name}, and its claim {claim.metadata.name} has devices of "
+                f"{', '.join(sorted(nodes))}: spec.nodeName goes past kube-scheduler, which sees to that",
+                "leave spec.nodeName out, so that kube-scheduler puts the pod where its claim is",
             )
         if not is_reserved_for(claim, pod.metadata.uid, pod.spec.pod_group):
             yield stopped(
@@ -201,14 +210,19 @@ def node_of(claim: ResourceClaim, driver: str) -> str:
     allocation = claim.status.allocation
     if allocation is None:
         return ""
-    terms = allocation.node_selector.node_selector_terms if allocation.node_selector is not None else ()
-    names = {
-        value for term in terms for field in term.match_fields if field.key == "metadata.name" for value in field.values
-    }
-    if terms:
+    if allocation.node_selector is not None and allocation.node_selector.node_selector_terms:
+        names = _selected_nodes(allocation)
         return names.pop() if len(names) == 1 else ""
     pools = {result.pool for result in readable_results(allocation) if result.driver == driver}
     return pools.pop() if len(pools) == 1 else ""
+
+
+def _selected_nodes(allocation: AllocationResult) -> set[str]:
+    """Return the nodes that the node selector of an allocation names; none if it names none, or chooses by labels."""
+    terms = allocation.node_selector.node_selector_terms if allocation.node_selector is not None else ()
+    return {
+        value for term in terms for field in term.match_fields if field.key == "metadata.name" for value in field.values
+    }
 
 
 def follow_allocated(claim: ResourceClaim, driver: str) -> Iterator[Station]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.consumers import MOST_CONSUMERS, is_reserved_for
+from dranode.sim.cluster.binding import binding_failure
 from dranode.tools.diagnosis.live_objects import FitAnswer, LivePod, NodeGroup, PodFacts
 from dranode.tools.diagnosis.reports import scheduling_report
 from dranode.tools.diagnosis.steps import Passed, Station, StopCause, stopped, unseen, went
@@ -71,7 +73,8 @@ def _full(facts: PodFacts, pod: LivePod) -> Iterator[Station]:
 def _binding(facts: PodFacts) -> Station | None:
     """Return the station of a pod that waits for its devices to be bound (KEP-5007)."""
     for claim in facts.claims:
-        if claim.claim is None:
+        # Of devices that failed to bind nobody waits for more; what follows is kube-scheduler's answer.
+        if claim.claim is None or (facts.pod is not None and _fails_to_bind(claim.claim, facts.pod)):
             continue
         done = {
             (entry.get("driver"), entry.get("pool"), entry.get("device"), condition.get("type"))
@@ -91,6 +94,10 @@ def _binding(facts: PodFacts) -> Station | None:
                         f"see why the controller of {result.driver} does not set it",
                     )
     return None
+
+
+def _fails_to_bind(claim: ResourceClaim, pod: LivePod) -> bool:
+    return bool(binding_failure(claim, pod.metadata.uid, pod.spec.pod_group))
 
 
 def _answered(facts: PodFacts, pod: LivePod) -> Station:

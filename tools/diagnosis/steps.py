@@ -29,6 +29,7 @@ class StopCause(StrEnum):
     CLAIM_BEING_DELETED = "claim-being-deleted"
     CLAIM_OF_ANOTHER_POD = "claim-of-another-pod"
     CLAIM_UNUSED = "claim-unused"
+    CLAIM_NOT_RELEASED = "claim-not-released"
 
     SCHEDULING_GATED = "scheduling-gated"
     NO_SCHEDULER = "no-scheduler"

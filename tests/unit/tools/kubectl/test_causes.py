@@ -268,6 +268,20 @@ def binding_waits(cluster: PodCluster) -> None:
     cluster.pod(claims={"gpu": "mine"})
 
 
+def failed_to_bind(cluster: PodCluster) -> None:
+    binding_waits(cluster)
+    said = {"type": "broken", "status": "True", "reason": "Cable", "message": "the cable is out"}
+    device = {"driver": GPU, "pool": "worker-1", "device": "gpu-0", "conditions": [said]}
+    cluster.api.objects.edit(
+        "resourceclaims", "mine", lambda claim: claim["status"].update(devices=[device]), "default"
+    )
+
+
+def bound_to_another_node(cluster: PodCluster) -> None:
+    cluster.claim("mine", request(device_class=GPU), results=[result("gpu-0", GPU, "worker-1")], node="worker-1")
+    cluster.pod(claims={"gpu": "mine"}, node="worker-2")
+
+
 def node_missing(cluster: PodCluster) -> None:
     cluster.pod(node="worker-9")
 
@@ -485,6 +499,8 @@ SEEDS = (
     Seed(StopCause.NODES_EXCLUDED, nodes_excluded, "nodeSelector wants zone=b", "nodeSelector"),
     Seed(StopCause.UNSCHEDULABLE, unschedulable, "fit on worker-1, worker-2, but default-scheduler says", "memory"),
     Seed(StopCause.BINDING_WAITS, binding_waits, "condition attached of device gpu-0", "controller"),
+    Seed(StopCause.UNSCHEDULABLE, failed_to_bind, "failed to bind (broken, Cable, the cable is out)", "what it says"),
+    Seed(StopCause.CLAIM_ON_ANOTHER_NODE, bound_to_another_node, "has devices of worker-1", "leave spec.nodeName out"),
     Seed(StopCause.NODE_MISSING, node_missing, "no node worker-9", "nodeName"),
     Seed(StopCause.NODE_NOT_READY, node_not_ready, "Kubelet stopped posting", "mend the node"),
     Seed(StopCause.CLAIM_NOT_ALLOCATED, claim_not_allocated, "goes past kube-scheduler", "nodeSelector"),

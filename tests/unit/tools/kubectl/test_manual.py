@@ -22,7 +22,7 @@ ON_NODE = {
     StopCause.WRONG_MEMORY,
 }
 # Seeded where they stop nothing, or concern a claim alone.
-ELSEWHERE = {StopCause.CLAIM_UNNAMED, StopCause.CLAIM_UNUSED}
+ELSEWHERE = {StopCause.CLAIM_UNNAMED, StopCause.CLAIM_UNUSED, StopCause.CLAIM_NOT_RELEASED}
 
 
 def test_the_page_has_a_row_for_each_cause_in_the_order_of_the_way() -> None:
