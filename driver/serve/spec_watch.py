@@ -122,12 +122,18 @@ class SpecWatch:
         return left is not None and self.node.files.specs.stamp(uid) == left
 
     def _look_at_all(self) -> None:
-        """Find the claims whose files are others than they were; those that lay there before wait for their turn."""
+        """Find the claims whose files are others than they were; those that lay there before wait for their turn.
+
+        So do all where the live machine has a say in them: device nodes get other numbers when a kernel driver is
+        loaded again, and a container that starts again would have nodes of no device or of another.
+        """
         stamps = self.node.files.specs.stamps()
         seen: dict[str, Stamp | None] = {}
         for uid in stamps.keys() | self.node.store.book.uids():
             stamp, left = stamps.get(uid), self.node.files.written.get(uid)
             if stamp is not None and stamp == left:
+                if self.node.plugin.completes():
+                    self._unknown[uid] = None
                 continue
             seen[uid] = stamp
             new = uid not in self._seen and left is None
