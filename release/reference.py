@@ -17,11 +17,9 @@ from dranode.driver.claims.options import FRAMEWORK_KEYS, DriverOption
 from dranode.driver.claims.status import PREPARE_FAILED, PREPARED, READY
 from dranode.driver.cli.options import MACHINE, SERVE, STORE, CommandOption, driver_settings
 from dranode.driver.plugins import declared
-from dranode.driver.serve.device_metrics import DEVICE_FAMILIES
-from dranode.driver.serve.disturbance_metrics import DISTURBANCE_FAMILIES
+from dranode.driver.serve.claim_metrics import DEVICE_FAMILIES, DISTURBANCE_FAMILIES, USAGE_FAMILIES
 from dranode.driver.serve.metrics import DriverMetrics, Metrics
 from dranode.driver.serve.state_metrics import OWN_GAUGES, STATE_FAMILIES, prefix_of
-from dranode.driver.serve.usage_metrics import USAGE_FAMILIES
 from dranode.memory.health import SHRUNK
 
 # Type, labels and what it says.

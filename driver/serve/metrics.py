@@ -21,12 +21,10 @@ from dranode.driver.claims.hooks import Disturbance
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.record import Record, holdings
 from dranode.driver.claims.usage import ClaimsUsage
-from dranode.driver.serve.device_metrics import device_metrics
-from dranode.driver.serve.disturbance_metrics import disturbance_metrics
+from dranode.driver.serve.claim_metrics import device_metrics, disturbance_metrics, usage_metrics
 from dranode.driver.serve.http_server import Page
 from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.state_metrics import own_gauges, prefix_of, state_metrics
-from dranode.driver.serve.usage_metrics import usage_metrics
 
 # dra-driver-cpu knows a third result that it never has; its dashboards may ask for it.
 _RESULTS: Final = ("success", "error", "unknown")

@@ -13,9 +13,9 @@ import click
 from dranode.api.errors import DocumentError, UsageError
 from dranode.api.manifests import SourceDocument
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import default_drivers, load_plugins
+from dranode.show.cluster_objects import ApiObjects, cluster_documents
 from dranode.show.cluster_option import is_given, kubeconfig_options, named_cluster
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.show.picture.fleet import FleetPicture

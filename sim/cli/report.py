@@ -8,9 +8,9 @@ import click
 
 from dranode.api.errors import UsageError, number_of
 from dranode.driver.cli.options import MACHINE, machine_option
-from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_installed
+from dranode.show.cluster_objects import ApiObjects, cluster_documents
 from dranode.show.cluster_option import NamedCluster, is_given, named_cluster
 from dranode.show.output import reporting, write_pictures
 from dranode.show.picture.fleet import FleetPicture

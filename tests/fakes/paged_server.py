@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.http1 import Outgoing
-from dranode.driver.kube.objects import ApiObjects
 from dranode.driver.kube.server import UnreachableError
+from dranode.show.cluster_objects import ApiObjects
 
 _LACKING = b'{"kind": "Status", "message": "the server could not find the requested resource"}'
 

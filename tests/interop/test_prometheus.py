@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.usage import ClaimShare, ContainerReading, Figure, UsageBook
-from dranode.driver.serve.usage_metrics import usage_metrics
+from dranode.driver.serve.claim_metrics import usage_metrics
 from tests.fakes.waiting import eventually
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

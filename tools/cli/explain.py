@@ -15,8 +15,8 @@ import click
 from dranode.api.errors import DocumentError, DranodeError, UsageError
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.cli.options import DriverCommand, driver_options
-from dranode.driver.kube.objects import ApiObjects, cluster_documents
 from dranode.driver.machine.forms import open_machine
+from dranode.show.cluster_objects import ApiObjects, cluster_documents
 from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import hanging

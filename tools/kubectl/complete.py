@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem, ShellComplete, get_completion
 
 from dranode.api.errors import DranodeError
 from dranode.api.resource import APIDocument, ObjectMeta
-from dranode.driver.kube.objects import ApiObjects
+from dranode.show.cluster_objects import ApiObjects
 from dranode.show.cluster_option import named_cluster
 
 _NO_FILES: Final = ":4"

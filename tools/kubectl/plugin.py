@@ -15,7 +15,7 @@ from dranode.api.errors import DranodeError, UsageError
 from dranode.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.cli.commands import run
 from dranode.driver.cli.options import between_commas
-from dranode.driver.kube.objects import AT_A_TIME, ApiObjects
+from dranode.show.cluster_objects import AT_A_TIME, ApiObjects
 from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cli.fit import command

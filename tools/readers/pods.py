@@ -18,7 +18,7 @@ from dranode.api.manifests import SourceDocument
 from dranode.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
 from dranode.driver.claims.consumers import pods_among
 from dranode.driver.kube.errors import ApiError
-from dranode.driver.kube.objects import AT_A_TIME, ApiObjects, value_of
+from dranode.show.cluster_objects import AT_A_TIME, ApiObjects, value_of
 from dranode.tools.diagnosis.device_view import newest_slices
 from dranode.tools.diagnosis.live_objects import (
     ClusterObjects,
@@ -206,7 +206,7 @@ _CLUSTER_WIDE = frozenset(("Node", "Namespace", "ResourceSlice", "DeviceClass", 
 
 @dataclass(frozen=True, slots=True)
 class DumpObjects:
-    """The objects in files; answers what `dranode.driver.kube.objects.ApiObjects` answers.
+    """The objects in files; answers what `dranode.show.cluster_objects.ApiObjects` answers.
 
     Attributes:
         sources: the documents.

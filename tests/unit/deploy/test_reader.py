@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dranode.api.documents import API_GROUP
-from dranode.driver.kube.objects import RESOURCES, ROOTS
+from dranode.show.cluster_objects import RESOURCES, ROOTS
 from tests.fakes.kustomize import DEPLOY
 from tests.kubernetes_schemas import documents, problems
 

@@ -16,7 +16,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Record, holdings
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.serve.device_metrics import device_metrics
+from dranode.driver.serve.claim_metrics import device_metrics
 from dranode.memory.health import memory_impairments
 from dranode.memory.options import MemoryGroupBy, MemoryOptions, parse_reserved
 from dranode.memory.plugin import MemoryPlugin

@@ -7,7 +7,7 @@ from dranode.api.resource import Device, DeviceCapacity
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.record import Record, holdings
-from dranode.driver.serve.device_metrics import device_metrics
+from dranode.driver.serve.claim_metrics import device_metrics
 
 
 def device(name: str, *, shared: bool = True, **capacity: str) -> Device:

@@ -10,7 +10,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Disturbance
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.serve.disturbance_metrics import disturbance_metrics
+from dranode.driver.serve.claim_metrics import disturbance_metrics
 from tests.fakes.cpu import cpus
 from tests.fakes.node import prepare, unprepare
 from tests.fakes.settings import Kernel, quiet_claim

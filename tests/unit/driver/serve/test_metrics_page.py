@@ -17,10 +17,8 @@ from dranode.driver.claims import events
 from dranode.driver.claims.held import ClaimRef, HeldDevice, Holding
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.serve import metrics
-from dranode.driver.serve.device_metrics import device_metrics
-from dranode.driver.serve.disturbance_metrics import DISTURBANCE_FAMILIES
+from dranode.driver.serve.claim_metrics import DISTURBANCE_FAMILIES, USAGE_FAMILIES, device_metrics
 from dranode.driver.serve.state_metrics import OWN_GAUGES, STATE_FAMILIES
-from dranode.driver.serve.usage_metrics import USAGE_FAMILIES
 
 PAGE = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
 ROW = re.compile(

@@ -6,7 +6,7 @@ import pytest
 
 from dranode.api.manifests import SourceDocument
 from dranode.driver.kube.errors import ApiError
-from dranode.driver.kube.objects import AT_A_TIME, cluster_documents
+from dranode.show.cluster_objects import AT_A_TIME, cluster_documents
 from dranode.sim.allocator.features import Features
 from dranode.sim.fit.dump import LIVE_KINDS, live_kinds, read_dump
 from dranode.sim.fit.questions import ClusterQuestions

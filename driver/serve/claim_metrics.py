@@ -1,0 +1,180 @@
+"""Metrics of claims: what they use of their CPUs and memory, what they hold of shared devices, and what disturbs them.
+
+They are labelled as kube-state-metrics labels pods: its `kube_pod_resourceclaim_info` has the labels `namespace`, `pod`
+and `resourceclaim_name`. The words for throttling and pressure are those of cAdvisor's metrics. So all of them go
+together in one expression.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dranode.driver.claims.held import ClaimRef, Held, Holding
+from dranode.driver.claims.hooks import Disturbance
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.usage import GAUGES, ClaimsUsage, Figure
+
+_CLAIM: Final = ("driver", "namespace", "resourceclaim_name", "resourceclaim_uid")
+_POD: Final = (*_CLAIM, "pod")
+_NAMES: Final = {
+    Figure.CPU: ("claim_cpu_usage_seconds", "CPU time of the pod's containers with the claim."),
+    Figure.THROTTLED: ("claim_cpu_throttled_seconds", "How long they were held back by a CPU quota, summed over CPUs."),
+    Figure.PERIODS: ("claim_cpu_cfs_periods", "Periods of their CPU quota in which they ran."),
+    Figure.THROTTLED_PERIODS: ("claim_cpu_cfs_throttled_periods", "Periods in which they used up their CPU quota."),
+    Figure.WAIT: ("claim_run_queue_wait_seconds", "How long their tasks were ready to run and waited for a CPU."),
+    Figure.WAITING: ("claim_cpu_pressure_waiting_seconds", "How long at least one of their tasks waited for a CPU."),
+    Figure.STALLED: ("claim_cpu_pressure_stalled_seconds", "How long all of their tasks waited for a CPU at once."),
+    Figure.MEMORY: ("claim_memory_bytes", "Memory of the pod's containers with the claim: anonymous, and of files."),
+    Figure.REMOTE_MEMORY: (
+        "claim_remote_memory_bytes",
+        "The part of it that is on NUMA nodes where the claim has no CPU, or no memory if it holds memory.",
+    ),
+    Figure.HUGEPAGES: ("claim_hugepages_bytes", "Huge pages that the pod's containers use, of the claim's sizes."),
+}
+
+_Samples = Iterable[tuple[tuple[str, ...], float]]
+_Family = Callable[[], GaugeMetricFamily | CounterMetricFamily]
+
+
+def usage_metrics(usages: Iterable[tuple[str, ClaimsUsage]]) -> Iterator[Metric]:
+    """Yield the families that have samples, for what the claims of each driver use."""
+    usages = tuple(usages)
+    for family, read in USAGE_FAMILIES:
+        made = family()
+        for driver, usage in usages:
+            for labels, value in read(usage):
+                made.add_metric((driver, *labels), value)
+        if made.samples:
+            yield made
+
+
+def _claim(claim: ClaimRef) -> tuple[str, str, str]:
+    return claim.namespace, claim.name, claim.uid
+
+
+def _held(usage: ClaimsUsage) -> _Samples:
+    return ((_claim(claim), count) for claim, count in usage.held.items() if count)
+
+
+def _idle(usage: ClaimsUsage) -> _Samples:
+    return ((_claim(claim), is_idle) for claim, is_idle in usage.idle.items())
+
+
+def _unread(usage: ClaimsUsage) -> _Samples:
+    return (((figure.value,), count) for figure, count in usage.unread.items())
+
+
+def _of_pods(figure: Figure) -> tuple[_Family, Callable[[ClaimsUsage], _Samples]]:
+    def read(usage: ClaimsUsage) -> _Samples:
+        return (((*_claim(each.claim), each.pod), each.values[figure]) for each in usage.pods if figure in each.values)
+
+    make = GaugeMetricFamily if figure in GAUGES else CounterMetricFamily
+    name, text = _NAMES[figure]
+    return lambda: make(f"dranode_{name}", text, labels=_POD), read
+
+
+USAGE_FAMILIES: Final[tuple[tuple[_Family, Callable[[ClaimsUsage], _Samples]], ...]] = (
+    (lambda: GaugeMetricFamily("dranode_claim_held_cpus", "CPUs that the claim holds.", labels=_CLAIM), _held),
+    (
+        lambda: GaugeMetricFamily(
+            "dranode_claim_idle", "Whether the claim used less than 1 % of its CPUs for a minute.", labels=_CLAIM
+        ),
+        _idle,
+    ),
+    *(_of_pods(figure) for figure in Figure),
+    (
+        lambda: GaugeMetricFamily(
+            "dranode_claim_usage_unread",
+            "Running containers with claims of which this could not be read.",
+            labels=("driver", "figure"),
+        ),
+        _unread,
+    ),
+)
+
+
+# Metrics of devices that claims share by amounts, such as memory: what there is, and what each claim holds of it.
+
+
+_DEVICE_LABELS: Final = ("driver", "device")
+_CLAIM_LABELS: Final = ("driver", "namespace", "resourceclaim_name", "resourceclaim_uid", "device")
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...]) -> Callable[[], GaugeMetricFamily]:
+    return lambda: GaugeMetricFamily(f"dranode_{name}", text, labels=labels)
+
+
+DEVICE_FAMILIES: Final = (
+    _gauge("device_capacity", "Capacity of a device that claims share by amounts: bytes of memory.", _DEVICE_LABELS),
+    _gauge("device_held_capacity", "The part of it that claims hold.", _DEVICE_LABELS),
+    _gauge("claim_held_capacity", "The part of a device's capacity that the claim holds.", _CLAIM_LABELS),
+)
+
+
+def device_metrics(shared: Iterable[tuple[str, Inventory, Iterable[Holding]]]) -> Iterator[Metric]:
+    """Yield the families that have samples.
+
+    A claim that was given a device of another name, with other options of the driver, counts against each device that
+    has some of its sources.
+
+    Args:
+        shared: of each driver its name, its devices, and what claims hold of them, of some by amounts.
+    """
+    capacity, held, of_claim = (make() for make in DEVICE_FAMILIES)
+    for driver, inventory, holdings in shared:
+        claims = Held.of(holdings)
+        for holding in claims.holdings.values():
+            claim, amounts = holding.claim, Counter[str]()
+            for each in holding.devices:
+                amounts[each.name] += each.amount
+            for name, amount in amounts.items():
+                if amount:
+                    of_claim.add_metric((driver, claim.namespace, claim.name, claim.uid, name), amount)
+        for device in inventory.devices:
+            # Of one with several capacities nobody can say which of them a claim's amount is of.
+            sizes = [each.value.value for each in device.capacity.values()]
+            if device.allow_multiple_allocations and len(sizes) == 1:
+                capacity.add_metric((driver, device.name), float(sizes[0]))
+                held.add_metric((driver, device.name), claims.amount(inventory.sources_of(device.name)))
+    yield from (family for family in (capacity, held, of_claim) if family.samples)
+
+
+# Metrics of what has disturbed claims that want quiet CPUs.
+
+
+_CounterFamily = Callable[[], CounterMetricFamily]
+
+
+def _counter(name: str, text: str) -> _CounterFamily:
+    return lambda: CounterMetricFamily(f"dranode_{name}", text, labels=_CLAIM)
+
+
+DISTURBANCE_FAMILIES: Final[tuple[tuple[_CounterFamily, Callable[[Disturbance], float | None]], ...]] = (
+    (
+        _counter("claim_device_interrupts", "Interrupts of devices on CPUs that the claim wants quiet."),
+        lambda each: each.count,
+    ),
+    (
+        _counter(
+            "claim_cpu_busy_seconds", "CPU time of all tasks, own and others', on CPUs that the claim wants quiet."
+        ),
+        lambda each: each.busy,
+    ),
+)
+
+
+def disturbance_metrics(disturbed: Iterable[tuple[str, Disturbance]]) -> Iterator[Metric]:
+    """Yield the families that have samples, for the claims of each driver."""
+    disturbed = tuple(disturbed)
+    for family, read in DISTURBANCE_FAMILIES:
+        made = family()
+        for driver, each in disturbed:
+            value = read(each)
+            if value is not None:
+                made.add_metric((driver, each.claim.namespace, each.claim.name, each.claim.uid), value)
+        if made.samples:
+            yield made
