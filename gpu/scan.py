@@ -18,6 +18,7 @@ from dranode.gpu.proc import NVIDIAS_DRIVER, NvidiaFacts, nvidia_facts, nvidia_g
 from dranode.gpu.sysfs import PCI, drm_minors, pci_function
 
 _DRM_CLASS: Final = "sys/class/drm"
+_NVIDIA_MAJOR: Final = 195
 
 
 def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventory:
@@ -35,6 +36,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     left_out = {address: reason for address, reason in reasons.items() if reason}
     gpus: list[GPU] = []
     warnings: list[str] = []
+    minors: list[int] = []
     drivers_seen = any(pci_function(root, address).driver for address in pci.addresses)
     for address in (address for address, reason in reasons.items() if reason is None):
         gpu = pci.gpu(address)
@@ -43,6 +45,8 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
             if reason := _withheld(facts):
                 left_out[address] = f"GPU {address} is left out: {reason}"
                 continue
+            if facts and facts.minor is not None:
+                minors.append(facts.minor)
             if facts and facts.unclear:
                 warnings.append(f"the NUMA node and the size of GPU {address}'s memory are not known: {facts.unclear}")
             gpu = _nvidia(root, gpu, facts, (nvml or {}).get(address))
@@ -54,6 +58,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
             gpus.append(gpu)
     gpus = list(_quotas(root, pci, gpus))
     warnings += _no_functions(root, pci)
+    warnings += _unlinked(root, minors)
     if any(gpu.vendor_id == AMD for gpu in gpus):
         gpus = _partitions(root, gpus)
         warnings += _hidden(root)
@@ -77,6 +82,21 @@ def _no_functions(root: Root, pci: PCI) -> Iterable[str]:
     roots = () if pci.addresses else tuple(filter(PCIE_ROOT.fullmatch, names(root, "sys/devices")))
     if roots:
         yield f"no PCI function is to be seen in /{PCI_DEVICES}, though the machine has the PCI root {roots[0]}"
+
+
+def _unlinked(root: Root, minors: Iterable[int]) -> Iterable[str]:
+    """Return what is to be said if systemd would take NVIDIA's device nodes from containers when it reloads its units.
+
+    A runtime names device nodes to systemd by these links, and leaves out those that have none. udev makes them of the
+    kernel's devices, of which NVIDIA's are none.
+    """
+    lacking = [f"{_NVIDIA_MAJOR}:{minor}" for minor in minors if not root.exists(f"dev/char/{_NVIDIA_MAJOR}:{minor}")]
+    if lacking and root.exists("dev/char"):
+        yield (
+            f"/dev/char has no links for NVIDIA's nodes {', '.join(lacking)}, so containers in systemd's cgroups "
+            "lose their GPUs at the next `systemctl daemon-reload`; make the links at every boot "
+            "(`nvidia-ctk system create-dev-char-symlinks --create-all`)"
+        )
 
 
 def _unplaced(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.sysfs import read_topology
+from dranode.driver.machine.tree import Link
 from dranode.gpu.scan import scan
 from tests.fakes.gpu_machines import hgx
 from tests.fakes.machine import CPU, cpu_files, machine
@@ -29,3 +30,14 @@ def test_a_gpu_that_is_divided_into_mig_instances_is_not_handed_out_whole() -> N
     assert len(inventory.gpus) == 7
     assert list(inventory.left_out) == ["0000:43:00.0"]
     assert "divided into 2 MIG instances" in inventory.left_out["0000:43:00.0"]
+
+
+def test_nvidias_device_nodes_that_systemd_would_take_from_containers_are_named() -> None:
+    """A runtime names nodes to systemd by links in /dev/char, and a daemon-reload takes away those that have none."""
+    server = hgx()
+    assert scan(server.root()).warnings == ()
+    for minor in range(6):
+        server.put(f"dev/char/195:{minor}", Link(f"../nvidia{minor}"))
+    (warning,) = scan(server.root()).warnings
+    assert "195:6, 195:7" in warning
+    assert "daemon-reload" in warning
