@@ -100,7 +100,10 @@ def named_kubeconfig() -> str | None:
     named = os.environ.get("KUBECONFIG")
     if named:
         return named
-    default = Path.home() / ".kube" / "config"
+    try:
+        default = Path.home() / ".kube" / "config"
+    except RuntimeError:
+        return None  # neither HOME nor a name for this user, as in a pod of OpenShift
     try:
         return str(default) if is_file(default) else None
     except OSError:

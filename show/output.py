@@ -39,11 +39,12 @@ def output_option(function: F) -> F:
 def emit(document: Any, output: str) -> bool:
     """Print a plain document as JSON or YAML; return False if `output` asks for a table for people instead."""
     if output == "json":
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        # In UTF-8, whatever the locale: that is what JSON and YAML are read as.
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False).encode())
     elif output == "yaml":
         from dranode.driver.machine.yaml_files import dump_yaml
 
-        click.echo(dump_yaml(document), nl=False)
+        click.echo(dump_yaml(document).encode(), nl=False)
     return output in ("json", "yaml")
 
 

@@ -5,13 +5,16 @@ Other drivers add commands of their own by that group.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, NoReturn
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -26,6 +29,8 @@ _SECTIONS: Final = {
     "For driver authors": ("sanity",),
 }
 
+# The disk under the output is full, broken, or has no room for this user.
+_DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 # So many values are made before the next look for cycles.
 _MANY_VALUES: Final = 1_000_000
 
@@ -111,33 +116,56 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
         arguments: what follows its name.
         name: what its help calls it; None for the program's own name.
     """
+    _prepare_output()
     try:
-        status = command.main(arguments, prog_name=name, standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        status = stop.exit_code
-    except click.ClickException as error:
-        error.show()
-        status = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        status = 130
-    except DranodeError as error:
-        print(f"dranode: {error}", file=sys.stderr)  # noqa: T201 - what people read
-        status = 2 if isinstance(error, UsageError) else 1
-    except ModuleNotFoundError as missing:
-        if (missing.name or "dranode").partition(".")[0] == "dranode":
-            raise
-        print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - likewise
-        status = 1
-    except RuntimeError as error:
-        if not is_out_of_threads(error):
-            raise
-        print(f"dranode: {in_words(error)}", file=sys.stderr)  # noqa: T201 - likewise
-        status = 1
+        status = _status(command, arguments, name)
+        # At exit it would fail with a traceback.
+        sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has closed the pipe; without stdout the flush at exit does not fail.
         sys.stdout = None
         status = 1
+    except OSError as error:
+        # A file that a command opens by its name is named in an error of the command's own.
+        if error.errno not in _DISK or error.filename is not None:
+            raise
+        print(f"dranode: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201 - likewise
+        sys.stdout = None
+        status = 1
     sys.exit(status)
+
+
+def _status(command: click.Command, arguments: list[str], name: str | None) -> Any:
+    """Run a command; its exit status."""
+    try:
+        return command.main(arguments, prog_name=name, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except DranodeError as error:
+        print(f"dranode: {error}", file=sys.stderr)  # noqa: T201 - what people read
+        return 2 if isinstance(error, UsageError) else 1
+    except ModuleNotFoundError as missing:
+        if (missing.name or "dranode").partition(".")[0] == "dranode":
+            raise
+        print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - likewise
+    except RuntimeError as error:
+        if not is_out_of_threads(error):
+            raise
+        print(f"dranode: {in_words(error)}", file=sys.stderr)  # noqa: T201 - likewise
+    return 1
+
+
+def _prepare_output() -> None:
+    """Have the output written wherever it goes: nowhere, or to a terminal that lacks some characters."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _left_out(module: str | None) -> str:

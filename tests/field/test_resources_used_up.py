@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,3 +42,23 @@ def test_a_process_without_descriptors_says_so_once_and_answers_when_it_has_some
     pages.stop()
     assert listener.refused == 4
     assert len([line for line in caplog.messages if "no connection can be accepted" in line]) == 1
+
+
+@pytest.mark.parametrize("arguments", [("topology", "--machine", "cores=2"), ("slices", "-o", "json"), ("--help",)])
+def test_an_output_that_the_disk_has_no_room_for_is_one_sentence(arguments: tuple[str, ...]) -> None:
+    program = Path(sys.executable).with_name("dranode")
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([program, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=300, check=False)
+    assert done.stderr == b"dranode: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1
+
+
+def test_an_output_that_is_closed_is_no_error() -> None:
+    program = Path(sys.executable).with_name("dranode")
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" topology --machine cores=2 >&-', program],
+        stderr=subprocess.PIPE,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
