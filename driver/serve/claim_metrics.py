@@ -28,7 +28,7 @@ _NAMES: Final = {
     Figure.WAIT: ("claim_run_queue_wait_seconds", "How long their tasks were ready to run and waited for a CPU."),
     Figure.WAITING: ("claim_cpu_pressure_waiting_seconds", "How long at least one of their tasks waited for a CPU."),
     Figure.STALLED: ("claim_cpu_pressure_stalled_seconds", "How long all of their tasks waited for a CPU at once."),
-    Figure.MEMORY: ("claim_memory_bytes", "Memory of the pod's containers with the claim: anonymous, and of files."),
+    Figure.MEMORY: ("claim_memory_bytes", "Anonymous and file memory of the pod's containers with the claim."),
     Figure.REMOTE_MEMORY: (
         "claim_remote_memory_bytes",
         "The part of it that is on NUMA nodes where the claim has no CPU, or no memory if it holds memory.",
@@ -89,7 +89,7 @@ USAGE_FAMILIES: Final[tuple[tuple[_Family, Callable[[ClaimsUsage], _Samples]], .
     (
         lambda: GaugeMetricFamily(
             "dranode_claim_usage_unread",
-            "Running containers with claims of which this could not be read.",
+            "Running containers with claims for which this figure could not be read.",
             labels=("driver", "figure"),
         ),
         _unread,
@@ -160,7 +160,8 @@ DISTURBANCE_FAMILIES: Final[tuple[tuple[_CounterFamily, Callable[[Disturbance], 
     ),
     (
         _counter(
-            "claim_cpu_busy_seconds", "CPU time of all tasks, own and others', on CPUs that the claim wants quiet."
+            "claim_cpu_busy_seconds",
+            "CPU time of all tasks, the claim's and others', on CPUs that the claim wants quiet.",
         ),
         lambda each: each.busy,
     ),

@@ -53,7 +53,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._calls = Histogram(
             "dranode_call_duration_seconds",
-            "Time to answer kubelet's call, once for each claim of it.",
+            "Time to answer kubelet's call, once for each of its claims.",
             ("driver", "call", "outcome"),
             buckets=_CALL_SECONDS,
             registry=self.registry,

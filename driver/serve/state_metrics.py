@@ -117,7 +117,7 @@ def _count(name: str, text: str, *labels: str) -> Callable[[], CounterMetricFami
 
 
 STATE_FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetricFamily], _Read], ...]] = (
-    (_gauge("ready", "Whether nothing is missing."), _single(lambda service: not service.missing())),
+    (_gauge("ready", "Whether this instance is ready."), _single(lambda service: not service.missing())),
     (_gauge("active", "Whether this instance publishes and pins."), _single(lambda service: service.active)),
     (
         _gauge("can_prepare", "Whether claims can be prepared: ledger, hardware and CDI specs can be used."),
@@ -125,11 +125,17 @@ STATE_FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetric
     ),
     (_gauge("devices", "Devices by health.", "health"), _health),
     (_gauge("claims", "Claims on record."), _single(lambda service: len(service.node.store.book.records()))),
-    (_gauge("claims_impaired", "Claims that have less at the moment than they were given."), _single(_impaired)),
-    (_gauge("claims_orphaned", "Claims that are gone and still on record."), _lifecycle("orphans")),
-    (_count("orphans_unprepared", "Claims that were gone and were unprepared."), _lifecycle("orphans_unprepared")),
-    (_count("specs_rewritten", "CDI specs that had vanished or been altered."), _lifecycle("specs_rewritten")),
-    (_count("hardware_changes", "Times the hardware was found changed."), _lifecycle("hardware_changes")),
+    (_gauge("claims_impaired", "Claims that currently have less than they were given."), _single(_impaired)),
+    (_gauge("claims_orphaned", "Claims that no longer exist but are still on record."), _lifecycle("orphans")),
+    (
+        _count("orphans_unprepared", "Claims that no longer existed and were unprepared."),
+        _lifecycle("orphans_unprepared"),
+    ),
+    (
+        _count("specs_rewritten", "CDI specs that were written again because they were missing or altered."),
+        _lifecycle("specs_rewritten"),
+    ),
+    (_count("hardware_changes", "Times that the hardware had changed."), _lifecycle("hardware_changes")),
     (
         _gauge("ledger_bytes", "Size of the ledger with its journal."),
         _single(lambda service: service.node.store.size()),
@@ -137,18 +143,21 @@ STATE_FAMILIES: Final[tuple[tuple[Callable[[], GaugeMetricFamily | CounterMetric
     (_gauge("held_cpus", "CPUs that claims hold."), _single(_held)),
     (_gauge("free_cpus", "CPUs that a claim could get."), _single(_free)),
     (_count("slice_writes", "ResourceSlices written.", "verb"), _writes),
-    (_count("slice_repairs", "Changes by others undone."), _single(lambda service: service.published().repairs)),
     (
-        _gauge("nri_synchronized", "Whether the container runtime has told of its containers."),
+        _count("slice_repairs", "Changes by others that were undone."),
+        _single(lambda service: service.published().repairs),
+    ),
+    (
+        _gauge("nri_synchronized", "Whether the container runtime has reported its containers."),
         _single(_synchronized),
     ),
     (_count("nri_connections", "Connections to the container runtime."), _enforcement("connections")),
-    (_count("nri_forced_reconnections", "Connections given up to mend CPU sets."), _enforcement("reconnections")),
-    (_gauge("containers", "Containers that are known."), _enforcement("containers")),
-    (_gauge("containers_waiting", "Containers whose CPU set is not the right one yet."), _enforcement("waiting")),
+    (_count("nri_forced_reconnections", "Connections closed to repair CPU sets."), _enforcement("reconnections")),
+    (_gauge("containers", "Known containers."), _enforcement("containers")),
+    (_gauge("containers_waiting", "Containers whose CPU set is not correct yet."), _enforcement("waiting")),
     (_gauge("mask_lag_seconds", "How long the first of them has been waiting."), _enforcement("lag")),
-    (_count("containers_refused", "Creations and starts of containers refused."), _enforcement("refused")),
-    (_count("container_updates", "CPU sets sent to containers that existed."), _enforcement("updates")),
+    (_count("containers_refused", "Container creations and starts that were refused."), _enforcement("refused")),
+    (_count("container_updates", "CPU sets sent to existing containers."), _enforcement("updates")),
     (_count("container_drifts", "Containers found on other CPUs than theirs."), _enforcement("drifts")),
     (_count("containers_unpinned", "Containers found without a CPU set."), _enforcement("unpinned")),
 )

@@ -27,7 +27,7 @@ _MOST_SKEW: Final = 10
 
 
 def dra_api_missing(facts: Facts) -> Iterator[Fault]:
-    """The server does not serve DRA in a version that dranode knows."""
+    """The server does not serve DRA in a version that dranode supports."""
     versions = facts.cluster.versions if facts.cluster is not None else None
     if versions is not None and not set(versions) & set(_VERSIONS):
         offered = f"only {', '.join(versions)}" if versions else "nothing"
@@ -39,7 +39,7 @@ def dra_api_missing(facts: Facts) -> Iterator[Fault]:
 
 
 def kubelet_too_old(facts: Facts) -> Iterator[Fault]:
-    """The node's kubelet is older than what is supported."""
+    """The node's kubelet is older than the oldest supported version."""
     version = facts.cluster.kubelet if facts.cluster is not None else None
     if version is not None and version < _OLDEST_KUBELET:
         yield Fault(
@@ -103,7 +103,7 @@ def feature_gate_off(facts: Facts) -> Iterator[Fault]:
 
 
 def class_missing(facts: Facts) -> Iterator[Fault]:
-    """Claims cannot name a class that is not there."""
+    """A class is missing, so claims cannot name it."""
     missing = facts.cluster.missing_classes if facts.cluster is not None else None
     for name in missing or ():
         yield Fault(f'there is no DeviceClass "{name}", which claims name', "apply deploy/deviceclasses.yaml")
@@ -134,7 +134,7 @@ _TROUBLES: Final = {
 
 
 def class_wrong(facts: Facts) -> Iterator[Fault]:
-    """A class that lets no claim through, or says what another one says too."""
+    """A class makes its claims fail, or provides the same extended resource as another class."""
     for problem in facts.cluster.class_problems if facts.cluster is not None else ():
         what, fix = _TROUBLES[problem.trouble]
         yield Fault(what.format(name=problem.name, what=problem.what), fix)
@@ -151,7 +151,7 @@ def api_refused(facts: Facts) -> Iterator[Fault]:
 
 
 def clocks_differ(facts: Facts) -> Iterator[Fault]:
-    """The clocks of node and API server differ: tokens, certificates and the times of Events are judged by both."""
+    """The clocks of node and API server differ, and both judge tokens, certificates and the times of Events."""
     skew = facts.cluster.skew if facts.cluster is not None else None
     if skew is not None and abs(skew) > _MOST_SKEW:
         yield Fault(
@@ -161,7 +161,7 @@ def clocks_differ(facts: Facts) -> Iterator[Fault]:
 
 
 def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
-    """With `--all-nodes`: the driver's own pod is not on the node, or does not serve."""
+    """With `--all-nodes`: the driver's own pod is missing on the node, or does not serve."""
     reason = facts.cluster.driver_pod if facts.cluster is not None else None
     if reason:
         yield Fault(
@@ -173,7 +173,7 @@ def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
 
 
 def pods_unseen(facts: Facts) -> Iterator[Fault]:
-    """The account may not list pods, so nobody knows whether the driver runs there."""
+    """The account may not list pods, so it is unknown whether the driver runs there."""
     reason = facts.cluster.pods_unseen if facts.cluster is not None else ""
     if reason:
         yield Fault(
@@ -193,7 +193,7 @@ def driver_left_out(facts: Facts) -> Iterator[Fault]:
 
 
 def two_daemonsets(facts: Facts) -> Iterator[Fault]:
-    """Two DaemonSets run the driver on one node, where one is in the other's way for good."""
+    """Two DaemonSets run the driver on one node, and one permanently blocks the other."""
     names = facts.cluster.daemonsets if facts.cluster is not None else ()
     if len(names) > 1:
         yield Fault(
@@ -203,7 +203,7 @@ def two_daemonsets(facts: Facts) -> Iterator[Fault]:
 
 
 def no_slices(facts: Facts) -> Iterator[Fault]:
-    """Nothing is published: nothing can be allocated on this node."""
+    """The driver publishes nothing, so nothing can be allocated on this node."""
     cluster = facts.cluster
     # Without a pod of the driver there are none, which is another rule's.
     if cluster is None or cluster.slices is None or cluster.node is False or cluster.driver_pod:
@@ -217,7 +217,7 @@ def no_slices(facts: Facts) -> Iterator[Fault]:
 
 
 def two_pools(facts: Facts) -> Iterator[Fault]:
-    """Slices of one driver in several pools of a node: somebody else publishes under its name."""
+    """Slices of one driver are in several pools of a node, so something else publishes under its name."""
     slices = facts.cluster.slices if facts.cluster is not None else None
     for driver in facts.options.drivers:
         pools = sorted({one.pool for one in slices or () if one.driver == driver})

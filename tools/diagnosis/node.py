@@ -61,7 +61,7 @@ def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
 
 
 def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
-    """Kubelet looks for plug-ins in another place than the driver puts its sockets."""
+    """Kubelet looks for plug-ins in another folder than the one where the driver puts its sockets."""
     kubelet, ours = facts.kubelet, facts.options.kubelet_root
     if kubelet is not None and plain_path(kubelet.root) != plain_path(ours):
         yield Fault(
@@ -71,7 +71,7 @@ def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
 
 
 def kubelet_gate_off(facts: Facts) -> Iterator[Fault]:
-    """A feature gate that is on by default was switched off."""
+    """A feature gate that is on by default was turned off."""
     kubelet = facts.kubelet
     for gate, effect in _GATES.items() if kubelet is not None else ():
         if kubelet is not None and kubelet.gates.get(gate) is False:
@@ -82,7 +82,7 @@ def kubelet_gate_off(facts: Facts) -> Iterator[Fault]:
 
 
 def hardware_odd(facts: Facts) -> Iterator[Fault]:
-    """A driver logs something of the machine: devices may be missing, or be published with less than they have."""
+    """A driver logs a warning about the machine: devices may be missing, or published with less than they have."""
     for sentence in facts.options.oddities:
         yield Fault(
             sentence,
@@ -92,7 +92,7 @@ def hardware_odd(facts: Facts) -> Iterator[Fault]:
 
 
 def config_invalid(facts: Facts) -> Iterator[Fault]:
-    """Kubelet does not start again with a configuration that it cannot parse."""
+    """Kubelet cannot parse its configuration, so it does not start again."""
     if facts.invalid_kubelet:
         yield Fault(facts.invalid_kubelet, "correct the file: kubelet does not start with it again")
 
@@ -110,7 +110,7 @@ def memory_manager_static(facts: Facts) -> Iterator[Fault]:
 
 
 def topology_manager_strict(facts: Facts) -> Iterator[Fault]:
-    """The topology manager of kubelet rejects pods by what its own managers know, which claims are not."""
+    """The topology manager of kubelet rejects pods by what its own managers know, and they do not know claims."""
     kubelet = facts.kubelet
     if kubelet is not None and kubelet.topology_manager in ("restricted", "single-numa-node"):
         yield Fault(
@@ -121,7 +121,7 @@ def topology_manager_strict(facts: Facts) -> Iterator[Fault]:
 
 
 def reserved_differ(facts: Facts) -> Iterator[Fault]:
-    """The CPUs that kubelet keeps for the system are handed out, or the other way round."""
+    """Kubelet and the driver reserve different CPUs for the system."""
     kubelet, ours, flag = facts.kubelet, facts.options.reserved, facts.options.reserving
     if kubelet is None or not facts.options.pinning_cpus or not kubelet.reserved or kubelet.reserved == ours:
         return
@@ -133,7 +133,7 @@ def reserved_differ(facts: Facts) -> Iterator[Fault]:
 
 
 def no_reserved(facts: Facts) -> Iterator[Fault]:
-    """Claims may take every CPU but one."""
+    """Claims may take every CPU except one."""
     kubelet, flag = facts.kubelet, facts.options.reserving
     if facts.options.pinning_cpus and not facts.options.reserved and not (kubelet is not None and kubelet.reserved):
         yield Fault(
@@ -155,7 +155,7 @@ def _unenforced(place: Place) -> str:
 
 
 def place_missing(facts: Facts) -> Iterator[Fault]:
-    """A folder or a socket is not there."""
+    """A folder or a socket is missing."""
     for place in _places(facts, PathState.MISSING):
         if place.path.endswith(".sock"):
             whose = "the runtime has NRI on" if place.use == "NRI" else "kubelet runs"
@@ -222,7 +222,7 @@ def _endpoints(facts: Facts, driver: str) -> list[Endpoint]:
 
 
 def stale_sockets(facts: Facts) -> Iterator[Fault]:
-    """A registration socket that no process serves: kubelet tries it again and again."""
+    """No process serves a registration socket, and kubelet keeps trying it."""
     for driver in facts.options.drivers:
         for one in _endpoints(facts, driver):
             if not one.answers:
@@ -230,7 +230,7 @@ def stale_sockets(facts: Facts) -> Iterator[Fault]:
 
 
 def second_driver(facts: Facts) -> Iterator[Fault]:
-    """Two drivers of one name that are not two instances of a rolling update."""
+    """Two drivers have the same name and are not two instances of a rolling update."""
     for driver in facts.options.drivers:
         living = [endpoint for endpoint in _endpoints(facts, driver) if endpoint.answers]
         single = [endpoint for endpoint in living if endpoint.path.endswith(f"/{driver}-reg.sock")]
@@ -247,7 +247,7 @@ def _stay(living: Iterable[Endpoint]) -> bool:
 
 
 def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
-    """The process that serves the name is not this driver's installation."""
+    """The process that serves the driver's name belongs to another installation."""
     for driver in facts.options.drivers:
         folder = f"{plain_path(facts.options.kubelet_root)}/plugins/{driver}/"
         for endpoint in _endpoints(facts, driver):
@@ -283,7 +283,7 @@ def ledger_unusable(facts: Facts) -> Iterator[Fault]:
 
 
 def ledger_newer(facts: Facts) -> Iterator[Fault]:
-    """A newer dranode wrote the ledger: this one does not touch it."""
+    """A newer dranode wrote the ledger, so this one does not use it."""
     for ledger in _records(facts):
         if ledger.newer:
             what, _, fix = ledger.error.partition("; ")
@@ -291,7 +291,7 @@ def ledger_newer(facts: Facts) -> Iterator[Fault]:
 
 
 def records_missing(facts: Facts) -> Iterator[Fault]:
-    """Claims may hold devices that are on no record, so no new claim is prepared."""
+    """Claims may hold devices without a record, so no new claim is prepared."""
     for one in _records(facts):
         for sentence in one.doubts:
             reason, _, remedy = sentence.partition("; ")
@@ -309,7 +309,7 @@ def record_quarantined(facts: Facts) -> Iterator[Fault]:
 
 
 def cdi_spec_missing(facts: Facts) -> Iterator[Fault]:
-    """A claim is on record and its CDI spec is not there."""
+    """A claim is on record, but its CDI spec is missing."""
     for ledger in _records(facts):
         for claim in ledger.unwritten:
             yield Fault(

@@ -49,13 +49,13 @@ def nri_answers(node: NodeFacts | None) -> bool:
 
 
 def config_unparsed(facts: Facts) -> Iterator[Fault]:
-    """The runtime does not start again with a configuration that it cannot parse."""
+    """The runtime cannot parse its configuration, so it does not start again."""
     if facts.invalid_runtime:
         yield Fault(facts.invalid_runtime, "correct the file: the runtime does not start with it again")
 
 
 def nri_off(facts: Facts) -> Iterator[Fault]:
-    """NRI is off: no container is ever pinned."""
+    """NRI is off, so no container is ever pinned."""
     runtime = _pinning(facts)
     if runtime is not None and runtime.nri is False and not nri_answers(facts.node):
         if runtime.nri_disabled:
@@ -71,7 +71,7 @@ def nri_off(facts: Facts) -> Iterator[Fault]:
 
 
 def cri_off(facts: Facts) -> Iterator[Fault]:
-    """Containerd's CRI plug-in is disabled, as in the configuration of Docker's package: kubelet cannot use it."""
+    """Containerd's CRI plug-in is disabled, as in the configuration of Docker's package, so kubelet cannot use it."""
     runtime = _configured(facts)
     if runtime is not None and runtime.cri_disabled:
         yield Fault(
@@ -88,7 +88,7 @@ def _nri_on(runtime: RuntimeFacts) -> str:
 
 
 def hugetlb_controller_off(facts: Facts) -> Iterator[Fault]:
-    """The runtime passes on no limits of huge pages, which is containerd's default."""
+    """The runtime drops the limits of huge pages, which is containerd's default."""
     runtime, drivers = _configured(facts), facts.options.holding_pages
     if runtime is not None and drivers and not runtime.hugetlb:
         yield Fault(
@@ -100,7 +100,7 @@ def hugetlb_controller_off(facts: Facts) -> Iterator[Fault]:
 
 
 def nri_connections_off(facts: Facts) -> Iterator[Fault]:
-    """NRI makes no socket."""
+    """NRI creates no socket for plug-ins."""
     runtime = _pinning(facts)
     if runtime is not None and runtime.nri is not False and not runtime.connections and not nri_answers(facts.node):
         key = "disable_connections" if runtime.name == _CONTAINERD else "nri_disable_connections"
@@ -111,7 +111,7 @@ def nri_connections_off(facts: Facts) -> Iterator[Fault]:
 
 
 def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
-    """The runtime's NRI socket is not the one that the driver dials."""
+    """The driver dials another NRI socket than the runtime's."""
     runtime, dialled = _pinning(facts), facts.options.nri_socket
     if (
         runtime is not None
@@ -126,7 +126,7 @@ def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
 
 
 def nri_unused(facts: Facts) -> Iterator[Fault]:
-    """The driver is configured to do without NRI."""
+    """The driver is configured to run without NRI."""
     if facts.options.pinning and not facts.options.nri_socket:
         yield Fault(
             "claims are not enforced: --nri-socket none leaves every container on all CPUs, whatever its claim says",
@@ -135,7 +135,7 @@ def nri_unused(facts: Facts) -> Iterator[Fault]:
 
 
 def cdi_off(facts: Facts) -> Iterator[Fault]:
-    """CDI is off: containers get none of their devices."""
+    """CDI is off, so containers get none of their devices."""
     runtime = _configured(facts)
     if runtime is not None and runtime.cdi is False:
         table = "io.containerd.grpc.v1.cri" if (runtime.version or (1, 7)) < (2, 0) else "io.containerd.cri.v1.runtime"
@@ -146,7 +146,7 @@ def cdi_off(facts: Facts) -> Iterator[Fault]:
 
 
 def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
-    """The runtime does not read the directory that the driver writes."""
+    """The runtime does not read the directory to which the driver writes CDI specs."""
     runtime, written = _configured(facts), facts.options.cdi_dir
     if (
         runtime is not None
@@ -161,7 +161,7 @@ def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
 
 
 def runtime_too_old(facts: Facts) -> Iterator[Fault]:
-    """The runtime knows no CDI devices over CRI."""
+    """The runtime does not support CDI devices over CRI."""
     runtime = facts.runtime
     if runtime is not None and runtime.version is not None and runtime.version < _OLDEST[runtime.name]:
         oldest = ".".join(map(str, _OLDEST[runtime.name]))
@@ -185,7 +185,7 @@ def plugin_not_required(facts: Facts) -> Iterator[Fault]:
 
 
 def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
-    """The driver's own pod needs the driver: it never starts again."""
+    """The driver's own pod has to wait for the driver, so it never starts again."""
     runtime = _pinning(facts)
     if (
         runtime is not None
@@ -207,7 +207,7 @@ def _requires(facts: Facts, runtime: RuntimeFacts) -> bool:
 
 
 def nri_timeout_short(facts: Facts) -> Iterator[Fault]:
-    """The runtime hangs up on a driver that thinks for longer."""
+    """The runtime disconnects a driver that takes longer to answer."""
     runtime = _pinning(facts)
     if runtime is not None and runtime.nri is not False and runtime.request_timeout < _SHORT:
         key = "plugin_request_timeout" if runtime.name == _CONTAINERD else "nri_plugin_request_timeout"
@@ -218,7 +218,7 @@ def nri_timeout_short(facts: Facts) -> Iterator[Fault]:
 
 
 def other_nri_plugin(facts: Facts) -> Iterator[Fault]:
-    """Two NRI plug-ins that both set CPUs make every container creation fail."""
+    """Two NRI plug-ins set CPUs, which makes every container creation fail."""
     runtime = _pinning(facts)
     if runtime is None:
         return

@@ -26,7 +26,7 @@ def _system(facts: Facts) -> SystemFacts:
 
 
 def disk_full(facts: Facts) -> Iterator[Fault]:
-    """A file system that the driver writes to has no room left: no claim is prepared."""
+    """A file system that the driver writes to is full, so no claim is prepared."""
     for volume in _system(facts).volumes:
         if volume.free < _LEAST or volume.free_inodes == 0:
             yield Fault(
@@ -52,7 +52,7 @@ def _lacking(volume: Volume) -> str:
 
 
 def cgroup_v1(facts: Facts) -> Iterator[Fault]:
-    """The node has cgroup v1, which kubelet takes from 1.35 on only if it is configured to."""
+    """The node has cgroup v1, which kubelet accepts from 1.35 on only if it is configured to."""
     if _system(facts).cgroup_version == 1 and facts.options.pinning:
         yield Fault(
             "the node has cgroup v1, with which kubelet 1.35 and newer does not start unless failCgroupV1 is false",
@@ -61,7 +61,7 @@ def cgroup_v1(facts: Facts) -> Iterator[Fault]:
 
 
 def confined(facts: Facts) -> Iterator[Fault]:
-    """SELinux or AppArmor keeps the driver from sockets and folders of the node."""
+    """SELinux or AppArmor denies the driver access to sockets and folders of the node."""
     system = _system(facts)
     if CONFINED in system.selinux:
         yield Fault(
@@ -77,7 +77,7 @@ def confined(facts: Facts) -> Iterator[Fault]:
 
 
 def isolated_reserved(facts: Facts) -> Iterator[Fault]:
-    """CPUs that the kernel isolates are reserved for the system, which the scheduler keeps away from them."""
+    """CPUs that are reserved for the system are isolated, so the kernel does not spread processes over them."""
     both = _system(facts).isolated & facts.options.reserved
     if both and facts.options.pinning_cpus:
         yield Fault(
@@ -88,7 +88,7 @@ def isolated_reserved(facts: Facts) -> Iterator[Fault]:
 
 
 def affinity_inherited(facts: Facts) -> Iterator[Fault]:
-    """The runtime or kubelet runs with an affinity, which containers inherit: they miss some of their claims' CPUs."""
+    """The runtime or kubelet has a CPU affinity. Containers inherit it and cannot use all of their claims' CPUs."""
     for each in _system(facts).affinities if facts.options.pinning_cpus else ():
         yield Fault(
             f"{each.name} may run on CPUs {each.cpus} alone by its affinity, and what it starts inherits that: "
@@ -99,7 +99,7 @@ def affinity_inherited(facts: Facts) -> Iterator[Fault]:
 
 
 def nohz_shared(facts: Facts) -> Iterator[Fault]:
-    """CPUs without a tick are not isolated, so that containers without claims share them."""
+    """CPUs without a tick are not isolated, so containers without claims share them."""
     system = _system(facts)
     shared = system.nohz_full - system.isolated - facts.options.reserved
     if shared and facts.options.pinning_cpus:
@@ -118,7 +118,7 @@ def unknown_variable(facts: Facts) -> Iterator[Fault]:
 
 
 def cdi_conflict(facts: Facts) -> Iterator[Fault]:
-    """Two CDI files define one device: a runtime resolves neither. Of another vendor's device it warns."""
+    """Two CDI files define one device, so a runtime resolves neither. For another vendor's device this only warns."""
     for device, files in _system(facts).conflicts:
         kind = device.partition("=")[0]
         ours = kind in facts.options.cdi_kinds or kind.partition("/")[0] in facts.options.drivers
@@ -130,7 +130,7 @@ def cdi_conflict(facts: Facts) -> Iterator[Fault]:
 
 
 def cdi_invalid(facts: Facts) -> Iterator[Fault]:
-    """A CDI file that no runtime loads: its devices are missing, and every runtime logs it at each refresh."""
+    """No runtime loads a CDI file: its devices are missing, and every runtime logs an error at each refresh."""
     for file, reason in _system(facts).invalid_specs:
         yield Fault(
             f"{file} is no CDI spec that a runtime loads: {reason}",
@@ -139,7 +139,7 @@ def cdi_invalid(facts: Facts) -> Iterator[Fault]:
 
 
 def interrupted(facts: Facts) -> Iterator[Fault]:
-    """Devices have interrupted CPUs that a claim wants quiet, since it began."""
+    """Devices have interrupted CPUs since a claim that wants them quiet began."""
     for each in _disturbances(facts):
         often = sorted((-count, name) for name, count in (each.interrupts or {}).items() if count > _LATE)
         if often:
