@@ -140,12 +140,13 @@ def _trust(context: ssl.SSLContext, bundle: bytes) -> None:
 
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
-    """Connect to the first of a host's addresses that answers."""
+    """Connect to the first of a host's addresses that answers; each has its part of the time, as for Go's clients."""
     refused: OSError = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM):
+    addresses = socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM)
+    for tried, (family, kind, protocol, _, address) in enumerate(addresses):
         dialled = socket.socket(family, kind, protocol)
         try:
-            dialled.settimeout(min(CONNECT_SECONDS, _left(deadline)))
+            dialled.settimeout(min(CONNECT_SECONDS, _left(deadline) / (len(addresses) - tried)))
             dialled.connect(address)
         except OSError as error:
             dialled.close()

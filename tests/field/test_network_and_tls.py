@@ -150,3 +150,22 @@ def test_a_proxy_that_turns_away_the_nameless_lets_a_tunnel_through(tmp_path: Pa
         cluster = {"proxy-url": f"http://127.0.0.1:{port}", "certificate-authority-data": in_base64("ca.crt")}
         assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=cluster)) == "node"
     assert "\r\nUser-Agent: dranode\r\n" in heads[0]
+
+
+def test_addresses_that_swallow_connections_leave_time_for_the_one_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes of a control plane behind one name, two of which are off."""
+    with contextlib.ExitStack() as opened, asked_server(tls=False) as seen:
+        # The kernel drops what comes to a socket whose queue is full, as a machine does that is off.
+        full = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            filling = opened.enter_context(socket.socket())
+            filling.settimeout(0)
+            filling.connect_ex(full.getsockname())
+        off, answering = (socket.AF_INET, socket.SOCK_STREAM, 6, "", full.getsockname()), ("127.0.0.1", seen.port)
+        on = (socket.AF_INET, socket.SOCK_STREAM, 6, "", answering)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [off, off, on])
+        kubeconfig = write_kubeconfig(tmp_path, seen.port, {}, scheme="http")
+        driver = Client(Connection(Credentials(str(kubeconfig)), retries=True), retries=True)
+        assert driver.send(GET, seconds=5.0, patient=False)["metadata"]["name"] == "node"
