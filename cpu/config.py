@@ -8,7 +8,7 @@ the second form are ignored:
     {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "threads": "full-core", ...}
 
 The third has the fields of `CPUConfig`. A class gives defaults, a claim overrides them field by field, in list order.
-A cpuset says which CPUs, so it stands only in a claim and never together with `threads`, `l3` or `spread`.
+A cpuset says which CPUs, so it is allowed only in a claim and not together with `threads`, `l3` or `spread`.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class CPUConfig(
         cpuset: exactly these CPUs (cpu-list, in canonical form); claims only.
         threads: any (default), full-core or one-per-core.
         l3: prefer (default), require or ignore.
-        spread: `{"policy": ..., "group": ...}`; taken over as a whole.
+        spread: `{"policy": ..., "group": ...}`; a claim's value replaces the class's as a whole.
         sharing: container (default: one live container at a time) or pod (every container of one pod).
         cfs_quota: `cfsQuota`: keep (default) or unlimited.
         memory: none (default) or local (`cpuset.mems` follows the CPUs).
-        isolation: cpuset (default), quiet or partition: what keeps off the CPUs besides other containers.
-        shared: whether its containers run on the CPUs of containers without claims besides; false by default.
+        isolation: cpuset (default), quiet or partition: what else is kept off the CPUs, besides other containers.
+        shared: whether its containers also run on the CPUs of containers without claims; false by default.
     """
 
     cpuset: str | None = None

@@ -58,7 +58,7 @@ class GPUSharing(
     """`sharing`.
 
     Attributes:
-        strategy: whether other claims may be given the GPU at the same time: by default as the device is offered.
+        strategy: whether other claims may get the GPU at the same time; the default is how the device is published.
         memory_limit: bytes of the GPU's memory, at least 1Mi, for vendors that have a variable for it.
     """
 
@@ -69,7 +69,7 @@ class GPUSharing(
 class GPUConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """One opaque configuration as it stands; None is a field that it does not have.
+    """One opaque configuration; a field that is None was not set.
 
     Attributes:
         visibility: none (default) or vendor: whether the vendor's variable, as `CUDA_VISIBLE_DEVICES`, names the GPUs.

@@ -30,8 +30,8 @@ class MemoryPolicy(StrEnum):
     """The source of a container's memory on its NUMA nodes: the kernel's policies of set_mempolicy(2).
 
     With `bind` it comes from these nodes and no other, which the container's `cpuset.mems` enforces. `interleave` and
-    `weighted` say besides how it is spread over them, and `preferred` lets the kernel take other nodes when they are
-    full; those three the workload sets for itself, by the nodes and the policy that it is told.
+    `weighted` also say how it is spread over them, and `preferred` lets the kernel use other nodes when they are full.
+    The workload sets those three for itself, from the nodes and the policy in its variables.
     """
 
     BIND = "bind"
@@ -50,13 +50,13 @@ class MemorySharing(StrEnum):
 class MemoryConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """One opaque configuration as it stands; None is a field that it does not have.
+    """One opaque configuration; a field that is None was not set.
 
     Attributes:
         policy: bind (default), interleave, weighted or preferred: from which of the NUMA nodes memory comes, in the
             words of set_mempolicy(2).
         sharing: container (default: one live container at a time) or pod (every container of one pod).
-        mount: where the container finds a hugetlbfs of its huge pages, an absolute path; no mount by default.
+        mount: the absolute path of a hugetlbfs with the claim's huge pages in the container; no mount by default.
     """
 
     api_version: Literal["dra.memory/v1alpha1"]

@@ -62,8 +62,9 @@ def answers() -> str:
     """Return a page with what commands answer to `-o json`."""
     _prepare(_FOLDER)
     introduction = (
-        "# Answers for programs\n\nWhat `-o json` prints. Keys stay; more may come ([what stays](../stability.md)). "
-        f"{', '.join(f'`{name}`' for name in sorted(ELSEWHERE))} have it too, and ask a node, a cluster or a driver.\n"
+        "# Answers for programs\n\nWhat `-o json` prints. Keys stay, and more may be added "
+        f"([What stays](../stability.md)). {', '.join(f'`{name}`' for name in sorted(ELSEWHERE))} also "
+        "have it; they need a node, a cluster or a driver.\n"
     )
     parts = [introduction]
     for name, words in _QUESTIONS.items():

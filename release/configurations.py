@@ -60,8 +60,8 @@ def _describe(definition: dict[str, Any]) -> None:
 def configurations() -> str:
     """Return a page with the fields of every opaque configuration, from its schema."""
     introduction = (
-        "What stands in `opaque.parameters` of a claim or class. Every field but the two that say which it is may be "
-        "left out. How to use them: [of CPUs](../configuration.md), [of GPUs](../gpu.md), [of memory](../memory.md).\n"
+        "The fields of `opaque.parameters` in a claim or class. Every field except `apiVersion` and `kind` is "
+        "optional. How to use them: [CPUs](../configuration.md), [GPUs](../gpu.md), [memory](../memory.md).\n"
     )
     parts = ["# Opaque configurations\n", introduction]
     for kind, (version, _) in CONFIGURATIONS.items():

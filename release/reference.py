@@ -58,9 +58,9 @@ def options() -> str:
     framework = [MACHINE, *(each for name, each in settings.items() if name not in own), *SERVE, STORE]
     keys = {parameter: key for key, parameter in FRAMEWORK_KEYS.items()}
     introduction = (
-        "# Options\n\nEvery option of `dranode serve`. A flag goes before a variable, a variable before the file that "
-        "`--config` or `DRANODE_CONFIG` names, the file before the default; an empty variable counts as none. "
-        "[The file](../configuration.md#the-options-of-serve-in-a-file).\n\n## Of `serve`\n"
+        "# Options\n\nEvery option of `dranode serve`. A flag overrides a variable, a variable overrides "
+        "[the file](../configuration.md#the-options-of-serve-in-a-file) of `--config` or `DRANODE_CONFIG`, and the "
+        "file overrides the default. An empty variable counts as unset.\n\n## Of `serve`\n"
     )
     parts = [introduction]
     parts += [_option(each, keys.get(each.parameter, "")) for each in framework]
@@ -132,8 +132,8 @@ def _labels(family: Any) -> tuple[str, ...]:
 def metrics() -> str:
     """Return a page with every metric: the name that is scraped, type, labels, and what it says."""
     introduction = (
-        "# Metrics\n\nWhat `/metrics` has, by the names under which Prometheus keeps it; a histogram has `_bucket`, "
-        "`_sum` and `_count` of its name. Those of `dranode_...` have the label `driver` besides. "
+        "# Metrics\n\nThe metrics of `/metrics`, by the names that Prometheus stores. A histogram has `_bucket`, "
+        "`_sum` and `_count` after its name. Metrics named `dranode_...` also have the label `driver`. "
         "[Which to watch, and what to do](../metrics.md).\n"
     )
     parts = [introduction]
@@ -174,9 +174,9 @@ def events() -> str:
     parts.append(
         "\n## Conditions in a claim's `status.devices`\n\n"
         "| type | status | reason | when |\n| --- | --- | --- | --- |\n"
-        f"| `{READY}` | `True` | `{PREPARED}` | the device is prepared, and all that was given of it is there |\n"
+        f"| `{READY}` | `True` | `{PREPARED}` | the device is prepared, and nothing of it is missing |\n"
         f"| `{READY}` | `False` | `{PREPARE_FAILED}` | the claim could not be prepared; the message says why |\n"
-        f"| `{READY}` | `False` | {_codes(IMPAIRED)}, or another driver's own | hardware went away under the claim |\n"
+        f"| `{READY}` | `False` | {_codes(IMPAIRED)}, or another driver's own | the claim lost hardware |\n"
     )
     return "\n".join(parts)
 

@@ -22,8 +22,8 @@ _MODULE: Final = re.compile(r"\b(?:dranode|collections|typing|pathlib)\.[a-z_.]+
 def names() -> str:
     """Return a page with every exported name: its signature, what it promises, and its methods."""
     introduction = (
-        "# Names for drivers\n\nEverything that a driver imports: `from dranode.driver import ...`; `check_plugin` "
-        "is its test's, from `dranode.driver.testing`. "
+        "# Names for drivers\n\nEverything that a driver imports, with `from dranode.driver import ...`. "
+        "`check_plugin` is for its tests, from `dranode.driver.testing`. "
         "[How to write a driver](../drivers.md). [What stays](../stability.md).\n\n| name | what |\n| --- | --- |"
     )
     objects = {name: getattr(dranode.driver, name) for name in dranode.driver.__all__} | {"check_plugin": check_plugin}

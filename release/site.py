@@ -139,7 +139,7 @@ def _helps(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
 
 def devices() -> str:
     """Return a page with the attributes and capacities that are published, with the values of made-up machines."""
-    parts = [f"# Attributes and capacities\n\nAs published of `--machine {CPUS}` and of `--machine {GPUS}`.\n"]
+    parts = [f"# Attributes and capacities\n\nWhat is published for `--machine {CPUS}` and `--machine {GPUS}`.\n"]
     for heading, words in _PUBLISHED.items():
         devices = [device for document in answer(*words)["items"] for device in document["spec"]["devices"]]
         # Shorter values first: numbers are in their order then.

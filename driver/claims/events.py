@@ -66,7 +66,7 @@ class PrepareFailed(msgspec.Struct, frozen=True):
 
 
 class DriftRepaired(msgspec.Struct, frozen=True):
-    """A container ran on other CPUs than it should, and is given the right ones again."""
+    """A container ran on other CPUs than it should, and was moved back."""
 
     pod: PodSandbox
     claims: tuple[ClaimRef, ...]
@@ -82,7 +82,7 @@ class Unpinned(msgspec.Struct, frozen=True):
 
 
 class QuotaStillCaps(msgspec.Struct, frozen=True):
-    """A claim lifts the quota of its container, and the quota of the pod's own cgroup holds it back all the same."""
+    """A claim lifts the quota of its container, but the quota of the pod's own cgroup still limits it."""
 
     pod: PodSandbox
     claims: tuple[ClaimRef, ...]
@@ -90,7 +90,7 @@ class QuotaStillCaps(msgspec.Struct, frozen=True):
 
 
 class HugePagesStillCapped(msgspec.Struct, frozen=True):
-    """A container has huge pages by its claims, and its pod's cgroup allows fewer."""
+    """A container has huge pages by its claims, but its pod's cgroup allows fewer."""
 
     pod: PodSandbox
     claims: tuple[ClaimRef, ...]
@@ -105,7 +105,7 @@ class RecordQuarantined(msgspec.Struct, frozen=True):
 
 
 class ClaimImpaired(msgspec.Struct, frozen=True):
-    """A claim has less than it was given, because hardware went away under it.
+    """A claim has less than it was given, because it lost hardware.
 
     Attributes:
         pods: those that may use it; what else may, such as a PodGroup, gets no Event.
@@ -120,7 +120,7 @@ class ClaimImpaired(msgspec.Struct, frozen=True):
 
 
 class ClaimRestored(msgspec.Struct, frozen=True):
-    """A claim has again all that it was given. It has no Event; the claim's status says so."""
+    """A claim has all that it was given again. There is no Event; the claim's status says so."""
 
     claim: ClaimRef
     states: tuple[DeviceState, ...] = ()
@@ -133,14 +133,14 @@ class EnforcementLost(msgspec.Struct, frozen=True):
 
 
 class MetadataMissing(msgspec.Struct, frozen=True):
-    """A claim was prepared, and its containers will not find their device metadata."""
+    """A claim was prepared, but its containers will not find their device metadata."""
 
     claim: ClaimRef
     sentence: str
 
 
 class OrphanUnprepared(msgspec.Struct, frozen=True):
-    """A claim that does not exist any more was unprepared without kubelet asking."""
+    """A claim that no longer exists was unprepared without a call of kubelet."""
 
     claim: ClaimRef
     sentence: str
@@ -171,7 +171,7 @@ def notify_none(occurrence: Occurrence) -> None:
 
 
 def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
-    """The events that tell of it."""
+    """The events that report it."""
     match occurrence:
         case PrepareFailed(claim, pods, error):
             found = _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
