@@ -18,11 +18,11 @@ from dranode.driver.machine.numa import node_cpus
 from dranode.driver.machine.root import Root, all_names, cpu_mask, names, number, read_attribute
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
-# A root complex's folder below /sys/devices; extended domains (VMD) have more digits, and the attribute has no form for
-# them.
+# A root complex's folder somewhere below /sys/devices: a hypervisor's bus or a platform's controller may be above it.
+# Extended domains (VMD) have more digits, and the attribute has no form for them.
 PCIE_ROOT: Final = re.compile(r"pci([0-9a-f]{4}:[0-9a-f]{2})", re.ASCII)
 
-_FOLDER: Final = r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/pci.*?)/?"
+_FOLDER: Final = r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/(?:[^/]+/)*?pci.*?)/?"
 
 
 def pci_folder(root: Root, address: str) -> str:
@@ -37,8 +37,14 @@ def pci_folder(root: Root, address: str) -> str:
 
 def pcie_root(root: Root, address: str) -> str | None:
     """The root complex above the function at `address` (`0000:17:00.0`), as `pci0000:16`; None if none is known."""
-    name = pci_folder(root, address).split("/")[2]
-    return name if PCIE_ROOT.fullmatch(name) else None
+    return next(iter(_bridges(pci_folder(root, address))), None)
+
+
+def _bridges(folder: str) -> tuple[str, ...]:
+    """What is above a function by its folder, the root complex first; nothing if the folder does not show that."""
+    above = folder.split("/")[:-1]
+    first = next((place for place, part in enumerate(above) if PCIE_ROOT.fullmatch(part)), len(above))
+    return tuple(above[first:])
 
 
 def numa_node(root: Root, address: str) -> int | None:
@@ -111,11 +117,9 @@ def read_function(root: Root, address: str) -> PCIFunction:
         MachineError: this process can open no file.
     """
     folder, node = pci_folder(root, address), numa_node(root, address)
-    # /sys/devices/<root complex>/<bridge>/.../<function>
-    parts = folder.split("/")[2:-1]
     return PCIFunction(
         address,
-        tuple(parts) if parts and PCIE_ROOT.fullmatch(parts[0]) else (),
+        _bridges(folder),
         node,
         _cpus(root, folder) or node_cpus(root).get(-1 if node is None else node, CPUSet()),
         _link(root, folder, "max"),

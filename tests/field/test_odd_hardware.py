@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.sysfs import read_topology
+from dranode.driver.machine.pci import pcie_root, read_function
 from dranode.driver.machine.tree import Link
 from dranode.gpu.scan import scan
 from tests.fakes.gpu_machines import hgx
@@ -18,6 +21,21 @@ def test_a_cpu_without_files_of_its_own_is_in_the_package_that_names_it_and_make
     topology = read_topology(machine(files))
     assert topology.packages == {1: CPUSet(range(4))}
     assert topology.warnings == ("the CPUs 3 have no physical_package_id, and others have one",)
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/000000c1-0001-0000-3130-444532304235",
+        "platform/d0070000.pcie",
+    ],
+)
+def test_a_root_complex_below_a_hypervisors_bus_or_a_platforms_controller_is_one(above: str) -> None:
+    function = "0001:00:00.0"
+    folder = f"sys/devices/{above}/pci0001:00/{function}"
+    root = machine({f"{folder}/numa_node": "-1"}, {f"sys/bus/pci/devices/{function}": f"../../../{folder[4:]}"})
+    assert pcie_root(root, function) == "pci0001:00"
+    assert read_function(root, function).bridges == ("pci0001:00",)
 
 
 def test_a_gpu_that_is_divided_into_mig_instances_is_not_handed_out_whole() -> None:
