@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.api.documents import encode_json
 from dranode.api.errors import UsageError
-from dranode.cpu.devices import cpu_devices, left_out
+from dranode.cpu.devices import cpu_devices, individual_cpus, left_out
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved, read_options
 from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.sysfs import read_topology
@@ -295,6 +295,23 @@ def test_isolated_cpus_are_published_where_there_are_any() -> None:
     assert second["attributes"]["dra.cpu/numIsolatedCPUs"] == {"int": 0}
     isolated = [one["name"] for one in published(machine, INDIVIDUAL) if one["attributes"]["dra.cpu/isolated"]["bool"]]
     assert isolated == ["cpu001", "cpu009"]
+
+
+def test_a_core_is_isolated_only_if_all_its_threads_are() -> None:
+    options = INDIVIDUAL._replace(threads=Threads.FULL_CORE)
+    machine = replace(EXAMPLE, isolated=cpus("1,2,10"))
+    isolated = {one["name"]: one["attributes"]["dra.cpu/isolated"]["bool"] for one in published(machine, options)}
+    assert [name for name, whole in isolated.items() if whole] == ["core002"]
+
+
+@pytest.mark.parametrize("name", ["cpudevnuma000", "cpu1", "cpu0001", "core1", "gpu001", "cpu001x", "xcpu001", ""])
+def test_a_name_of_another_kind_is_no_individual_cpu(name: str) -> None:
+    assert individual_cpus(name, EXAMPLE) is None
+
+
+@pytest.mark.parametrize(("name", "expected"), [("cpu009", "9"), ("core001", "1,9"), ("core077", "77")])
+def test_an_individual_device_has_its_cpu_or_its_core(name: str, expected: str) -> None:
+    assert individual_cpus(name, EXAMPLE) == cpus(expected)
 
 
 def test_cpus_without_a_tick_are_published_where_there_are_any() -> None:

@@ -89,6 +89,11 @@ def test_what_is_known_of_a_claim(
     assert (None if holding is None else holding.names) == devices
 
 
+def test_a_claim_is_unreadable_only_if_its_row_is_damaged_and_nothing_else_knows_it() -> None:
+    unreadable = {state: changed((entry,)).unreadable(["a", "b"]) for state, entry in STATES.items()}
+    assert {state for state, uids in unreadable.items() if uids} == {"damaged"}
+
+
 def test_a_follower_learns_which_claims_have_changed() -> None:
     book = RecordBook(own_name)
     assert book.touched is None

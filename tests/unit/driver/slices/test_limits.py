@@ -226,6 +226,16 @@ TAINT = DeviceTaint(key="example.com/broken", effect="NoSchedule")
             Device(name="a", node_allocatable_resources={"cpu": NodeAllocatableResource()}),
             "neither mapping nor overhead",
         ),
+        *(
+            (
+                Device(
+                    name="a",
+                    node_allocatable_resources={"cpu": NodeAllocatableResource(overhead={key: Quantity(amount)})},
+                ),
+                f'the overhead "{key}" of "cpu" is neither perPod nor perContainer of 0 or more',
+            )
+            for key, amount in (("perPod", "-1"), ("perContainer", "-1m"), ("perNode", "1"))
+        ),
         (
             Device(
                 name="a",
