@@ -5,8 +5,9 @@ import contextlib
 from fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from dranode.cdi.document import load_spec, validate
+    from dranode.cdi.document import load_spec
     from dranode.cdi.errors import CDIError
+    from dranode.cdi.validate import validate
 
 
 def test_one_input(data: bytes) -> None:

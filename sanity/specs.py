@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from dranode.cdi.document import SpecVerdict, validate
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import parse_qualified_name
 from dranode.cdi.spec import ContainerEdits, Spec
+from dranode.cdi.validate import SpecVerdict, validate
 from dranode.sanity.breach import Breach, expect
 
 

@@ -41,7 +41,7 @@ PAGES = (
     "compatibility",
     "migration",
 )
-MORE = ("classic-dra", "glossary", "isolation", "sanity", "pod-does-not-start", "stability", "metrics", "report")
+MORE = ("cdi", "classic-dra", "glossary", "isolation", "sanity", "pod-does-not-start", "stability", "metrics", "report")
 # The folders whose files the manual may name.
 FOLDERS = "api|cdi|cpu|deploy|docs|driver|examples|gpu|memory|proto|release|requirements|sanity|show|sim|tests|tools"
 MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]

@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from dranode.api.errors import printable
-from dranode.cdi.document import validate
 from dranode.cdi.regular_file import read_given
+from dranode.cdi.validate import validate
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns
 

@@ -358,7 +358,7 @@ def _is_over(consumer: ResourceClaimConsumerReference, facts: PodFacts) -> bool:
 
 
 def _unreleased(claim: ResourceClaim) -> Station:
-    users = ", ".join(consumer.name for consumer in claim.status.reserved_for)
+    users = ", ".join(pod.name for pod in pods_among(claim.status.reserved_for))
     going = ", and it is being deleted" if claim.metadata.deletion_timestamp is not None else ""
     return stopped(
         "claim",

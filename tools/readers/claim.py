@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import ClaimError, DranodeError, MachineError
 from dranode.api.resource import ResourceClaim
-from dranode.cdi.document import validate
 from dranode.cdi.regular_file import read_regular
+from dranode.cdi.validate import validate
 from dranode.driver.claims.allocation import results_of
 from dranode.driver.claims.answers import refused_by_error
 from dranode.driver.claims.consumers import pods_among

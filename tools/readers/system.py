@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from dranode.api.cpuset import CPUSet
-from dranode.cdi.document import load_spec, validate
+from dranode.cdi.document import load_spec
 from dranode.cdi.errors import CDIError
+from dranode.cdi.validate import validate
 from dranode.driver.machine.kubepods import cgroup_cpus
 from dranode.driver.machine.processes import allowed_cpus, cgroup_of
 from dranode.tools.diagnosis.facts import Affinity, ServeOptions, SystemFacts, Volume

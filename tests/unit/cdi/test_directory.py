@@ -19,9 +19,10 @@ from dranode.cdi.directory import (
     spec_files,
     write_spec,
 )
-from dranode.cdi.document import load_spec, validate
+from dranode.cdi.document import load_spec
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
+from dranode.cdi.validate import validate
 from dranode.cdi.version import with_minimum_version
 
 NAME = "dra.k8s.io-cpu_claim-u.json"
