@@ -19,7 +19,7 @@ from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.kubelet.health import MAX_STREAMS, HealthService
 from dranode.driver.kubelet.service import DRAService
 from dranode.driver.kubelet.sockets import Sockets, bind, remove_dead, unbind
-from dranode.driver.machine.presence import file_number, status_of
+from dranode.driver.machine.presence import is_there
 from dranode.driver.process.locks import FileLock
 from dranode.driver.process.threads import DaemonPool, Fatal
 from dranode.proto import pluginregistration_v1_pb2 as api
@@ -112,8 +112,7 @@ class Listener:
         self._alone = FileLock(data / "active.lock")
         self._server: grpc.Server | None = None
         self._threads: DaemonPool | None = None
-        # By path, the inode of the socket that was bound there.
-        self._bound: dict[Path, int] = {}
+        self._bound: list[Path] = []
         self._made: tuple[Path, ...] = ()
 
     def start(self) -> None:
@@ -153,7 +152,7 @@ class Listener:
         self.health.add_to(self._server)
         for path in (self.sockets.dra, self.sockets.registration):
             bind(self._server, path)
-            self._bound[path] = file_number(path)
+            self._bound.append(path)
         self._server.start()
         remove_dead(self.sockets, self.driver)
         log.info("listening driver=%s dra=%s registration=%s", self.driver, *self._bound)
@@ -170,15 +169,14 @@ class Listener:
             self._threads.shutdown(wait=False)
             self._threads = None
         while self._bound:
-            unbind(self._bound.popitem()[0])
+            unbind(self._bound.pop())
 
     def removed(self) -> Path | None:
-        """Return a socket of its own that is not where it was bound any more; kubelet cannot reach the driver then."""
-        for path, inode in self._bound.items():
-            # What cannot be looked at may be there.
+        """Return a socket of its own that is not there any more; kubelet cannot reach the driver then."""
+        for path in self._bound:
+            # What cannot be looked for may be there.
             with contextlib.suppress(OSError):
-                status = status_of(path)
-                if status is None or status.st_ino != inode:
+                if not is_there(path):
                     return path
         return None
 
