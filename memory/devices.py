@@ -152,7 +152,8 @@ class MemoryInventory(msgspec.Struct, frozen=True):
     Attributes:
         machine: as it was read.
         devices: those that are published.
-        sizes: the bytes that are handed out of each source (`memory_sources`), however devices are grouped.
+        sizes: the bytes that claims may hold of each source (`memory_sources`), however devices are grouped: also of
+            NUMA nodes that are in no device, since claims keep their memory when the node's last CPU goes offline.
     """
 
     machine: MachineMemory
@@ -165,7 +166,6 @@ def memory_inventory(machine: MachineMemory, options: MemoryOptions) -> MemoryIn
     sizes = {
         source: _handed_out(node, size, options)
         for node in machine.nodes
-        if node.cpus
         for size in (ORDINARY, *machine.page_sizes)
         for source in memory_sources(CPUSet((node.id,)), size)
     }

@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from dranode.api.cpuset import CPUSet
+from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cpu.sysfs import read_topology
+from dranode.driver.claims.record import ClaimState, record_of
 from dranode.driver.machine.pci import pcie_root, read_function
 from dranode.driver.machine.tree import Link
 from dranode.gpu.scan import scan
+from dranode.memory.devices import memory_inventory
+from dranode.memory.health import memory_impairments
+from dranode.memory.options import MemoryOptions
+from dranode.memory.sysfs import read_memory
 from tests.fakes.gpu_machines import hgx
 from tests.fakes.machine import CPU, cpu_files, machine
+from tests.fakes.memory import claim, granted, node_files, result
 
 
 def test_a_cpu_without_files_of_its_own_is_in_the_package_that_names_it_and_makes_no_other() -> None:
@@ -59,3 +66,17 @@ def test_nvidias_device_nodes_that_systemd_would_take_from_containers_are_named(
     (warning,) = scan(server.root()).warnings
     assert "195:6, 195:7" in warning
     assert "daemon-reload" in warning
+
+
+def test_memory_that_claims_hold_is_still_there_when_the_last_cpu_of_its_numa_node_goes_offline() -> None:
+    asked = claim([result("memory-numa1", "1Gi")])
+    pods = (ResourceClaimConsumerReference(resource="pods", name="p", uid="u"),)
+    record = record_of(asked, granted(asked), pods, ClaimState.COMPLETED)
+
+    def impairments(online: str, gib: int = 4) -> list[str]:
+        files = {f"{CPU}/online": online, **node_files(0, "0-1"), **node_files(1, "2-3", gib)}
+        inventory = memory_inventory(read_memory(machine(files)), MemoryOptions())
+        return [each.message for each in memory_impairments(inventory, (record,))]
+
+    assert impairments("0-3") == impairments("0-1") == []
+    assert "of which the machine has 0 to hand out" in impairments("0-1", gib=0)[0]
