@@ -182,6 +182,7 @@ def grant_gpus(claim: AllocatedClaim, held: Held, inventory: GPUInventory) -> Cl
         _check_mode(claim.ref, chosen, inventory)
         if not chosen.allocated.result.admin_access:
             _check_family(claim.ref, chosen, held, inventory)
+            _check_group(claim.ref, chosen, held, inventory)
     _check_parts(claim.ref, given, inventory)
     _check_visibility(claim.ref, given)
     return ClaimGrant(grants=tuple(_grant(chosen, given) for chosen in given))
@@ -298,6 +299,28 @@ def _check_family(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInv
                 f'claim {claim} was allocated device "{gpu.name}", but claim {" and ".join(map(str, holders))} '
                 f'holds "{_device_of(held, holders[0], source)}" of the same GPU; it can be prepared once that one is '
                 "unprepared",
+                frozenset(holder.uid for holder in holders),
+            )
+
+
+def _check_group(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInventory) -> None:
+    """Refuse a GPU for a virtual machine if another claim holds one of its IOMMU group.
+
+    Both would get the group's one device node, by which either can have all its functions.
+    """
+    gpu = chosen.gpu
+    if chosen.settings.mode is not GPUMode.VFIO or gpu.iommu_group is None:
+        return
+    for other in inventory.gpus:
+        if other.iommu_group != gpu.iommu_group or other.address == gpu.address:
+            continue
+        holders = held.holders(source for source in held.sources if overlap(source, other.source))
+        if holders:
+            raise ClaimConflictError(
+                f'claim {claim} was allocated device "{gpu.name}" in mode vfio, but claim '
+                f'{" and ".join(map(str, holders))} holds "{other.name}" of the same IOMMU group '
+                f"({gpu.iommu_group}), which is for one virtual machine; it can be prepared once that one is "
+                "unprepared, or use another slot",
                 frozenset(holder.uid for holder in holders),
             )
 

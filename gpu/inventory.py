@@ -76,6 +76,7 @@ class GPU(msgspec.Struct, frozen=True):
         partition_mode: `<compute>_<memory>`, AMD's words (`CPX_NPS4`).
         parts: how many partitions the GPU has that this is one of; 0 if it is none.
         pinned: an administrator has chosen the driver (`driver_override`).
+        iommu_group: the group of functions of which a virtual machine gets all or none; None if there is no IOMMU.
         unserved: why no kernel driver serves it, so that no container could use it; empty if one does, or if that is
             not known.
     """
@@ -100,6 +101,7 @@ class GPU(msgspec.Struct, frozen=True):
     partition_mode: str | None = None
     parts: int = 0
     pinned: bool = False
+    iommu_group: str | None = None
     unserved: str = ""
 
     @property

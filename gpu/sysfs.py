@@ -145,6 +145,7 @@ class PCI:
             memory=self._memory(folder, function.driver) if parent is None else None,
             parent=parent,
             pinned=read_attribute(self.root, f"{folder}/driver_override") not in (None, "", "(null)"),
+            iommu_group=link_name(self.root, f"{folder}/iommu_group"),
         )
 
     def virtual_functions(self, address: str) -> dict[str, int]:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.resource import ResourceClaimConsumerReference
+from dranode.api.errors import ClaimConflictError
+from dranode.api.resource import DeviceRequestAllocationResult, ResourceClaimConsumerReference
 from dranode.cpu.sysfs import read_topology
+from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, Config
+from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.driver.claims.record import ClaimState, record_of
 from dranode.driver.machine.pci import pcie_root, read_function
 from dranode.driver.machine.tree import Link
+from dranode.gpu.config import parse_gpu_config
+from dranode.gpu.grants import gpu_sources, grant_gpus
 from dranode.gpu.scan import scan
 from dranode.memory.devices import memory_inventory
 from dranode.memory.health import memory_impairments
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
+from tests.fakes.gpu import NVIDIA, VGA, Machine
 from tests.fakes.gpu_machines import hgx
 from tests.fakes.machine import CPU, cpu_files, machine
 from tests.fakes.memory import claim, granted, node_files, result
+
+HOLDER = ClaimRef("team", "holder", "uid-holder")
+PASSED = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "mode": "vfio"}
 
 
 def test_a_cpu_without_files_of_its_own_is_in_the_package_that_names_it_and_makes_no_other() -> None:
@@ -80,3 +89,33 @@ def test_memory_that_claims_hold_is_still_there_when_the_last_cpu_of_its_numa_no
 
     assert impairments("0-3") == impairments("0-1") == []
     assert "of which the machine has 0 to hand out" in impairments("0-1", gib=0)[0]
+
+
+@pytest.mark.parametrize(("group", "conflict"), [(15, True), (16, False), (None, False)])
+def test_of_the_gpus_of_one_iommu_group_no_two_virtual_machines_get_one_each(group: int | None, conflict: bool) -> None:  # noqa: FBT001 - a table
+    node = Machine()
+    node.numa(0, "0-3")
+    node.driver("vfio-pci")
+    for address, its in (("0000:01:00.0", None if group is None else 15), ("0000:02:00.0", group)):
+        node.pci(address, NVIDIA, 0x2571, VGA, driver="vfio-pci", group=its)
+    config = Config("FromClaim", parse_gpu_config(Config("FromClaim", PASSED, "config[0]")), "config[0]")
+    gpus = scan(node.root())
+
+    def give(*devices: str, held: Held) -> None:
+        results = (
+            DeviceRequestAllocationResult(request="vm", driver="dra.gpu", pool="node", device=each) for each in devices
+        )
+        asked = AllocatedClaim(
+            ClaimRef("team", "vm", "uid-vm"), tuple(AllocatedResult(each, (config,)) for each in results)
+        )
+        grant_gpus(asked, held, gpus)
+
+    first, second = (gpu.name for gpu in gpus.gpus)
+    give(first, second, held=Held())
+    held = Held.of((Holding(HOLDER, (HeldDevice(first, gpu_sources(first, None)),)),))
+    if not conflict:
+        give(second, held=held)
+        return
+    with pytest.raises(ClaimConflictError, match="of the same IOMMU group") as refused:
+        give(second, held=held)
+    assert refused.value.holders == {HOLDER.uid}
