@@ -1,7 +1,7 @@
 """The releases of Kubernetes: which gates each has, their defaults, and what each changed in the allocator.
 
-This is the one table; `docs/fleet.md` shows it and a test holds the two together. A change that was carried back to an
-earlier minor release names the patch release of it.
+This is the one table; `docs/fleet.md` shows it and a test holds the two together. A change that was backported
+names the patch release of the earlier minor release.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Change(Enum):
     INCOMPLETE_POOLS_UNUSED = ReleaseRecord(
         ("1.35",),
         None,
-        "incomplete and invalid pools are passed over; before, the first were used and the others ended the attempt",
+        "incomplete and invalid pools are skipped; before, incomplete ones were used, invalid ones ended the attempt",
     )
     COUNTER_SLICES_APART = ReleaseRecord(
         ("1.35",),
         None,
-        "slices with counters count for every node, without devices, for none with their gate off; before, "
-        "where devices would",
+        "slices with counters have no devices and apply to every node, or to none if their gate is off; before, they "
+        "applied like devices",
     )
     TOLERATIONS_IN_RESULT = ReleaseRecord(
-        ("1.35",), None, "a device's result lists what its request tolerates; before, eviction knew of no toleration"
+        ("1.35",), None, "a device's result lists its request's tolerations; before, eviction did not see them"
     )
     DISTINCT_COMPARES = ReleaseRecord(
-        ("1.35",), None, "distinctAttribute compares values; before, any two devices differed, whatever they had"
+        ("1.35",), None, "distinctAttribute compares values; before, any two devices counted as different"
     )
     FIXED_ORDER = ReleaseRecord(
         ("1.36",), None, "pools and slices are searched in the order of their names; before, in no fixed order"
@@ -58,69 +58,73 @@ class Change(Enum):
     ALTERNATIVES_APART = ReleaseRecord(
         ("1.36",),
         None,
-        "All in a later alternative takes its own devices; before, from the second on those of the first alternative",
+        "All in a later alternative takes its own devices; before, it took those of the first alternative",
     )
     COUNT_BY_REQUEST = ReleaseRecord(
         ("1.34.12", "1.35.9", "1.36.5", "1.37.1", "1.38"),
         None,
-        "more than 32 devices end the attempt at the request that asks for them; before, after the claim's last",
+        "more than 32 devices end the attempt at the request that asks for them; before, after the last request",
     )
     RULES_NEED_SELECTOR = ReleaseRecord(
-        ("1.37.1", "1.38"), 141648, "a DeviceTaintRule without deviceSelector is about no device; before, about all"
+        ("1.37.1", "1.38"),
+        141648,
+        "a DeviceTaintRule without deviceSelector matches no device; before, it matched all devices",
     )
     COUNTERS_BY_POOL_ID = ReleaseRecord(
-        ("1.36.4", "1.37"), 140435, "counters are kept by driver and pool; before, pools of one name shared them"
+        ("1.36.4", "1.37"), 140435, "counters are kept by driver and pool; before, pools with the same name shared them"
     )
     COUNTERS_RETURN = ReleaseRecord(
         ("1.36.3", "1.37"),
         None,
-        "a device that is turned down gives its counters back; before, they stayed taken for the rest of the attempt",
+        "a rejected device returns its counters; before, they stayed in use for the rest of the attempt",
     )
     ALL_WITH_COUNTERS = ReleaseRecord(
         ("1.35.6", "1.36.2", "1.37"), None, "All may take devices with counters; before, kube-scheduler panicked"
     )
     DISTINCT_COMPARES_ALL = ReleaseRecord(
-        ("1.37",), 140600, "distinctAttribute compares all devices; before, one value was remembered for each request"
+        ("1.37",), 140600, "distinctAttribute compares all devices; before, it remembered one value for each request"
     )
     CONFIGS_ONCE = ReleaseRecord(
         ("1.37",),
         139731,
-        "a claim's configuration is listed once, without requests where it is for all; before, once for each request",
+        "a claim's configuration is listed once, without requests if it applies to all; before, once for each request",
     )
     LISTS_COMPARED = ReleaseRecord(
         ("1.37",),
         None,
-        "constraints compare lists with the gate of list attributes; before, kube-scheduler passed it to CEL alone",
+        "constraints compare lists if the gate of list attributes is on; before, only CEL saw the gate",
     )
     INCLUDES_COMPILES = ReleaseRecord(
-        ("1.36",), None, "stored selectors may use includes() though the gate of list attributes is off"
+        ("1.36",), None, "stored selectors may use includes() even if the gate of list attributes is off"
     )
     LISTS_COMPILE = ReleaseRecord(
-        ("1.37",), None, "stored selectors may treat attributes as lists though their gate is off"
+        ("1.37",), None, "stored selectors may treat attributes as lists even if their gate is off"
     )
     CEL_GO_29 = ReleaseRecord(
         ("1.37",), None, "cel-go 0.29: names in backticks, lists.range() with a bound, no duration() of an integer"
     )
     LISTS_ALWAYS_SEEN = ReleaseRecord(
-        ("1.37",), None, "selectors see list attributes though their gate is off; before, such a device was an error"
+        ("1.37",), None, "selectors see list attributes even if their gate is off; before, such a device was an error"
     )
     OVERFLOW_ENDS = ReleaseRecord(
-        ("1.37",), 140442, "an amount beyond 64 bits, or below 0, ends the attempt; before, 64 bits wrapped around"
+        ("1.37",), 140442, "an amount beyond 64 bits, or below 0, ends the attempt; before, it wrapped around"
     )
     ALL_NEEDS_EVERY_DEVICE = ReleaseRecord(
-        ("1.37",), 140769, "All fails where a matching shared device is used up; before, it took only the others"
+        ("1.37",), 140769, "All fails if a matching shared device is used up; before, it took only the others"
     )
     SHARES_WITHOUT_CAPACITY = ReleaseRecord(
-        ("1.37",), 140437, "a share without capacity keeps its device's counters, so that a later share needs no more"
+        ("1.37",), 140437, "a share without capacity keeps its device's counters, so a later share needs no more"
     )
     FOREIGN_COUNTERS = ReleaseRecord(
-        ("1.37",), 138917, "counter sets of other nodes' pools are not looked at; before, damaged ones were an error"
+        ("1.37",), 138917, "counter sets of other nodes' pools are ignored; before, damaged ones were an error"
     )
     STEPS_KEEP_SUFFIX = ReleaseRecord(
-        ("1.37",), 140161, "an amount rounded to a step is written in the step's format; before, always in Ki, Mi ..."
+        ("1.37",), 140161, "an amount that is rounded to a step has the step's format; before, always Ki, Mi ..."
     )
     CAPACITY_NAMES = ReleaseRecord(
-        ("1.38",), 142202, "a request names a capacity with or without the driver's domain; before, as it is published"
+        ("1.38",),
+        142202,
+        "a request names a capacity with or without the driver's domain; before, only as it is published",
     )
 
 
@@ -198,19 +202,19 @@ DEFECTS: Final = (
         "1.34",
         ("1.34.2", "1.35"),
         None,
-        "configurations of a class are in an allocation once for each request of the class, without its name",
+        "an allocation has a class's configurations once for each request of the class, without the request's name",
     ),
     Defect(
         "1.35",
         ("1.35.6", "1.36.2", "1.37"),
         139017,
-        "a pod with an allocated claim and one that is not stays pending where several nodes fit",
+        "a pod with one allocated and one unallocated claim stays pending if several nodes fit",
     ),
     Defect(
         "1.36",
         ("1.36.2", "1.37"),
         139040,
-        "the counters of a shared device are free again for later pods, so that its partitions are handed out twice",
+        "the counters of a shared device are free again for later pods, so its partitions are handed out twice",
     ),
 )
 # The newest patch release of each minor release whose sources were compared.
@@ -293,7 +297,7 @@ _VERSION: Final = re.compile(r"1\.(\d{1,3})(?:\.(\d{1,3}))?(?:-alpha.*)?", re.AS
 
 
 def release(name: str) -> Release:
-    """The release of that name; a patch release (`1.36.4`) has what was carried back to it.
+    """The release of that name; a patch release (`1.36.4`) has what was backported to it.
 
     Raises:
         UsageError: the release is not simulated.

@@ -50,7 +50,7 @@ def test_the_manual_shows_the_table_of_releases() -> None:
 @pytest.mark.parametrize("change", Change, ids=lambda change: change.name)
 def test_a_change_is_there_from_its_release_on(change: Change) -> None:
     having = {name: change in release.changes for name, release in RELEASES.items()}
-    # What was carried back to patch releases comes and goes with the versions of the table.
+    # What was backported to patch releases comes and goes with the versions of the table.
     minor = next(since for since in change.value.since if since.count(".") == 1)
     later = list(having)[list(having).index(next(name for name in having if name.startswith(minor))) :]
     assert all(having[name] for name in later)
@@ -60,13 +60,13 @@ def test_a_change_is_there_from_its_release_on(change: Change) -> None:
 @pytest.mark.parametrize(
     ("name", "phrases"),
     [
-        ("1.36.1", ["counters back", "panicked", "a pod with an allocated claim", "partitions are handed out twice"]),
-        ("1.36.2", ["counters back"]),
+        ("1.36.1", ["returns its counters", "panicked", "a pod with one allocated", "partitions are handed out twice"]),
+        ("1.36.2", ["returns its counters"]),
         ("1.36.5", ["has: more than 32", "has: counters are kept by driver"]),
         ("1.36.9", ["has: more than 32", "has: counters are kept by driver", "changed after 1.36.5"]),
-        ("1.35.4", ["more than 32", "panicked", "not simulated: a pod with an allocated claim"]),
+        ("1.35.4", ["more than 32", "panicked", "not simulated: a pod with one allocated"]),
         ("1.35.6", ["more than 32"]),
-        ("1.34.1", ["more than 32", "not simulated: configurations of a class"]),
+        ("1.34.1", ["more than 32", "not simulated: an allocation has a class"]),
         ("1.37.1", []),
         *((known.version, []) for known in RELEASES.values()),
     ],

@@ -181,7 +181,7 @@ def test_a_wrong_feature_gate_or_release_is_wrong_usage(tmp_path: Path, options:
 @pytest.mark.parametrize(
     ("kubernetes", "said"),
     [
-        ("1.36.1", ["model of 1.36.3", "gives its counters back", "kube-scheduler panicked", "stays pending"]),
+        ("1.36.1", ["model of 1.36.3", "returns its counters", "kube-scheduler panicked", "stays pending"]),
         ("1.36.3", []),
         ("1.36", []),
         ("1.37.1", ["model of 1.37.2; no difference is known"]),
