@@ -9,6 +9,7 @@ import pytest
 
 from dranode.api.resource import Device
 from dranode.driver.claims.inventory import Inventory
+from dranode.driver.kube import slice_loop
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.server import Credentials
@@ -30,4 +31,21 @@ def test_slices_come_back_after_the_servers_storage_was_restored_from_a_backup(t
             api.objects.history.clear()
         api.start()
         eventually(lambda: api.objects.all("resourceslices"))
+        cluster.close()
+
+
+def test_edits_by_others_are_undone_though_every_watch_stays_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slice_loop, "_SILENCE_SECONDS", 0.5)
+    with api_server() as api:
+        api.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
+        source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
+        cluster = KubeCluster(source, "node", claim_status=False, fatal=pytest.fail, timing=Timing(dice=lambda: 0.0))
+        api.mute = True
+        cluster.publish("d.example.com", Inventory(devices=(Device(name="a"),)))
+        eventually(lambda: cluster.status("d.example.com").published)
+        (published,) = api.objects.all("resourceslices")
+        api.objects.edit("resourceslices", published["metadata"]["name"], lambda one: one["spec"].pop("devices"))
+        eventually(lambda: api.objects.all("resourceslices")[0]["spec"].get("devices"))
         cluster.close()
