@@ -88,6 +88,7 @@ class _Token:
 _UNAUTHORIZED: Final = 401
 # Claims that are fetched at a time, slices being watched, events, and some to spare.
 _KEPT: Final = 16
+_PROGRAM_SECONDS: Final = 20.0
 _NOTHING: Final = Outgoing("GET", "/", {}, 0.0)
 
 
@@ -261,7 +262,10 @@ class Connection:
         if self._source.kubeconfig:
             from dranode.driver.kube.kubeconfig import kubeconfig_server  # noqa: PLC0415 - YAML
 
-            return kubeconfig_server(self._source.kubeconfig, self._source.context)
+            # Nobody logs in at a driver, and all calls wait for the program.
+            return kubeconfig_server(
+                self._source.kubeconfig, self._source.context, _PROGRAM_SECONDS if self._retries else None
+            )
         return pod_server(self._source.service_account)
 
     # --- requests ---

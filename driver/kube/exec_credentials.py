@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import IO, Annotated, Any, Final
 
@@ -59,15 +60,29 @@ class ExecCredentials:
     """The credentials of a program, which is run again once they have expired. Any thread may ask."""
 
     def __init__(
-        self, program: ConfigExec, cluster: Mapping[str, Any], clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        program: ConfigExec,
+        cluster: Mapping[str, Any],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seconds: float | None = None,
     ) -> None:
-        """Name the program; it is not run yet. `cluster` is what it is told if it wants to know."""
+        """Name the program; it is not run yet.
+
+        Args:
+            program: the program.
+            cluster: what it is told of the cluster if it wants to know.
+            clock: the time.
+            seconds: how long a run may take; None for as long as a login in a browser takes.
+        """
         self._program = program
         self._cluster = cluster
         self._clock = clock
+        self._seconds = seconds
         self._lock = threading.Lock()
         self._status: ExecCredentialStatus | None = None
         self._until: datetime | None = None
+        self._runs = 0
+        self._failure: UnreachableError | None = None
 
     def headers(self) -> Mapping[str, str]:
         """Return the header with the token; none if the program gives a certificate alone.
@@ -90,13 +105,26 @@ class ExecCredentials:
         return PairInPEM(status.client_certificate_data, status.client_key_data)
 
     def _current(self) -> ExecCredentialStatus:
+        runs = self._runs
         with self._lock:
+            # One that failed while this thread waited for it is not run again for each of those who wait.
+            if self._failure is not None and self._runs != runs:
+                raise self._failure
             if self._status is None or (self._until is not None and self._until <= self._clock()):
-                self._status = self._status_of(self._output())
+                self._status = self._given()
                 expiry = self._status.expiration_timestamp
                 # One that came too late by this clock would be asked for with every request. The server decides.
                 self._until = expiry if expiry is not None and expiry > self._clock() else None
             return self._status
+
+    def _given(self) -> ExecCredentialStatus:
+        self._runs += 1
+        self._failure = None
+        try:
+            return self._status_of(self._output())
+        except UnreachableError as error:
+            self._failure = error
+            raise
 
     def _output(self) -> bytes:
         """Run the program and return what it printed."""
@@ -105,16 +133,21 @@ class ExecCredentials:
         variables = {each.name: each.value for each in program.env}
         environment = {**os.environ, **variables, _INFO: self._info(interactive=interactive)}
         said = bytearray()
+        killed = threading.Event()
         try:
-            # A login in a browser takes as long as it takes.
-            with subprocess.Popen(  # noqa: S603 - the kubeconfig's own program, as kubectl runs it
-                [program.command, *program.args],
-                env=environment,
-                stdin=None if interactive else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=None if interactive else subprocess.PIPE,
-                bufsize=0,
-            ) as process:
+            with (
+                subprocess.Popen(  # noqa: S603 - the kubeconfig's own program, as kubectl runs it
+                    [program.command, *program.args],
+                    env=environment,
+                    stdin=None if interactive else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=None if interactive else subprocess.PIPE,
+                    bufsize=0,
+                    # With what it starts, which may keep the pipe open, it can be killed as one then.
+                    start_new_session=self._seconds is not None,
+                ) as process,
+                self._limited(process, killed),
+            ):
                 passing = threading.Thread(
                     target=_pass_on, args=(process.stderr, said), name="exec-stderr", daemon=True
                 )
@@ -129,6 +162,8 @@ class ExecCredentials:
             raise UnreachableError(
                 f"{program.command}, which gives the credentials, cannot be run: {error.strerror}{hint}"
             ) from error
+        if killed.is_set():
+            raise self._wrong(f"it took more than {self._seconds:.0f} s")
         if process.returncode:
             words = " ".join(said.decode(errors="replace").split())[-_LAST_WORDS:]
             raise UnreachableError(
@@ -136,6 +171,25 @@ class ExecCredentials:
                 f"{words and f': {words}'}"
             )
         return printed
+
+    @contextlib.contextmanager
+    def _limited(self, process: subprocess.Popen[bytes], killed: threading.Event) -> Iterator[None]:
+        """Kill the program, and set `killed`, once it has taken longer than it may."""
+        if self._seconds is None:
+            yield
+            return
+
+        def kill() -> None:
+            killed.set()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(self._seconds, kill)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _interactive(self) -> bool:
         program = self._program

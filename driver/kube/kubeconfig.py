@@ -97,19 +97,24 @@ def check_kubeconfig(path: str, context: str = "") -> None:
         raise UsageError(f"the kubeconfig {path} cannot be used: {error}") from error
 
 
-def kubeconfig_server(path: str, context: str = "") -> Server:
+def kubeconfig_server(path: str, context: str = "", program_seconds: float | None = None) -> Server:
     """The server of a context, or of the current one.
+
+    Args:
+        path: the file, or several as `KUBECONFIG` has them.
+        context: the context's name; empty for the current one.
+        program_seconds: how long a program that gives credentials may take; None for as long as it takes.
 
     Raises:
         UnusableCredentialsError: the file cannot be used.
     """
     try:
-        return _server(chosen_context(path, context), path)
+        return _server(chosen_context(path, context), path, program_seconds)
     except (DocumentError, UnreachableError, ProxyError, OSError, ValueError) as error:
         raise UnusableCredentialsError(f"the credentials in {path} cannot be used: {error}") from error
 
 
-def _server(chosen: ChosenContext, path: str) -> Server:
+def _server(chosen: ChosenContext, path: str, program_seconds: float | None) -> Server:
     cluster, user = chosen.cluster, chosen.user
     url = _server_url(cluster.server)
     secure = url.startswith("https:")
@@ -124,7 +129,7 @@ def _server(chosen: ChosenContext, path: str) -> Server:
         if cluster.proxy_url
         else environment_proxy(url, proxy_tls)
     )
-    headers = _authentication(chosen, path, tls)
+    headers = _authentication(chosen, path, tls, program_seconds)
     return Server(url, headers, tls, cluster.tls_server_name, proxy, tuple(_as_another(user)))
 
 
@@ -203,7 +208,9 @@ def _piped(content: bytes) -> Iterator[str]:
         os.close(reading)
 
 
-def _authentication(chosen: ChosenContext, path: str, tls: ssl.SSLContext | None) -> Headers:
+def _authentication(
+    chosen: ChosenContext, path: str, tls: ssl.SSLContext | None, program_seconds: float | None
+) -> Headers:
     """Return how requests say who they come from; what the file says goes before a program's answer, as for kubectl."""
     user = chosen.user
     if user.auth_provider is not None:
@@ -217,7 +224,8 @@ def _authentication(chosen: ChosenContext, path: str, tls: ssl.SSLContext | None
         return lambda: {"Authorization": f"Basic {pair}"}
     if user.exec is None or user.client_certificate or user.client_certificate_data:
         return dict
-    return _ProgramUser(ExecCredentials(user.exec, _cluster_information(chosen.cluster)), tls).headers
+    credentials = ExecCredentials(user.exec, _cluster_information(chosen.cluster), seconds=program_seconds)
+    return _ProgramUser(credentials, tls).headers
 
 
 class _ProgramUser:

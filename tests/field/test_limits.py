@@ -1,0 +1,29 @@
+"""Reports of what had no limit, or one that nobody expected."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dranode.driver.kube.exec_credentials import ExecCredentials
+from dranode.driver.kube.kubeconfig_file import ConfigExec
+from dranode.driver.kube.server import UnreachableError
+
+
+def test_a_program_for_credentials_that_hangs_holds_up_all_of_a_driver_for_one_limited_run(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\necho run >>{tmp_path}/runs\nsleep 3600\n")
+    program.chmod(0o755)
+    hanging = ConfigExec(command=str(program), api_version="client.authentication.k8s.io/v1", interactive_mode="Never")
+    credentials = ExecCredentials(hanging, {}, seconds=2.0)
+
+    def ask(number: int) -> None:
+        del number
+        with pytest.raises(UnreachableError, match="it took more than 2 s"):
+            credentials.headers()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask, range(4)))
+    assert (tmp_path / "runs").read_text() == "run\n"
