@@ -21,8 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from dranode.api.errors import DocumentError
 from dranode.driver.machine.yaml_files import dump_yaml, parse_yaml
-from dranode.sanity.api_request import ApiRequest, selection
-from dranode.sanity.http_requests import RequestFault, SeenRequest
+from dranode.sanity.api_request import ApiRequest, RequestFault, SeenRequest, selection
 from dranode.sanity.kinds import KubeDocument, ResourceKind, kind_of, served
 from dranode.sanity.kube_protobuf import MEDIA_TYPE, decode_body
 from dranode.sanity.objects import ObjectChange, Objects, StatusError

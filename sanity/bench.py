@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dranode.sanity.apiserver import ApiServer
 from dranode.sanity.breach import Breach, Unable, expect
-from dranode.sanity.claims import NAMESPACE, BenchClaim, allocated_claim
+from dranode.sanity.claims import NAMESPACE, BenchClaim, OfferedDevice, allocated_claim, offered_devices, together
 from dranode.sanity.driver_link import DriverLink
 from dranode.sanity.kinds import KubeDocument
 from dranode.sanity.kubelet import (
@@ -23,7 +23,6 @@ from dranode.sanity.kubelet import (
     SocketClient,
 )
 from dranode.sanity.objects import StatusError
-from dranode.sanity.offers import OfferedDevice, offered_devices, together
 from dranode.sanity.specs import SpecFolder
 
 OTHER_DRIVER: Final = "other.sanity.example.com"
@@ -115,6 +114,37 @@ class Bench(DriverLink):
         if self.api is None and devices is None and not properties:
             return self._given_claim()
         return self.make_claim([device.result("") for device in devices or self.devices()], **properties)
+
+    def several_devices(self, count: int) -> list[OfferedDevice]:
+        """So many devices, or shares of one where there are not so many.
+
+        Raises:
+            Unable: there is neither.
+        """
+        try:
+            return self.devices(count)
+        except Unable:
+            (device,) = self.devices(shareable=True)
+            if device.shares() < count:
+                raise
+            return [device] * count
+
+    def several_claims(self, count: int) -> list[BenchClaim]:
+        """So many claims that can be prepared beside each other.
+
+        Raises:
+            Unable: the driver has not so much to give.
+        """
+        if self.api is None:
+            return [self.claim() for _ in range(count)]
+        return [self.claim([device]) for device in self.several_devices(count)]
+
+    def two_claims(self) -> list[BenchClaim]:
+        """Two claims that can be prepared beside each other, or one if the driver has no more to give."""
+        if self.api is not None:
+            with contextlib.suppress(Unable):
+                return self.several_claims(2)
+        return [self.claim()]
 
     def make_claim(
         self,
@@ -254,6 +284,25 @@ class Bench(DriverLink):
             for form in (value, value.replace("-", "_"), value.upper().replace("-", "_")):
                 text = text.replace(form, token)
         return text.replace(claim.identity.name, "<name>")
+
+    def edits_if_any(self, claim: BenchClaim, answer: ClaimAnswer) -> str:
+        """Return the same, or nothing for an answer without CDI ids or a folder that the suite cannot see."""
+        return self.edits(claim, answer) if answer.cdi and self.places.cdi is not None else ""
+
+    def see_ids_resolve(self, answer: ClaimAnswer) -> None:
+        """See that a runtime finds an answer's CDI ids, where the suite can see the folder.
+
+        Raises:
+            Breach: it would not find one of them.
+        """
+        if answer.cdi and self.places.cdi is not None:
+            self.specs.edits(answer.cdi)
+
+    def files_of(self, claim: BenchClaim) -> list[str]:
+        """The files in the CDI folder that hold a claim's UID; none where the suite cannot see the folder."""
+        if self.places.cdi is None:
+            return []
+        return [name for name, content in self.specs.listing().items() if claim.uid.encode() in content]
 
     # --- between checks ---
 

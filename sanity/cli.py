@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+import dranode.sanity.checks  # noqa: F401 - importing registers them
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach
-from dranode.sanity.capabilities import capabilities
-from dranode.sanity.catalogue import all_checks
-from dranode.sanity.check import Check, Level
-from dranode.sanity.report import check_document, failed, report_document, summary
+from dranode.sanity.check import Check, Level, registered
+from dranode.sanity.report import capabilities, check_document, failed, report_document, summary
 from dranode.sanity.report import junit as as_junit
 from dranode.sanity.setting import laid_out
 from dranode.sanity.suite import CheckOutcome, Verdict, run_checks, select, unanswered, unproven
@@ -75,16 +73,16 @@ def command(
         --kubeconfig kubeconfig --focus prepare --skip prepare-long-names
       dranode sanity --list
     """
-    checks = select(all_checks(), focus, skip)
+    checks = select(registered(), focus, skip)
     if listing:
         if not emit([check_document(check) for check in checks], output):
             _draw_checks(checks)
         return
     breach = None
-    with _bench(driver_command, options) as bench, reporting() as progress:
+    with laid_out(driver_command, options) as bench, reporting() as progress:
         try:
             bench.begin()
-            found = _capabilities(bench)
+            found = capabilities(bench)
             outcomes = run_checks(bench, checks, lambda check: progress(check.id))
             name = _name(bench)
         except Breach as never:
@@ -105,10 +103,6 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _capabilities(bench: Bench) -> dict[str, Any]:
-    return capabilities(bench)
-
-
 def _name(bench: Bench) -> str:
     return bench.driver if bench.places.registration is not None else bench.places.socket
 
@@ -116,13 +110,6 @@ def _name(bench: Bench) -> str:
 def _command_name(driver_command: Sequence[str], bench: Bench) -> str:
     """Return what a driver is called that never said its name."""
     return driver_command[0] if driver_command else bench.places.socket or str(bench.places.registration)
-
-
-@contextlib.contextmanager
-def _bench(driver_command: Sequence[str], options: dict[str, Any]) -> Iterator[Bench]:
-    """The bench that the options describe; everything on it ends with the context."""
-    with laid_out(driver_command, options) as bench:
-        yield bench
 
 
 def _draw_checks(checks: Sequence[Check]) -> None:

@@ -258,6 +258,10 @@ class DriverLink:
             time.sleep(_LOOK_SECONDS)
         return seen
 
+    def wait(self, seconds: float) -> None:
+        """Let time pass, so that something can happen."""
+        time.sleep(seconds)
+
     def _wait_for_service(self, plugin: SocketClient) -> None:
         """Wait until the service answers at all; what it answers is a check's business."""
 

@@ -22,6 +22,7 @@ from dranode.proto import (
 )
 from dranode.proto import pluginregistration_v1_pb2 as registration
 from dranode.proto.pluginregistration_v1_pb2_grpc import RegistrationStub
+from dranode.sanity.breach import Unable
 
 GET_INFO_SECONDS: Final = 1.0
 NOTIFY_SECONDS: Final = 5.0
@@ -92,6 +93,31 @@ class ClaimAnswer:
     def cdi(self) -> tuple[str, ...]:
         """Every CDI id of the answer, in its order."""
         return tuple(name for device in self.devices for name in device.cdi)
+
+    @property
+    def named(self) -> set[tuple[str, str]]:
+        """Pool and name of each device of the answer."""
+        return {(device.pool, device.device) for device in self.devices}
+
+    def need_devices(self) -> None:
+        """See that the driver answers devices.
+
+        It need not (kubeletplugin, PrepareResult.Devices: empty is valid too): NRI or a hook may hand them over.
+
+        Raises:
+            Unable: it does not.
+        """
+        if not self.devices:
+            raise Unable("the driver answers no devices")
+
+    def need_cdi(self) -> None:
+        """See that the driver answers CDI ids.
+
+        Raises:
+            Unable: it does not.
+        """
+        if not self.cdi:
+            raise Unable("the driver answers no CDI ids")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from dranode.api.errors import printable
+from dranode.api.sentence import printable
+from dranode.sanity.bench import Bench
+from dranode.sanity.breach import Breach, Unable
 from dranode.sanity.check import Check, Level
+from dranode.sanity.kubelet import DRA_SERVICES, HEALTH_SERVICES, DriverCallError
 from dranode.sanity.suite import CheckOutcome, Verdict
 
 
@@ -95,3 +98,31 @@ def _case(suite: ET.Element, outcome: CheckOutcome) -> None:
     found = ET.SubElement(case, kind, message=printable(level + outcome.text))
     check = outcome.check
     found.text = "\n".join(filter(None, (check.rule, check.source, printable(outcome.remedy))))
+
+
+def capabilities(bench: Bench) -> dict[str, Any]:
+    """Return what the driver says and publishes, as a plain document."""
+    info = bench.info if bench.places.registration is not None else None
+    versions = info.versions if info else (bench.version,)
+    return {
+        "services": [version for version in versions if version in DRA_SERVICES],
+        "health": [version for version in versions if version in HEALTH_SERVICES],
+        **_published(bench),
+        "startedBySuite": bench.process is not None,
+        "rollingUpdate": bench.process is not None and bench.process.rolling,
+        "configurations": len(bench.configurations),
+    }
+
+
+def _published(bench: Bench) -> dict[str, Any]:
+    try:
+        devices = bench.offers()
+    except (Unable, Breach, DriverCallError):
+        devices = []
+    return {
+        "pools": sorted({device.pool for device in devices}),
+        "devices": len(devices),
+        "shareableDevices": sum(device.shareable for device in devices),
+        "taints": any(device.document.get("taints") for device in devices),
+        "counters": any(device.document.get("consumesCounters") for device in devices),
+    }

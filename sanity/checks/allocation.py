@@ -7,8 +7,7 @@ from typing import Final
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.available import need_devices
-from dranode.sanity.offers import OfferedDevice, together
+from dranode.sanity.claims import OfferedDevice, together
 
 _TYPES: Final = "k8s.io/api/resource/v1/types.go"
 _RESULTS: Final = 32
@@ -36,7 +35,7 @@ def shares_are_answered(bench: Bench) -> None:
     """One share of a device that several claims can have."""
     claim = bench.claim(bench.devices(shareable=True))
     (answer,) = bench.prepared(claim, version=_v1(bench))
-    need_devices(answer)
+    answer.need_devices()
     shares = {result["shareID"] for result in claim.results}
     answered = {device.share_id for device in answer.devices}
     expect(answered <= shares and answered, f"the answer has {answered}, and the allocation {shares}", "copy shareID")
@@ -78,7 +77,7 @@ def a_claim_has_two_shares(bench: Bench) -> None:
     (device,) = _shared(bench, 2)
     claim = bench.claim([device, device])
     (answer,) = bench.prepared(claim, version=_v1(bench))
-    need_devices(answer)
+    answer.need_devices()
     shares = {(result["request"], result["shareID"]) for result in claim.results}
     answered = {(name, entry.share_id) for entry in answer.devices for name in entry.requests}
     if {share for _, share in answered} == {None}:
@@ -148,8 +147,7 @@ def many_results_are_prepared(bench: Bench) -> None:
         raise Unable("the driver publishes a single device that cannot be shared")
     claim = bench.claim(devices)
     (answer,) = bench.prepared(claim)
-    if answer.cdi and bench.places.cdi is not None:
-        bench.specs.edits(answer.cdi)
+    bench.see_ids_resolve(answer)
     bench.unprepared(claim)
 
 

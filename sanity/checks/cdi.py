@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import stat
+import struct
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -29,8 +33,7 @@ def _with_ids(bench: Bench, claim: BenchClaim | None = None) -> tuple[BenchClaim
     """A prepared claim with CDI ids."""
     claim = claim or bench.claim()
     (answer,) = bench.prepared(claim)
-    if not answer.cdi:
-        raise Unable("the driver answers no CDI ids")
+    answer.need_cdi()
     return claim, answer
 
 
@@ -317,3 +320,96 @@ def _is_device(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISCHR(mode) or stat.S_ISBLK(mode) or stat.S_ISFIFO(mode)
+
+
+_WATCHED: Final = "tags.cncf.io/container-device-interface, pkg/cdi: runtimes read the folder at every change of it"
+_ROUNDS: Final = 5
+
+
+@should(
+    "cdi-written-whole",
+    "A spec comes under its name whole, by a rename or a link: a runtime may read it at any moment.",
+    _WATCHED,
+)
+def specs_are_written_whole(bench: Bench) -> None:
+    """The kernel's events while claims are prepared, asked for again and unprepared."""
+    folder = bench.specs.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with folder_writes(folder) as writes:
+        for _ in range(_ROUNDS):
+            claim = bench.claim()
+            (answer,) = bench.prepared(claim)
+            answer.need_cdi()
+            bench.prepared(claim)
+            bench.unprepared(claim)
+        names = [name for name in writes.names() if name.endswith((".json", ".yaml"))]
+    expect(
+        not names,
+        f"{', '.join(names[:3])} was written under the name that runtimes read",
+        "write a temporary file, then rename it",
+    )
+
+
+@should(
+    "cdi-not-writable",
+    "No one but the owner can write to a spec: its edits mount and run things as root.",
+    "CDI, SPEC.md: edits have mounts, hooks and device nodes of every container that names the device",
+)
+def specs_are_protected(bench: Bench) -> None:
+    """The modes of the files that define the claim's ids."""
+    (answer,) = bench.prepared(bench.claim())
+    answer.need_cdi()
+    for file in bench.specs.files():
+        if set(file.names()) & set(answer.cdi):
+            mode = stat.S_IMODE(file.path.stat().st_mode)
+            expect(not mode & 0o022, f"{file.path.name} has the mode {mode:04o}", "write it with the mode 0644 or 0600")
+
+
+_MODIFY: Final = 0x2
+_EVENT: Final = struct.Struct("iIII")
+
+
+class FolderWrites:
+    """The names of files in one folder that were written to under that very name."""
+
+    def __init__(self, handle: int) -> None:
+        """Take an inotify descriptor."""
+        self._handle = handle
+
+    def names(self) -> list[str]:
+        """Those since the last look."""
+        found: dict[str, None] = {}
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found |= dict.fromkeys(_named(os.read(self._handle, 1 << 16)))
+        return list(found)
+
+
+@contextlib.contextmanager
+def folder_writes(folder: Path) -> Iterator[FolderWrites]:
+    """Watch a folder.
+
+    Raises:
+        Unable: the system has no inotify, or no watch left.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "inotify_init1"):
+        raise Unable("this system does not tell of writes (inotify)")
+    handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if handle < 0:
+        raise Unable("the kernel gives no more inotify instances")
+    try:
+        if libc.inotify_add_watch(handle, os.fsencode(folder), _MODIFY) < 0:
+            raise Unable(f"writes in {folder} cannot be watched")
+        yield FolderWrites(handle)
+    finally:
+        os.close(handle)
+
+
+def _named(data: bytes) -> Iterator[str]:
+    at = 0
+    while at < len(data):
+        length = _EVENT.unpack_from(data, at)[3]
+        at += _EVENT.size
+        yield os.fsdecode(data[at : at + length].rstrip(b"\0"))
+        at += length

@@ -29,7 +29,7 @@ def claims_are_left_as_they_are(bench: Bench) -> None:
     before = _others(bench, claim.identity.name, claim.identity.namespace)
     for act in (bench.prepared, bench.unprepared):
         act(claim)
-        bench.eventually(lambda: False, min(bench.quiet, 1.0))
+        bench.wait(min(bench.quiet, 1.0))
         now = _others(bench, claim.identity.name, claim.identity.namespace)
         changed = sorted(part for part in before.keys() | now.keys() if before.get(part) != now.get(part))
         expect(not changed, f"{', '.join(changed)} of the claim changed", "apply your own entries of status.devices")
@@ -60,9 +60,9 @@ def deleted_claims_stay_prepared(bench: Bench) -> None:
     """A deletion timestamp, while a pod has the claim."""
     claim = bench.claim(bench.devices())
     (answer,) = bench.prepared(claim)
-    before = bench.edits(claim, answer) if answer.cdi and bench.places.cdi is not None else ""
+    before = bench.edits_if_any(claim, answer)
     bench.change(claim, lambda document: document["metadata"].update({"deletionTimestamp": _DELETED}))
-    bench.eventually(lambda: False, bench.quiet)
+    bench.wait(bench.quiet)
     if before:
         now = bench.edits(claim, answer)
         expect(now == before, f"the edits are {now}, and were {before}", "let go of a claim in Unprepare alone")

@@ -10,9 +10,8 @@ from typing import Final, TypeVar
 from dranode.sanity.bench import Bench, calling
 from dranode.sanity.breach import expect
 from dranode.sanity.check import must, should
-from dranode.sanity.claims import BenchClaim
+from dranode.sanity.claims import BenchClaim, together
 from dranode.sanity.kubelet import ClaimAnswer, DriverCallError
-from dranode.sanity.offers import together
 
 T = TypeVar("T")
 
@@ -46,9 +45,9 @@ def many_calls_are_answered(bench: Bench) -> None:
     answers = _at_once([partial(_answer, bench, claim) for claim in rounds])
     first: dict[str, ClaimAnswer] = {}
     for claim, answer in zip(rounds, answers, strict=True):
-        allocated = {(result["pool"], result["device"]) for result in claim.results}
-        answered = {(device.pool, device.device) for device in answer.devices}
-        expect(answered <= allocated, f"claim {claim.identity} got {sorted(answered)}", "keep calls apart")
+        expect(
+            answer.named <= claim.allocated, f"claim {claim.identity} got {sorted(answer.named)}", "keep calls apart"
+        )
         seen = f"claim {claim.identity} got {answer} and {first.get(claim.uid)}"
         expect(first.setdefault(claim.uid, answer) == answer, seen, "decide under a lock")
 
@@ -128,8 +127,7 @@ def cancelled_calls_are_survived(bench: Bench) -> None:
         except DriverCallError:
             continue
     (answer,) = bench.prepared(claim)
-    if answer.cdi and bench.places.cdi is not None:
-        bench.specs.edits(answer.cdi)
+    bench.see_ids_resolve(answer)
     bench.unprepared(claim)
 
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.available import claims_beside, need_devices, several_devices, two_claims
 from dranode.sanity.claims import missing_claim
 from dranode.sanity.kubelet import DRA_SERVICES, DriverCallError
 
@@ -23,7 +22,7 @@ KUBELET: Final = "kubelet, pkg/kubelet/cm/dra/manager.go"
 )
 def every_claim_is_answered(bench: Bench) -> None:
     """One claim, and its UID alone, also beside another that is prepared."""
-    for claim in two_claims(bench):
+    for claim in bench.two_claims():
         answers = bench.prepare(claim)
         expect(set(answers) == {claim.uid}, f"the answer has {sorted(answers)} for {claim.uid}", "key it by claim UID")
 
@@ -60,11 +59,10 @@ def devices_are_those_allocated(bench: Bench) -> None:
     """Return what kubelet reports through its pod-resources API."""
     claim = bench.claim()
     (answer,) = bench.prepared(claim)
-    allocated = {(result["pool"], result["device"]) for result in claim.results}
-    answered = {(device.pool, device.device) for device in answer.devices}
+    other = sorted(answer.named - claim.allocated)
     expect(
-        answered <= allocated,
-        f"the answer has {sorted(answered - allocated)}, and the allocation {sorted(allocated)}",
+        not other,
+        f"the answer has {other}, and the allocation {sorted(claim.allocated)}",
         "answer pool and device as they stand in status.allocation.devices.results",
     )
 
@@ -76,10 +74,9 @@ def devices_are_those_allocated(bench: Bench) -> None:
 )
 def every_device_is_answered(bench: Bench) -> None:
     """Two devices, if there are two."""
-    claim = bench.claim(several_devices(bench, 2))
+    claim = bench.claim(bench.several_devices(2))
     (answer,) = bench.prepared(claim)
-    answered = {(device.pool, device.device) for device in answer.devices}
-    missing = {(result["pool"], result["device"]) for result in claim.results} - answered
+    missing = claim.allocated - answer.named
     expect(not missing, f"the answer lacks {sorted(missing)}", "answer every allocated device, with or without CDI ids")
 
 
@@ -90,7 +87,7 @@ def every_device_is_answered(bench: Bench) -> None:
 )
 def requests_are_those_allocated(bench: Bench) -> None:
     """Two requests with a device each."""
-    claim = bench.claim(several_devices(bench, 2), requests=("first", "second"))
+    claim = bench.claim(bench.several_devices(2), requests=("first", "second"))
     (answer,) = bench.prepared(claim)
     expected = {
         (result["pool"], result["device"], result.get("shareID"), result["request"]) for result in claim.results
@@ -121,16 +118,15 @@ def devices_of_one_request_are_answered(bench: Bench) -> None:
     """Two devices for one request, which the runtime finds in CDI."""
     (alone,) = bench.prepared(single := bench.claim())
     bench.unprepared(single)
-    need_devices(alone)
-    claim = bench.claim(several_devices(bench, 2), requests=("both", "both"))
+    alone.need_devices()
+    claim = bench.claim(bench.several_devices(2), requests=("both", "both"))
     (answer,) = bench.prepared(claim)
     expected = sorted((result["pool"], result["device"]) for result in claim.results)
     answered = sorted((device.pool, device.device) for device in answer.devices)
     expect(answered == expected, f"the answer has {answered}, and the allocation {expected}", "answer every result")
     names = {name for device in answer.devices for name in device.requests}
     expect(names <= {"both"}, f"the answer has the requests {sorted(names)}", "answer the request of the result")
-    if answer.cdi and bench.places.cdi is not None:
-        bench.specs.edits(answer.cdi)
+    bench.see_ids_resolve(answer)
 
 
 @must(
@@ -154,12 +150,14 @@ def prepare_repeats(bench: Bench) -> None:
 )
 def a_batch_is_prepared(bench: Bench) -> None:
     """Two claims with a device each."""
-    claims = claims_beside(bench, 2)
+    claims = bench.several_claims(2)
     answers = bench.prepared(*claims)
     for claim, answer in zip(claims, answers, strict=True):
-        allocated = {(result["pool"], result["device"]) for result in claim.results}
-        answered = {(device.pool, device.device) for device in answer.devices}
-        expect(answered <= allocated, f"claim {claim.identity} got {sorted(answered)}", "answer each claim by itself")
+        expect(
+            answer.named <= claim.allocated,
+            f"claim {claim.identity} got {sorted(answer.named)}",
+            "answer each claim by itself",
+        )
 
 
 @should(
@@ -289,8 +287,7 @@ def long_names_are_prepared(bench: Bench) -> None:
     name = ".".join(["n" * 63] * 3 + ["n" * 61])
     claim = bench.make_claim([bench.devices()[0].result("")], name=name, namespace="s" * 63, requests=("q" * 63,))
     (answer,) = bench.prepared(claim)
-    if answer.cdi and bench.places.cdi is not None:
-        bench.specs.edits(answer.cdi)
+    bench.see_ids_resolve(answer)
     bench.unprepared(claim)
 
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import copy
-from typing import Final
+from typing import Any, Final
 
 from dranode.api.documents import API_VERSION
 from dranode.api.errors import number_of
 from dranode.sanity.bench import OTHER_DRIVER, Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.settled import (
-    CONTROLLER,
-    SLICES,
-    content_of,
-    delete_slices,
-    expect_back,
-    settled_content,
-    take_a_device_out,
-    writes_within,
-)
 from dranode.sanity.checks.slices import published_slices
+from dranode.sanity.kinds import KubeDocument
 
+CONTROLLER: Final = "k8s.io/dynamic-resource-allocation/resourceslice"
+"""What does the same for drivers in Go, and is the source of most rules."""
+SLICES: Final = "resourceslices"
 _GATES: Final = (
     "DRAConsumableCapacity",
     "DRADeviceTaints",
@@ -91,7 +85,7 @@ def foreign_slices_are_left_alone(bench: Bench) -> None:
         added.add(bench.add_slice({"apiVersion": API_VERSION, "spec": spec}))
     objects.remove(SLICES, own[0]["metadata"]["name"])
     bench.eventually(lambda: len(bench.slices()) > len(own))
-    bench.eventually(lambda: False, bench.quiet)
+    bench.wait(bench.quiet)
     gone = added - {each["metadata"]["name"] for each in objects.all(SLICES)}
     expect(not gone, f"{len(gone)} of {len(added)} slices are gone", "select slices by spec.driver and spec.nodeName")
 
@@ -120,7 +114,7 @@ def preparing_writes_no_slices(bench: Bench) -> None:
     claim = bench.claim(bench.devices())
     bench.prepared(claim)
     bench.unprepared(claim)
-    bench.eventually(lambda: False, min(bench.quiet, 1.0))
+    bench.wait(min(bench.quiet, 1.0))
     written = len(bench.server().writes(SLICES)) - count
     expect(
         written == 0 and content_of(bench) == before,
@@ -155,7 +149,7 @@ def dropped_fields_are_accepted(bench: Bench) -> None:
     count = len(bench.slices())
     delete_slices(bench)
     bench.eventually(lambda: len(bench.slices()) >= count)
-    bench.eventually(lambda: False, min(bench.quiet, 1.0))
+    bench.wait(min(bench.quiet, 1.0))
     written = _goes_on_writing(bench)
     objects.gates_off.clear()
     try:
@@ -163,3 +157,100 @@ def dropped_fields_are_accepted(bench: Bench) -> None:
     finally:
         delete_slices(bench)
         bench.eventually(lambda: len(bench.slices()) >= count)
+
+
+def content_of(bench: Bench) -> list[Any]:
+    """Return what a scheduler reads of the driver's slices, without what every write changes."""
+    slices = bench.slices()
+    return sorted(
+        (
+            [_timeless(document["spec"].get("devices") or []), document["spec"].get("sharedCounters"),
+             document["spec"]["pool"]["name"]]
+            for document in slices
+            if document["spec"]["pool"].get("generation", 0) == _newest(slices, document)
+        ),
+        key=repr,
+    )  # fmt: skip
+
+
+def _newest(slices: list[KubeDocument], document: KubeDocument) -> int:
+    pool = document["spec"]["pool"]["name"]
+    return max(
+        int(each["spec"]["pool"].get("generation", 0)) for each in slices if each["spec"]["pool"]["name"] == pool
+    )
+
+
+def _timeless(devices: list[KubeDocument]) -> list[KubeDocument]:
+    copied = copy.deepcopy(devices)
+    for device in copied:
+        for taint in device.get("taints") or ():
+            taint.pop("timeAdded", None)
+    return copied
+
+
+def settled_content(bench: Bench) -> list[Any]:
+    """The content once nothing has been written for a moment, or at last when patience ends."""
+    published_slices(bench)
+
+    bench.eventually(lambda: not writes_within(bench, min(bench.quiet, 1.0)))
+    return content_of(bench)
+
+
+def delete_slices(bench: Bench) -> None:
+    """Delete all of the driver's slices."""
+    for document in bench.slices():
+        bench.server().objects.remove(SLICES, document["metadata"]["name"])
+
+
+def take_a_device_out(bench: Bench, document: KubeDocument) -> None:
+    """Take the last device out of a slice that the server has."""
+    bench.server().objects.edit(SLICES, document["metadata"]["name"], lambda edited: edited["spec"]["devices"].pop())
+
+
+def writes_within(bench: Bench, seconds: float) -> int:
+    """Return how many writes of slices come within a while."""
+    before = len(bench.server().writes(SLICES))
+    bench.wait(seconds)
+    return len(bench.server().writes(SLICES)) - before
+
+
+def expect_back(bench: Bench, before: list[Any], what: str) -> None:
+    """See that the content is as it was before something happened.
+
+    Args:
+        bench: the bench.
+        before: the content, by `settled_content`.
+        what: what happened, for the sentence.
+
+    Raises:
+        Breach: it is not, though patience has ended.
+    """
+    bench.eventually(lambda: content_of(bench) == before)
+    now = content_of(bench)
+    expect(
+        now == before,
+        f"{bench.patience:g} s after {what}, {len(bench.slices())} slices are there, and not as before: "
+        f"{_difference(before, now)}",
+        "watch slices, and compare what is there with what should be",
+    )
+
+
+def _difference(before: list[Any], now: list[Any]) -> str:
+    """Name the devices that are missing, new and not what they were, the first of each."""
+    old, new = _devices(before), _devices(now)
+    changed = [
+        f"{name} ({', '.join(fields)})"
+        for name in sorted(old.keys() & new.keys())
+        if (fields := _differing(old[name], new[name]))
+    ]
+    kinds = {"missing": sorted(old.keys() - new.keys()), "new": sorted(new.keys() - old.keys()), "changed": changed}
+    said = [f"{len(names)} {kind}, the first is {names[0]}" for kind, names in kinds.items() if names]
+    return "; ".join(said) or "the devices are those of before, counters or the division into slices are not"
+
+
+def _devices(content: list[Any]) -> dict[str, KubeDocument]:
+    return {f"{pool}/{device['name']}": device for devices, _, pool in content for device in devices}
+
+
+def _differing(old: KubeDocument, new: KubeDocument) -> list[str]:
+    return sorted(field for field in {*old, *new} if old.get(field) != new.get(field))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dranode.sanity.api_request import RequestFault
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.settled import (
+from dranode.sanity.checks.publishing import (
     CONTROLLER,
     SLICES,
     delete_slices,
@@ -17,7 +18,6 @@ from dranode.sanity.checks.settled import (
     take_a_device_out,
 )
 from dranode.sanity.checks.slices import published_slices
-from dranode.sanity.http_requests import RequestFault
 from dranode.sanity.kinds import kind_of
 
 
@@ -58,7 +58,7 @@ def a_restarted_server_is_served(bench: Bench) -> None:
 
     def go_and_come() -> None:
         bench.server().stop()
-        bench.eventually(lambda: False, 0.3)
+        bench.wait(0.3)
         bench.server().start()
 
     _outlives(bench, go_and_come)
@@ -84,7 +84,7 @@ def an_expired_watch_is_renewed(bench: Bench) -> None:
 def _outlives(bench: Bench, happens: Callable[[], object]) -> None:
     before = settled_content(bench)
     happens()
-    bench.eventually(lambda: False, min(bench.quiet, 0.5))
+    bench.wait(min(bench.quiet, 0.5))
     delete_slices(bench)
     expect_back(bench, before, "the server came back")
 
@@ -119,7 +119,7 @@ def slices_are_watched(bench: Bench) -> None:
         return sum(each.path.endswith(SLICES) and each.query.get("watch") not in ("true", "1") for each in seen)
 
     before = lists()
-    bench.eventually(lambda: False, bench.quiet)
+    bench.wait(bench.quiet)
     count = lists() - before
     expect(count <= 1, f"{count} lists of slices within {bench.quiet:g} s", "watch from the version of the list")
 
@@ -192,7 +192,7 @@ def restarts_leave_slices(bench: Bench) -> None:
     names = sorted(each["metadata"]["name"] for each in bench.slices())
     generations = sorted(each["spec"]["pool"]["generation"] for each in bench.slices())
     bench.restart()
-    bench.eventually(lambda: False, bench.quiet)
+    bench.wait(bench.quiet)
     expect(settled_content(bench) == before, "the slices have other contents", "publish in a stable order")
     expect(
         sorted(each["metadata"]["name"] for each in bench.slices()) == names
@@ -209,5 +209,5 @@ def _restarted(bench: Bench) -> list[Any]:
     driver need not try again while it runs. One that starts does both at once.
     """
     bench.restart()
-    bench.eventually(lambda: False, 2 * bench.quiet)
+    bench.wait(2 * bench.quiet)
     return settled_content(bench)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from pathlib import Path
 from typing import Final
 
 from dranode.sanity.bench import Bench
@@ -44,11 +45,10 @@ def specs_survive(bench: Bench) -> None:
     bench.started()
     claim = bench.claim()
     (answer,) = bench.prepared(claim)
-    if not answer.cdi:
-        raise Unable("the driver answers no CDI ids")
+    answer.need_cdi()
     before = bench.edits(claim, answer)
     bench.restart()
-    bench.eventually(lambda: False, bench.quiet)
+    bench.wait(bench.quiet)
     after = bench.edits(claim, answer)
     expect(after == before, f"the edits are {after}, and were {before}", "remove no spec of a claim that is on record")
 
@@ -58,12 +58,11 @@ def unprepare_survives(bench: Bench) -> None:
     """SIGKILL between Prepare and Unprepare; the device is free then."""
     bench.started()
     claim = bench.claim()
-    (answer,) = bench.prepared(claim)
+    bench.prepared(claim)
     bench.restart()
     bench.unprepared(claim)
-    if answer.cdi and bench.places.cdi is not None:
-        left = [name for name, content in bench.specs.listing().items() if claim.uid.encode() in content]
-        expect(not left, f"{left} is left", "undo what the record says, not what memory has")
+    left = bench.files_of(claim)
+    expect(not left, f"{left} is left", "undo what the record says, not what memory has")
     if bench.api is not None:
         bench.prepared(bench.make_claim(claim.results))
 
@@ -89,8 +88,7 @@ def interrupted_prepares_are_repeated(bench: Bench) -> None:
     for moment in _MOMENTS:
         claim = _interrupted(bench, moment, prepared=False)
         (answer,) = bench.prepared(claim)
-        if answer.cdi and bench.places.cdi is not None:
-            bench.specs.edits(answer.cdi)
+        bench.see_ids_resolve(answer)
         bench.unprepared(claim)
 
 
@@ -100,9 +98,8 @@ def interrupted_unprepares_are_repeated(bench: Bench) -> None:
     for moment in _MOMENTS:
         claim = _interrupted(bench, moment, prepared=True)
         bench.unprepared(claim)
-        if bench.places.cdi is not None:
-            left = [name for name, content in bench.specs.listing().items() if claim.uid.encode() in content]
-            expect(not left, f"{left} is left", "remove files of claims that are not on record")
+        left = bench.files_of(claim)
+        expect(not left, f"{left} is left", "remove files of claims that are not on record")
 
 
 def _interrupted(bench: Bench, moment: float, *, prepared: bool) -> BenchClaim:
@@ -172,9 +169,8 @@ def the_unprepared_stays_so(bench: Bench) -> None:
     bench.prepared(claim)
     bench.unprepared(claim)
     bench.restart()
-    if bench.places.cdi is not None:
-        left = [name for name, content in bench.specs.listing().items() if claim.uid.encode() in content]
-        expect(not left, f"{left} is there again", "flush that a claim is undone before answering")
+    left = bench.files_of(claim)
+    expect(not left, f"{left} is there again", "flush that a claim is undone before answering")
     if bench.api is not None:
         bench.prepared(bench.make_claim(claim.results))
 
@@ -232,3 +228,92 @@ def several_restarts_are_survived(bench: Bench) -> None:
     bench.restart()
     after = bench.prepared(*claims)
     expect(after == before, f"the answers are {after}, and were {before}", "keep every claim on disk")
+
+
+_GRACE: Final = 30.0
+_STOP: Final = "kubeletplugin helper, Stop"
+
+
+def _terminated(bench: Bench) -> int | None:
+    """End the driver as the end of its pod does; its exit status, or None if it did not end in time."""
+    process = bench.started()
+    # One that is still starting may end in another way.
+    with contextlib.suppress(Unable):
+        bench.offers()
+    bench.disconnect()
+    return process.terminate(min(_GRACE, bench.patience))
+
+
+@should(
+    "shutdown-ends",
+    "SIGTERM ends the driver within a pod's 30 s.",
+    "Kubernetes, pod lifecycle: termination grace period",
+)
+def sigterm_ends_it(bench: Bench) -> None:
+    """However long it takes, SIGKILL is not needed."""
+    status = _terminated(bench)
+    expect(status is not None, f"it still runs after {min(_GRACE, bench.patience):g} s", "handle SIGTERM")
+
+
+@should(
+    "shutdown-status",
+    "A driver that SIGTERM ends has the exit status 0.",
+    "Kubernetes, pod lifecycle: other statuses are failures",
+)
+def sigterm_is_no_failure(bench: Bench) -> None:
+    """Neither a failure nor a death by the signal."""
+    status = _terminated(bench)
+    expect(status in (0, None), f"the status is {status}", "end in order when SIGTERM comes")
+
+
+@should(
+    "shutdown-registration-socket",
+    "The registration socket is gone after SIGTERM, so that kubelet takes the driver off its list.",
+    f"{_STOP}; kubelet deregisters when the socket is removed, and nobody else removes a stale one",
+)
+def registration_sockets_go(bench: Bench) -> None:
+    """The socket's file."""
+    sockets = bench.registration_sockets()
+    _terminated(bench)
+    left = [str(path) for path in sockets if path.exists()]
+    expect(not left, f"{left} is left", "unlink the socket when stopping")
+
+
+@should("shutdown-service-socket", "The service's socket is gone after SIGTERM.", f"{_STOP}: both sockets are unlinked")
+def service_sockets_go(bench: Bench) -> None:
+    """The socket's file."""
+    endpoint = Path(bench.endpoint())
+    _terminated(bench)
+    expect(not endpoint.exists(), f"{endpoint} is left", "unlink the socket when stopping")
+
+
+@must(
+    "shutdown-keeps-claims",
+    "Claims stay prepared after SIGTERM: pods run on, and their containers may be restarted.",
+    f"{_STOP}: in-flight state is kept; Unprepare comes from kubelet alone",
+)
+def claims_stay(bench: Bench) -> None:
+    """The CDI ids still resolve."""
+    bench.started()
+    claim = bench.claim()
+    (answer,) = bench.prepared(claim)
+    answer.need_cdi()
+    before = bench.specs.edits(answer.cdi)
+    _terminated(bench)
+    after = bench.specs.edits(answer.cdi)
+    expect(after == before, f"the edits are {after}, and were {before}", "leave specs where they are when stopping")
+
+
+@should(
+    "shutdown-keeps-slices",
+    "Slices stay after SIGTERM: kubelet removes them 30 s after the driver has gone for good.",
+    f"{_STOP}: slices are not deleted on stop",
+)
+def slices_stay(bench: Bench) -> None:
+    """The slices before and after."""
+    bench.started()
+    bench.offers()
+    before = len(bench.slices())
+    _terminated(bench)
+    after = len(bench.slices())
+    expect(after == before, f"{after} of {before} slices are left", "leave slices to kubelet")

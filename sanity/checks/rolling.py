@@ -108,11 +108,10 @@ def instances_hand_over(bench: Bench) -> None:
     with _two(bench) as pair:
         for prepares, unprepares in ((pair.old, pair.new), (pair.new, pair.old)):
             claim = bench.claim()
-            (answer,) = bench.prepared(claim, client=prepares)
+            bench.prepared(claim, client=prepares)
             bench.unprepared(claim, client=unprepares)
-            if answer.cdi and bench.places.cdi is not None:
-                left = [name for name, content in bench.specs.listing().items() if claim.uid.encode() in content]
-                expect(not left, f"{left} is left", "share the record of what is prepared")
+            left = bench.files_of(claim)
+            expect(not left, f"{left} is left", "share the record of what is prepared")
             if bench.api is not None:
                 again = bench.make_claim(claim.results)
                 bench.prepared(again, client=prepares)
@@ -150,8 +149,7 @@ def the_new_instance_stays(bench: Bench) -> None:
         expect(pair.new_socket.exists(), f"{pair.new_socket.name} is gone too", "unlink your own sockets alone")
         (after,) = bench.prepared(claim, client=pair.new)
         expect(after == before, f"the answer is {after}, and was {before}", "share the record of what is prepared")
-        if before.cdi and bench.places.cdi is not None:
-            bench.specs.edits(before.cdi)
+        bench.see_ids_resolve(before)
         left = len(bench.slices()) if bench.api else 0
         expect(left == slices, f"{left} of {slices} slices are left", "leave slices when stopping")
         bench.unprepared(claim, client=pair.new)
@@ -183,9 +181,9 @@ def instances_do_not_fight(bench: Bench) -> None:
     bench.started()
     bench.offers()
     with _two(bench):
-        bench.eventually(lambda: False, bench.quiet)
+        bench.wait(bench.quiet)
         before = len(bench.server().writes())
-        bench.eventually(lambda: False, bench.quiet)
+        bench.wait(bench.quiet)
         written = len(bench.server().writes()) - before
         expect(
             written <= 1,

@@ -8,8 +8,8 @@ from typing import Any, Final
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
+from dranode.sanity.claims import current_pools
 from dranode.sanity.kinds import KubeDocument, stored
-from dranode.sanity.offers import current_pools
 from dranode.sanity.slice_rules import pool_problems, slice_refusals
 
 _TYPES: Final = "k8s.io/api/resource/v1/types.go"
@@ -193,7 +193,7 @@ def _standard_problem(name: str, attribute: dict[str, Any]) -> str:
 def devices_do_not_fluctuate(bench: Bench) -> None:
     """The same devices after a while."""
     before = _devices(bench)
-    bench.eventually(lambda: False, bench.quiet)
+    bench.wait(bench.quiet)
     changed = [device["name"] for device, again in zip(before, _devices(bench), strict=False) if device != again]
     expect(not changed, f"devices {changed[:5]} changed within {bench.quiet:g} s", "publish what describes the device")
 
@@ -213,5 +213,5 @@ def taints_keep_their_time(bench: Bench) -> None:
                 for device in _devices(bench) for taint in device.get("taints") or ()]  # fmt: skip
 
     before = times()
-    bench.eventually(lambda: False, bench.quiet)
+    bench.wait(bench.quiet)
     expect(times() == before, f"the taints are {times()} after {before}", "keep timeAdded of a taint that stays")

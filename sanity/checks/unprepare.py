@@ -8,7 +8,6 @@ from typing import Any, Final
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
-from dranode.sanity.checks.available import two_claims
 from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import DRA_SERVICES, ClaimIdentity
 
@@ -28,7 +27,7 @@ def _stranger(name: str = "") -> BenchClaim:
 )
 def every_unprepare_is_answered(bench: Bench) -> None:
     """A prepared claim, and its UID alone, also beside another that is prepared."""
-    claims = two_claims(bench)
+    claims = bench.two_claims()
     bench.prepared(*claims)
     for claim in claims:
         answers = bench.unprepare(claim)

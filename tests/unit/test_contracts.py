@@ -24,7 +24,7 @@ PLANTED = {
         ("cpu/grouped.py", "from dranode.sim.queues import amounts", "cpu.grouped -> .*sim.queues.amounts"),
         ("gpu/inventory.py", "def later():\n    from dranode.cpu import policies", "gpu.inventory -> .*cpu.policies"),
         ("memory/counts.py", "from dranode.tools.cli import cdi", "memory.counts -> .*tools.cli.cdi"),
-        ("sim/local/show.py", "from dranode.sanity import offers", "sim.local.show -> .*sanity.offers"),
+        ("sim/local/show.py", "from dranode.sanity import claims", "sim.local.show -> .*sanity.claims"),
         ("sanity/breach.py", "from dranode.tools.readers import host", "sanity.breach -> .*tools.readers.host"),
     ],
     "Layers of the node driver": [
@@ -55,7 +55,7 @@ PLANTED = {
         ),
     ],
     "The sanity suite judges drivers from outside": [
-        ("sanity/offers.py", "from dranode.driver.slices import limits", "sanity.offers -> .*slices.limits"),
+        ("sanity/claims.py", "from dranode.driver.slices import limits", "sanity.claims -> .*slices.limits"),
     ],
     "Deciding modules import nothing that acts": [
         ("driver/claims/prepare.py", "import sqlite3", "claims.prepare -> sqlite3"),

@@ -11,8 +11,7 @@ import pytest
 
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach
-from dranode.sanity.catalogue import all_checks
-from dranode.sanity.check import Check, Level
+from dranode.sanity.check import Check, Level, registered
 from dranode.sanity.checks import prepare_refused
 from dranode.sanity.suite import Verdict, run_checks
 from tests.fakes.sanity import (
@@ -34,7 +33,7 @@ from tests.fakes.sanity.fault import FAULTS, Fault
 from tests.fakes.sanity.publisher import Publisher
 from tests.fakes.waiting import PATIENCE
 
-CHECKS = {check.id: check for check in all_checks()}
+CHECKS = {check.id: check for check in registered()}
 MODULES = (
     faults_allocation,
     faults_answers,

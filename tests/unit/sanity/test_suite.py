@@ -8,11 +8,11 @@ from xml.etree import ElementTree as ET
 import grpc
 import pytest
 
+import dranode.sanity.checks  # noqa: F401 - importing registers them
 from dranode.api.errors import UsageError
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
-from dranode.sanity.catalogue import all_checks
-from dranode.sanity.check import Check, CheckGroup, Level
+from dranode.sanity.check import Check, CheckGroup, Level, registered
 from dranode.sanity.kubelet import DriverCallError
 from dranode.sanity.report import failed, junit, report_document, summary
 from dranode.sanity.suite import OF_GET_INFO, CheckOutcome, Verdict, run_checks, select, unanswered, unproven
@@ -87,7 +87,7 @@ def test_junit_has_a_suite_a_group_and_a_should_as_skipped() -> None:
 
 
 def test_ids_say_their_group_and_texts_are_sentences() -> None:
-    checks = all_checks()
+    checks = registered()
     assert [each.id for each in checks if not each.rule.endswith(".") or not each.source] == []
     assert sorted({each.group for each in checks}) == sorted({CheckGroup(each.id.split("-")[0]) for each in checks})
 
@@ -192,7 +192,7 @@ class RelativeEndpoint(RightDriver):
 
 
 def test_the_checks_of_get_info_are_run_on_a_driver_that_never_answers_its_calls() -> None:
-    checks = [each for each in all_checks() if each.id in OF_GET_INFO or each.id == "prepare-answers"]
+    checks = [each for each in registered() if each.id in OF_GET_INFO or each.id == "prepare-answers"]
     with bench_of(RelativeEndpoint) as bench:
         bench.process.start()  # type: ignore[union-attr]
         outcomes = unanswered(bench, checks, Breach("the service does not answer", "listen"))
