@@ -1,4 +1,4 @@
-"""A check: a rule with its source, and a function that looks whether a driver keeps it."""
+"""A check: a rule with its source, and a function that finds out whether a driver keeps it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CheckGroup(StrEnum):
     ROLLING = "rolling"
 
 
-Look: TypeAlias = Callable[[Bench], None]
+Run: TypeAlias = Callable[[Bench], None]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Check:
         id: `<group>-<rule>`; never changes its meaning.
         rule: one sentence that says what a driver has to do.
         source: where that is written.
-        look: raises Breach if a driver does not, Unable if it cannot be seen.
+        run: raises Breach if a driver does not, Unable if it cannot be seen.
     """
 
     id: str
@@ -54,28 +54,32 @@ class Check:
     level: Level
     rule: str
     source: str
-    look: Look
+    run: Run
 
 
 _CHECKS: Final[dict[str, Check]] = {}
 
 
-def must(id: str, rule: str, source: str) -> Callable[[Look], Look]:  # noqa: A002 - what it is
-    """Register a check of something that the API, the protocol or kubelet requires."""
-    return _registering(Level.MUST, id, rule, source)
+def must(id: str, source: str) -> Callable[[Run], Run]:  # noqa: A002 - what it is
+    """Register a check of something that the API, the protocol or kubelet requires.
+
+    The first line of the function's docstring is the rule.
+    """
+    return _registering(Level.MUST, id, source)
 
 
-def should(id: str, rule: str, source: str) -> Callable[[Look], Look]:  # noqa: A002 - what it is
+def should(id: str, source: str) -> Callable[[Run], Run]:  # noqa: A002 - what it is
     """Register a check of something that is recommended; it does not fail a run."""
-    return _registering(Level.SHOULD, id, rule, source)
+    return _registering(Level.SHOULD, id, source)
 
 
-def _registering(level: Level, name: str, rule: str, source: str) -> Callable[[Look], Look]:
-    def register(look: Look) -> Look:
+def _registering(level: Level, name: str, source: str) -> Callable[[Run], Run]:
+    def register(run: Run) -> Run:
         if name in _CHECKS:
             raise ValueError(f"two checks are called {name}")
-        _CHECKS[name] = Check(name, CheckGroup(name.partition("-")[0]), level, rule, source, look)
-        return look
+        rule = (run.__doc__ or "").partition("\n")[0]
+        _CHECKS[name] = Check(name, CheckGroup(name.partition("-")[0]), level, rule, source, run)
+        return run
 
     return register
 

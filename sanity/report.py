@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from dranode.api.sentence import printable
+from dranode.api.errors import printable
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable
 from dranode.sanity.check import Check, Level

@@ -156,7 +156,7 @@ def _verdict(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
 
 def _looked(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
     try:
-        check.look(bench)
+        check.run(bench)
     except Unable as reason:
         return Verdict.SKIPPED, str(reason), ""
     except Breach as finding:

@@ -15,11 +15,13 @@ _RESULTS: Final = 32
 
 @must(
     "prepare-subrequest",
-    "For a result of request `a/b` the answer names request `a`: kubelet knows top-level names alone.",
     f"KEP-4816; {_TYPES}, DeviceRequestAllocationResult.request; kubeletplugin helper, which strips the subrequest",
 )
 def alternatives_are_named_by_their_request(bench: Bench) -> None:
-    """The name that containers use in `resources.claims[].request`."""
+    """For a result of request `a/b` the answer names request `a`: kubelet knows top-level names alone.
+
+    The name that containers use in `resources.claims[].request`.
+    """
     claim = bench.claim(bench.devices(), requests=("any/second",))
     (answer,) = bench.prepared(claim)
     names = {name for device in answer.devices for name in device.requests}
@@ -27,12 +29,13 @@ def alternatives_are_named_by_their_request(bench: Bench) -> None:
 
 
 @must(
-    "prepare-share-id",
-    "The share of an allocation result stands in the answer as share_id.",
-    f"KEP-5075; {_TYPES}, DeviceRequestAllocationResult.shareID; dra/v1/api.proto, Device.share_id",
+    "prepare-share-id", f"KEP-5075; {_TYPES}, DeviceRequestAllocationResult.shareID; dra/v1/api.proto, Device.share_id"
 )
 def shares_are_answered(bench: Bench) -> None:
-    """One share of a device that several claims can have."""
+    """The share of an allocation result stands in the answer as share_id.
+
+    One share of a device that several claims can have.
+    """
     claim = bench.claim(bench.devices(shareable=True))
     (answer,) = bench.prepared(claim, version=_v1(bench))
     answer.need_devices()
@@ -41,25 +44,23 @@ def shares_are_answered(bench: Bench) -> None:
     expect(answered <= shares and answered, f"the answer has {answered}, and the allocation {shares}", "copy shareID")
 
 
-@must(
-    "prepare-no-share-id",
-    "share_id is not set for a device that was allocated as a whole.",
-    "dra/v1/api.proto, Device.share_id: optional; kubelet compares it with the allocation's",
-)
+@must("prepare-no-share-id", "dra/v1/api.proto, Device.share_id: optional; kubelet compares it with the allocation's")
 def whole_devices_have_no_share(bench: Bench) -> None:
-    """Unset, which is not the same as empty."""
+    """share_id is not set for a device that was allocated as a whole.
+
+    Unset, which is not the same as empty.
+    """
     (answer,) = bench.prepared(bench.claim(bench.devices(shareable=False)), version=_v1(bench))
     answered = [device.share_id for device in answer.devices if device.share_id is not None]
     expect(not answered, f"share_id is set to {answered}", "leave the field unset")
 
 
-@must(
-    "prepare-shared-device",
-    "Two claims can have shares of one device at the same time.",
-    f"KEP-5075; {_TYPES}, Device.allowMultipleAllocations",
-)
+@must("prepare-shared-device", f"KEP-5075; {_TYPES}, Device.allowMultipleAllocations")
 def a_device_is_shared(bench: Bench) -> None:
-    """A share each."""
+    """Two claims can have shares of one device at the same time.
+
+    A share each.
+    """
     (device,) = _shared(bench, 2)
     first, second = bench.claim([device]), bench.claim([device])
     (before,), (after,) = bench.prepared(first), bench.prepared(second)
@@ -67,13 +68,12 @@ def a_device_is_shared(bench: Bench) -> None:
     expect(after.devices or not before.devices, "the second claim is answered without devices", "keep shares apart")
 
 
-@must(
-    "prepare-shares-in-one-claim",
-    "One claim can have two shares of one device, each of them answered.",
-    "KEP-5075; kubelet e2e_node, Device ShareID: same device with two ShareIDs",
-)
+@must("prepare-shares-in-one-claim", "KEP-5075; kubelet e2e_node, Device ShareID: same device with two ShareIDs")
 def a_claim_has_two_shares(bench: Bench) -> None:
-    """Two requests, one device."""
+    """One claim can have two shares of one device, each of them answered.
+
+    Two requests, one device.
+    """
     (device,) = _shared(bench, 2)
     claim = bench.claim([device, device])
     (answer,) = bench.prepared(claim, version=_v1(bench))
@@ -86,13 +86,12 @@ def a_claim_has_two_shares(bench: Bench) -> None:
     expect(answered == shares, f"the answer has {answered}, the allocation {shares}", "answer each share")
 
 
-@must(
-    "prepare-share-kept",
-    "Unpreparing one claim leaves another claim's share of the same device as it is.",
-    "KEP-5075; kubeletplugin helper: Unprepare undoes what Prepare of that claim did",
-)
+@must("prepare-share-kept", "KEP-5075; kubeletplugin helper: Unprepare undoes what Prepare of that claim did")
 def another_share_is_kept(bench: Bench) -> None:
-    """The CDI specs of the claim that stays."""
+    """Unpreparing one claim leaves another claim's share of the same device as it is.
+
+    The CDI specs of the claim that stays.
+    """
     (device,) = _shared(bench, 2)
     stays, goes = bench.claim([device]), bench.claim([device])
     (answer,) = bench.prepared(stays)
@@ -103,13 +102,12 @@ def another_share_is_kept(bench: Bench) -> None:
     expect(bench.prepared(stays) == [answer], "the other claim's answer has changed", "keep state by claim")
 
 
-@should(
-    "prepare-admin-access",
-    "A claim with admin access gets a device that another claim holds, and leaves it to that claim.",
-    f"KEP-5018; {_TYPES}, DeviceRequest.adminAccess: the device can be in use by others",
-)
+@should("prepare-admin-access", f"KEP-5018; {_TYPES}, DeviceRequest.adminAccess: the device can be in use by others")
 def admins_share_devices(bench: Bench) -> None:
-    """A claim that monitors a device in use."""
+    """A claim with admin access gets a device that another claim holds, and leaves it to that claim.
+
+    A claim that monitors a device in use.
+    """
     (device,) = bench.devices(shareable=False)
     holder = bench.claim([device])
     (before,) = bench.prepared(holder)
@@ -123,11 +121,13 @@ def admins_share_devices(bench: Bench) -> None:
 
 @must(
     "prepare-admin-holds-nothing",
-    "A device that a claim with admin access has is prepared for the claim that it is allocated to.",
     f"KEP-5018; {_TYPES}, DeviceRequest.adminAccess: such claims take no part in the allocation of devices",
 )
 def admins_hold_nothing(bench: Bench) -> None:
-    """A claim that comes after one that monitors its device."""
+    """A device that a claim with admin access has is prepared for the claim that it is allocated to.
+
+    A claim that comes after one that monitors its device.
+    """
     (device,) = bench.devices(shareable=False)
     admin = bench.make_claim([{**device.result("r0"), "adminAccess": True}])
     if reason := bench.refused(admin):
@@ -135,13 +135,12 @@ def admins_hold_nothing(bench: Bench) -> None:
     bench.prepared(bench.claim([device]))
 
 
-@should(
-    "prepare-many-results",
-    "A claim with as many results as the API allows is prepared.",
-    f"{_TYPES}, AllocationResultsMaxSize: {_RESULTS}",
-)
+@should("prepare-many-results", f"{_TYPES}, AllocationResultsMaxSize: {_RESULTS}")
 def many_results_are_prepared(bench: Bench) -> None:
-    """32 results, or as many as there are devices and shares."""
+    """A claim with as many results as the API allows is prepared.
+
+    32 results, or as many as there are devices and shares.
+    """
     devices = _many(bench)
     if len(devices) < 2:  # noqa: PLR2004 - one is what every other check has
         raise Unable("the driver publishes a single device that cannot be shared")

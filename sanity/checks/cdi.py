@@ -42,48 +42,44 @@ def _specs_of(bench: Bench, answer: ClaimAnswer) -> list[SpecFile]:
     return [file for file in bench.specs.files() if set(file.names()) & set(answer.cdi)]
 
 
-@must(
-    "cdi-resolves",
-    "Every CDI id of an answer is defined by a spec in the runtime's folder once Prepare is answered.",
-    f"{_HELPER}: specs can be written on the fly; {_LOADER}: unresolvable devices fail the container",
-)
+@must("cdi-resolves", f"{_HELPER}: specs can be written on the fly; {_LOADER}: unresolvable devices fail the container")
 def ids_resolve(bench: Bench) -> None:
-    """A look into the folder, by the rules of the reference loader."""
+    """Every CDI id of an answer is defined by a spec in the runtime's folder once Prepare is answered.
+
+    A look into the folder, by the rules of the reference loader.
+    """
     _, answer = _with_ids(bench)
     bench.specs.edits(answer.cdi)
 
 
-@must(
-    "cdi-loads",
-    "Every spec in the folder is one that the reference loader takes.",
-    f"{_LOADER}: a spec that breaks a rule is not loaded, and its devices do not resolve",
-)
+@must("cdi-loads", f"{_LOADER}: a spec that breaks a rule is not loaded, and its devices do not resolve")
 def specs_load(bench: Bench) -> None:
-    """All files, while a claim is prepared."""
+    """Every spec in the folder is one that the reference loader takes.
+
+    All files, while a claim is prepared.
+    """
     _with_ids(bench)
     broken = [f"{file.path.name}: {file.verdict.problems[0]}" for file in bench.specs.files() if not file.verdict.ok]
     expect(not broken, "; ".join(broken), "mend what `dranode cdi validate` names")
 
 
-@should(
-    "cdi-older-runtimes",
-    "The specs are ones that the loaders in all of today's runtimes take.",
-    f"{_LOADER}, v0.8.1 to v1.1.1: what they refuse, and what crashes them",
-)
+@should("cdi-older-runtimes", f"{_LOADER}, v0.8.1 to v1.1.1: what they refuse, and what crashes them")
 def specs_load_everywhere(bench: Bench) -> None:
-    """By the verdicts of the released libraries."""
+    """The specs are ones that the loaders in all of today's runtimes take.
+
+    By the verdicts of the released libraries.
+    """
     _with_ids(bench)
     warnings = [f"{file.path.name}: {warning}" for file in bench.specs.files() for warning in file.verdict.warnings]
     expect(not warnings, "; ".join(warnings), "avoid what that library refuses, or say which runtimes you need")
 
 
-@should(
-    "cdi-version",
-    f"A spec declares the lowest version that has all it uses, or one that all runtimes know (up to {_OLD}).",
-    f"{_SPEC}, released versions: a runtime refuses a version that it does not know",
-)
+@should("cdi-version", f"{_SPEC}, released versions: a runtime refuses a version that it does not know")
 def versions_are_low(bench: Bench) -> None:
-    """For each spec of the claim."""
+    """A spec declares the lowest version that has all it uses, or one that all runtimes know (up to 0.5.0).
+
+    For each spec of the claim.
+    """
     _, answer = _with_ids(bench)
     for file in _specs_of(bench, answer):
         if file.spec is not None:
@@ -93,26 +89,24 @@ def versions_are_low(bench: Bench) -> None:
             expect(VERSIONS.index(declared.removeprefix("v")) <= VERSIONS.index(lowest), seen, f"declare {lowest}")
 
 
-@should(
-    "cdi-kind",
-    "Vendor and class are as the specification asks: a DNS subdomain, and at most 63 characters.",
-    f"{_SPEC}, kind",
-)
+@should("cdi-kind", f"{_SPEC}, kind")
 def kinds_are_valid(bench: Bench) -> None:
-    """More than the loader checks."""
+    """Vendor and class are as the specification asks: a DNS subdomain, and at most 63 characters.
+
+    More than the loader checks.
+    """
     _, answer = _with_ids(bench)
     for name in answer.cdi:
         problem = written_kind_problem(name.partition("=")[0])
         expect(problem is None, f"CDI id {name}: {problem}", "choose a vendor that is your domain")
 
 
-@should(
-    "cdi-vendor",
-    "The vendor in the ids is no one else's: not k8s.io, cdi.k8s.io or a name without a domain.",
-    f"{_SPEC}, kind: the vendor is the organization's domain",
-)
+@should("cdi-vendor", f"{_SPEC}, kind: the vendor is the organization's domain")
 def vendors_are_owned(bench: Bench) -> None:
-    """Two drivers of one vendor and class would collide."""
+    """The vendor in the ids is no one else's: not k8s.io, cdi.k8s.io or a name without a domain.
+
+    Two drivers of one vendor and class would collide.
+    """
     _, answer = _with_ids(bench)
     for name in answer.cdi:
         vendor = split_kind(name.partition("=")[0])[0]
@@ -123,13 +117,12 @@ def vendors_are_owned(bench: Bench) -> None:
         )
 
 
-@must(
-    "cdi-unique",
-    "A CDI device is defined once.",
-    f"{_LOADER}: a device that two specs of one folder define does not resolve",
-)
+@must("cdi-unique", f"{_LOADER}: a device that two specs of one folder define does not resolve")
 def devices_are_defined_once(bench: Bench) -> None:
-    """Two prepared claims, all files."""
+    """A CDI device is defined once.
+
+    Two prepared claims, all files.
+    """
     claims = [bench.claim(bench.devices(2)[index : index + 1]) for index in range(2)] if bench.api else [bench.claim()]
     for claim in claims:
         _with_ids(bench, claim)
@@ -142,11 +135,13 @@ def devices_are_defined_once(bench: Bench) -> None:
 
 @must(
     "cdi-names-not-reused",
-    "A CDI id never stands for other edits than before: runtimes cache specs.",
     f"{_HELPER}: the unique name in a CDI device ID should not be reused; the claim UID can be a part of it",
 )
 def names_are_not_reused(bench: Bench) -> None:
-    """Two claims, one after the other, to the same device."""
+    """A CDI id never stands for other edits than before: runtimes cache specs.
+
+    Two claims, one after the other, to the same device.
+    """
     (device,) = bench.devices()
     contents: dict[str, str] = {}
     for _ in range(2):
@@ -160,11 +155,13 @@ def names_are_not_reused(bench: Bench) -> None:
 
 @must(
     "cdi-nothing-left",
-    "Unprepare leaves no CDI device of the claim behind.",
     "kubeletplugin/draplugin.go, UnprepareResourceClaims must undo whatever PrepareResourceClaims did",
 )
 def nothing_is_left(bench: Bench) -> None:
-    """The folder before and after, and the claim's UID in it."""
+    """Unprepare leaves no CDI device of the claim behind.
+
+    The folder before and after, and the claim's UID in it.
+    """
     claim = bench.claim()
     before = set(bench.specs.listing())
     _, answer = _with_ids(bench, claim)
@@ -178,11 +175,13 @@ def nothing_is_left(bench: Bench) -> None:
 
 @must(
     "cdi-repeated",
-    "A repeated Prepare leaves the specs as they were.",
     "kubelet, pkg/kubelet/cm/dra: every claim is prepared again after a restart, beside running containers",
 )
 def repeats_leave_specs(bench: Bench) -> None:
-    """Names and content of all files."""
+    """A repeated Prepare leaves the specs as they were.
+
+    Names and content of all files.
+    """
     claim, _ = _with_ids(bench)
     before = bench.specs.listing()
     for _ in range(3):
@@ -194,11 +193,13 @@ def repeats_leave_specs(bench: Bench) -> None:
 
 @should(
     "cdi-repaired",
-    "A repeated Prepare brings back a spec that is gone.",
     "/var/run is empty after a reboot; kubelet prepares every claim again and expects its ids to resolve",
 )
 def specs_come_back(bench: Bench) -> None:
-    """The claim's spec files are removed in between."""
+    """A repeated Prepare brings back a spec that is gone.
+
+    The claim's spec files are removed in between.
+    """
     claim, answer = _with_ids(bench)
     before = bench.specs.edits(answer.cdi)
     for file in _specs_of(bench, answer):
@@ -211,11 +212,13 @@ def specs_come_back(bench: Bench) -> None:
 
 @should(
     "cdi-own-files",
-    "The folder holds complete specs alone: no file that is being written, none of another ending.",
     f"{_LOADER}: specs are written to a temporary name and renamed; everything called .json or .yaml is loaded",
 )
 def only_specs_are_there(bench: Bench) -> None:
-    """After two claims have come and gone, and while one is there."""
+    """The folder holds complete specs alone: no file that is being written, none of another ending.
+
+    After two claims have come and gone, and while one is there.
+    """
     before = set(bench.specs.listing())
     _with_ids(bench)
     others = [name for name in bench.specs.listing() if name not in before and not name.endswith((".json", ".yaml"))]
@@ -224,11 +227,13 @@ def only_specs_are_there(bench: Bench) -> None:
 
 @must(
     "cdi-device-nodes",
-    "A device node that an edit names exists, or is described with type, major and minor.",
     f"{_LOADER}: missing fields are taken from the host's node; a node that is not there fails the container",
 )
 def device_nodes_are_known(bench: Bench) -> None:
-    """The nodes of the claim's edits."""
+    """A device node that an edit names exists, or is described with type, major and minor.
+
+    The nodes of the claim's edits.
+    """
     for edits in _all_edits(bench):
         for node in edits.device_nodes:
             described = node.type and (node.type == "p" or (node.major is not None and node.minor is not None))
@@ -240,13 +245,12 @@ def device_nodes_are_known(bench: Bench) -> None:
             )
 
 
-@must(
-    "cdi-mounts",
-    "The source of a bind mount that an edit names exists.",
-    "OCI runtime specification, mounts: a source that is missing fails the container",
-)
+@must("cdi-mounts", "OCI runtime specification, mounts: a source that is missing fails the container")
 def mounts_exist(bench: Bench) -> None:
-    """The mounts of the claim's edits; the suite sees the host's files."""
+    """The source of a bind mount that an edit names exists.
+
+    The mounts of the claim's edits; the suite sees the host's files.
+    """
     for edits in _all_edits(bench):
         for mount in edits.mounts:
             bound = mount.type in ("", "bind", "none")
@@ -259,11 +263,13 @@ def mounts_exist(bench: Bench) -> None:
 
 @must(
     "cdi-hooks",
-    "The program of a hook that an edit names exists and can be run.",
     "OCI runtime specification, POSIX-platform hooks: path must be absolute; a hook that fails ends the container",
 )
 def hooks_exist(bench: Bench) -> None:
-    """The hooks of the claim's edits."""
+    """The program of a hook that an edit names exists and can be run.
+
+    The hooks of the claim's edits.
+    """
     for edits in _all_edits(bench):
         for hook in edits.hooks:
             path = Path(hook.path)
@@ -271,13 +277,12 @@ def hooks_exist(bench: Bench) -> None:
             expect(runs, f"the hook {hook.path} is no program", "install the program before Prepare is answered")
 
 
-@should(
-    "cdi-env",
-    "An environment variable stands once in the edits of a claim.",
-    f"{_LOADER}: runtimes append; which of two values a program sees differs from one to the next",
-)
+@should("cdi-env", f"{_LOADER}: runtimes append; which of two values a program sees differs from one to the next")
 def variables_stand_once(bench: Bench) -> None:
-    """All edits that one container gets."""
+    """An environment variable stands once in the edits of a claim.
+
+    All edits that one container gets.
+    """
     values: dict[str, str] = {}
     for edits in _all_edits(bench):
         for entry in edits.env:
@@ -288,11 +293,13 @@ def variables_stand_once(bench: Bench) -> None:
 
 @should(
     "cdi-paths",
-    "A path in the container is given to one file alone by the edits of a claim.",
     "OCI runtime specification, mounts: they are made in their order, so that a later one hides an earlier one",
 )
 def paths_are_given_once(bench: Bench) -> None:
-    """Mounts and device nodes of all edits that one container gets."""
+    """A path in the container is given to one file alone by the edits of a claim.
+
+    Mounts and device nodes of all edits that one container gets.
+    """
     sources: dict[str, str] = {}
     for edits in _all_edits(bench):
         given = [(mount.container_path, mount.host_path) for mount in edits.mounts]
@@ -326,13 +333,12 @@ _WATCHED: Final = "tags.cncf.io/container-device-interface, pkg/cdi: runtimes re
 _ROUNDS: Final = 5
 
 
-@should(
-    "cdi-written-whole",
-    "A spec comes under its name whole, by a rename or a link: a runtime may read it at any moment.",
-    _WATCHED,
-)
+@should("cdi-written-whole", _WATCHED)
 def specs_are_written_whole(bench: Bench) -> None:
-    """The kernel's events while claims are prepared, asked for again and unprepared."""
+    """A spec comes under its name whole, by a rename or a link: a runtime may read it at any moment.
+
+    The kernel's events while claims are prepared, asked for again and unprepared.
+    """
     folder = bench.specs.folder
     folder.mkdir(parents=True, exist_ok=True)
     with folder_writes(folder) as writes:
@@ -352,11 +358,13 @@ def specs_are_written_whole(bench: Bench) -> None:
 
 @should(
     "cdi-not-writable",
-    "No one but the owner can write to a spec: its edits mount and run things as root.",
     "CDI, SPEC.md: edits have mounts, hooks and device nodes of every container that names the device",
 )
 def specs_are_protected(bench: Bench) -> None:
-    """The modes of the files that define the claim's ids."""
+    """No one but the owner can write to a spec: its edits mount and run things as root.
+
+    The modes of the files that define the claim's ids.
+    """
     (answer,) = bench.prepared(bench.claim())
     answer.need_cdi()
     for file in bench.specs.files():

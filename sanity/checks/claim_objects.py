@@ -14,13 +14,12 @@ _STATUS: Final = "KEP-4817; resource.k8s.io/v1 types.go, ResourceClaimStatus.dev
 _DELETED: Final = "2026-01-01T00:00:00Z"
 
 
-@must(
-    "prepare-claim-untouched",
-    "Prepare and Unprepare change nothing of a claim but the driver's own entries of status.devices.",
-    _STATUS,
-)
+@must("prepare-claim-untouched", _STATUS)
 def claims_are_left_as_they_are(bench: Bench) -> None:
-    """A claim with a result and a status of another driver too."""
+    """Prepare and Unprepare change nothing of a claim but the driver's own entries of status.devices.
+
+    A claim with a result and a status of another driver too.
+    """
     (device,) = bench.devices()
     other = {"driver": OTHER_DRIVER, "pool": "elsewhere", "device": "its-own"}
     claim = bench.make_claim([device.result("mine"), {**other, "request": "other"}])
@@ -37,11 +36,13 @@ def claims_are_left_as_they_are(bench: Bench) -> None:
 
 @should(
     "prepare-claims-got",
-    "Claims are got one by one, as kubelet names them, not listed or watched in all namespaces.",
     "KEP-4381: kubelet names the claims; what every node lists, the API server serves thousands of times",
 )
 def claims_are_got_by_name(bench: Bench) -> None:
-    """The requests for claims so far, and while one is prepared."""
+    """Claims are got one by one, as kubelet names them, not listed or watched in all namespaces.
+
+    The requests for claims so far, and while one is prepared.
+    """
     bench.prepared(bench.claim(bench.devices()))
     everywhere = [
         seen.path
@@ -53,11 +54,13 @@ def claims_are_got_by_name(bench: Bench) -> None:
 
 @must(
     "prepare-being-deleted",
-    "A claim that is being deleted stays prepared until kubelet unprepares it.",
     "kubelet, pkg/kubelet/cm/dra/manager.go: it unprepares once the pod's containers have ended",
 )
 def deleted_claims_stay_prepared(bench: Bench) -> None:
-    """A deletion timestamp, while a pod has the claim."""
+    """A claim that is being deleted stays prepared until kubelet unprepares it.
+
+    A deletion timestamp, while a pod has the claim.
+    """
     claim = bench.claim(bench.devices())
     (answer,) = bench.prepared(claim)
     before = bench.edits_if_any(claim, answer)

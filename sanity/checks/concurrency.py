@@ -37,9 +37,12 @@ def _claims(bench: Bench, most: int) -> list[BenchClaim]:
     return [bench.claim([device]) for device in devices[:most]]
 
 
-@must("concurrency-100-calls", f"{_CALLS} calls at once are all answered, each with its own claim's devices.", _MANAGER)
+@must("concurrency-100-calls", _MANAGER)
 def many_calls_are_answered(bench: Bench) -> None:
-    """Claims as many as devices and shares allow; the calls go round among them."""
+    """100 calls at once are all answered, each with its own claim's devices.
+
+    Claims as many as devices and shares allow; the calls go round among them.
+    """
     claims = _claims(bench, _CALLS)
     rounds = [claims[index % len(claims)] for index in range(_CALLS)]
     answers = _at_once([partial(_answer, bench, claim) for claim in rounds])
@@ -52,22 +55,24 @@ def many_calls_are_answered(bench: Bench) -> None:
         expect(first.setdefault(claim.uid, answer) == answer, seen, "decide under a lock")
 
 
-@must("concurrency-same-claim", "The same claim, prepared by many calls at once, has one answer.", _MANAGER)
+@must("concurrency-same-claim", _MANAGER)
 def one_claim_has_one_answer(bench: Bench) -> None:
-    """Twenty calls."""
+    """The same claim, prepared by many calls at once, has one answer.
+
+    Twenty calls.
+    """
     claim = bench.claim()
     answers = _at_once([partial(_answer, bench, claim)] * _CALLERS)
     distinct = set(answers)
     expect(len(distinct) == 1, f"there are {len(distinct)} answers", "decide under a lock, and answer from the record")
 
 
-@should(
-    "concurrency-held",
-    "Of many claims to one device that are prepared at once, one gets it.",
-    "kubeletplugin/draplugin.go: last line of defense",
-)
+@should("concurrency-held", "kubeletplugin/draplugin.go: last line of defense")
 def one_claim_gets_the_device(bench: Bench) -> None:
-    """Eight claims."""
+    """Of many claims to one device that are prepared at once, one gets it.
+
+    Eight claims.
+    """
     (device,) = bench.devices(shareable=False)
     claims = [bench.claim([device]) for _ in range(8)]
     refusals = _at_once([partial(bench.refused, claim) for claim in claims])
@@ -79,13 +84,12 @@ def one_claim_gets_the_device(bench: Bench) -> None:
     )
 
 
-@must(
-    "concurrency-mixed",
-    "After many Prepares and Unprepares at once every claim is as its last call left it.",
-    _MANAGER,
-)
+@must("concurrency-mixed", _MANAGER)
 def mixed_calls_leave_nothing(bench: Bench) -> None:
-    """Each claim comes and goes several times in a thread of its own; nothing is left at the end."""
+    """After many Prepares and Unprepares at once every claim is as its last call left it.
+
+    Each claim comes and goes several times in a thread of its own; nothing is left at the end.
+    """
     claims = _claims(bench, 8)
     before = set(bench.specs.listing()) if bench.places.cdi else set()
 
@@ -103,23 +107,24 @@ def mixed_calls_leave_nothing(bench: Bench) -> None:
 
 @should(
     "concurrency-connections",
-    "Many connections at once are served.",
     "kubelet opens one for registration, one for calls and streams; monitoring and drains open more",
 )
 def many_connections_are_served(bench: Bench) -> None:
-    """Fifty connections, a call on each."""
+    """Many connections at once are served.
+
+    Fifty connections, a call on each.
+    """
     clients = [bench.another_connection() for _ in range(50)]
     with calling("NodePrepareResources"):
         _at_once([partial(client.prepare, bench.version, (), 20) for client in clients])
 
 
-@must(
-    "concurrency-cancelled",
-    "A call that kubelet gives up leaves the driver able to answer the next one.",
-    "kubelet cancels a call at its deadline and repeats it",
-)
+@must("concurrency-cancelled", "kubelet cancels a call at its deadline and repeats it")
 def cancelled_calls_are_survived(bench: Bench) -> None:
-    """Prepares with a deadline of a few milliseconds, then one with time."""
+    """A call that kubelet gives up leaves the driver able to answer the next one.
+
+    Prepares with a deadline of a few milliseconds, then one with time.
+    """
     claim = bench.claim()
     for seconds in (0.001, 0.003, 0.01):
         try:
@@ -131,13 +136,12 @@ def cancelled_calls_are_survived(bench: Bench) -> None:
     bench.unprepared(claim)
 
 
-@must(
-    "concurrency-big-batch",
-    "One call with many claims is answered within kubelet's 45 s.",
-    f"{_MANAGER}; the call's deadline",
-)
+@must("concurrency-big-batch", f"{_MANAGER}; the call's deadline")
 def big_batches_are_answered(bench: Bench) -> None:
-    """As many claims as can be prepared together, up to a hundred, in one call."""
+    """One call with many claims is answered within kubelet's 45 s.
+
+    As many claims as can be prepared together, up to a hundred, in one call.
+    """
     claims = _claims(bench, _CALLS)
     bench.prepared(*claims)
     bench.unprepared(*claims)

@@ -21,24 +21,22 @@ def _entry(parameters: Any, driver: str, source: str = "FromClaim", requests: tu
     return {"source": source, **listed, "opaque": {"driver": driver, "parameters": parameters}}
 
 
-@must(
-    "configuration-other-driver",
-    "Parameters for another driver are passed over.",
-    f"{_OPAQUE}.driver: which plugin the parameters are for",
-)
+@must("configuration-other-driver", f"{_OPAQUE}.driver: which plugin the parameters are for")
 def other_drivers_parameters_are_passed_over(bench: Bench) -> None:
-    """Parameters that no driver can read, for a driver that is not this one."""
+    """Parameters for another driver are passed over.
+
+    Parameters that no driver can read, for a driver that is not this one.
+    """
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, OTHER_DRIVER)])
     bench.prepared(claim)
 
 
-@must(
-    "configuration-other-request",
-    "Parameters for requests in which the driver has no device are passed over.",
-    f"{_TYPES}, DeviceAllocationConfiguration.requests",
-)
+@must("configuration-other-request", f"{_TYPES}, DeviceAllocationConfiguration.requests")
 def other_requests_parameters_are_passed_over(bench: Bench) -> None:
-    """A claim with a request of another driver's, and this driver's parameters for it."""
+    """Parameters for requests in which the driver has no device are passed over.
+
+    A claim with a request of another driver's, and this driver's parameters for it.
+    """
     parameters = _distinct(bench)[0]
     (device,) = bench.devices()
     other = {"request": "other", "driver": OTHER_DRIVER, "pool": "elsewhere", "device": "its-own"}
@@ -52,26 +50,24 @@ def other_requests_parameters_are_passed_over(bench: Bench) -> None:
     expect(effects[0] == effects[1], seen, "compare `requests` with the result's")
 
 
-@should(
-    "configuration-unknown",
-    "Parameters that the driver cannot read are refused: it alone can validate them.",
-    f"{_OPAQUE}.parameters: validation is the driver's responsibility",
-)
+@should("configuration-unknown", f"{_OPAQUE}.parameters: validation is the driver's responsibility")
 def unknown_parameters_are_refused(bench: Bench) -> None:
-    """A group and kind that no driver has."""
+    """Parameters that the driver cannot read are refused: it alone can validate them.
+
+    A group and kind that no driver has.
+    """
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
     expect(
         bench.refused(claim), "parameters of kind NoSuchKind were accepted", "refuse an apiVersion and kind not known"
     )
 
 
-@should(
-    "configuration-unknown-named",
-    "The error for parameters that cannot be read says what is wrong with them.",
-    "KEP-4381: kubelet puts the driver's error into an event of the pod",
-)
+@should("configuration-unknown-named", "KEP-4381: kubelet puts the driver's error into an event of the pod")
 def unknown_parameters_are_named(bench: Bench) -> None:
-    """The unknown kind or group stands in the text."""
+    """The error for parameters that cannot be read says what is wrong with them.
+
+    The unknown kind or group stands in the text.
+    """
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
     text = bench.refused(claim)
     if not text:
@@ -82,36 +78,36 @@ def unknown_parameters_are_named(bench: Bench) -> None:
 
 @should(
     "configuration-misspelt",
-    "A field that the parameters' kind does not have is refused, not passed over.",
     "KEP-4381: a strict decoder is recommended for opaque parameters, since nobody else checks them",
 )
 def misspelt_fields_are_refused(bench: Bench) -> None:
-    """Right parameters with one field too many."""
+    """A field that the parameters' kind does not have is refused, not passed over.
+
+    Right parameters with one field too many.
+    """
     parameters = {**_parameters(bench, 1)[0], "noSuchField": 1}
     claim = bench.claim(bench.devices(), config=[_entry(parameters, bench.driver)])
     expect(bench.refused(claim), 'parameters with a field "noSuchField" were accepted', "decode strictly")
 
 
-@must(
-    "configuration-known",
-    "Parameters that the driver documents are accepted.",
-    f"{_OPAQUE}.parameters",
-)
+@must("configuration-known", f"{_OPAQUE}.parameters")
 def known_parameters_are_accepted(bench: Bench) -> None:
-    """Each of --configurations."""
+    """Parameters that the driver documents are accepted.
+
+    Each of --configurations.
+    """
     for parameters in _parameters(bench, 1):
         claim = bench.claim(bench.devices(), config=[_entry(parameters, bench.driver)])
         bench.prepared(claim)
         bench.unprepared(claim)
 
 
-@must(
-    "configuration-class",
-    "Parameters of the class have the effect that the same parameters of the claim have.",
-    f"{_TYPES}, DeviceAllocationConfiguration.source",
-)
+@must("configuration-class", f"{_TYPES}, DeviceAllocationConfiguration.source")
 def class_parameters_have_effect(bench: Bench) -> None:
-    """FromClass alone, FromClaim alone."""
+    """Parameters of the class have the effect that the same parameters of the claim have.
+
+    FromClass alone, FromClaim alone.
+    """
     (parameters, _) = _distinct(bench)
     by_class = _effect(bench, [_entry(parameters, bench.driver, "FromClass")])
     by_claim = _effect(bench, [_entry(parameters, bench.driver)])
@@ -119,25 +115,25 @@ def class_parameters_have_effect(bench: Bench) -> None:
 
 
 @must(
-    "configuration-precedence",
-    "Parameters of the claim override those of the class.",
-    f"{_TYPES}, DeviceAllocationResult.config: class first, then claim; later ones override",
+    "configuration-precedence", f"{_TYPES}, DeviceAllocationResult.config: class first, then claim; later ones override"
 )
 def claim_parameters_override(bench: Bench) -> None:
-    """Both, and the claim's alone."""
+    """Parameters of the claim override those of the class.
+
+    Both, and the claim's alone.
+    """
     first, second = _distinct(bench)
     both = [_entry(first, bench.driver, "FromClass"), _entry(second, bench.driver)]
     seen, expected = _effect(bench, both), _effect(bench, [_entry(second, bench.driver)])
     expect(seen == expected, f"with both: {seen}; by the claim alone: {expected}", "let the last that applies count")
 
 
-@must(
-    "configuration-requests",
-    "Parameters for one request leave the devices of other requests as they are.",
-    f"{_TYPES}, DeviceAllocationConfiguration.requests",
-)
+@must("configuration-requests", f"{_TYPES}, DeviceAllocationConfiguration.requests")
 def parameters_are_for_their_requests(bench: Bench) -> None:
-    """The edits of a device whose request is not named, with and without the parameters for another."""
+    """Parameters for one request leave the devices of other requests as they are.
+
+    The edits of a device whose request is not named, with and without the parameters for another.
+    """
     parameters = _distinct(bench)[0]
     devices = bench.devices(2)
     plain = _effect_of_second(bench, bench.claim(devices, requests=("first", "second")))
@@ -148,11 +144,13 @@ def parameters_are_for_their_requests(bench: Bench) -> None:
 
 @must(
     "configuration-subrequest",
-    "Parameters for request `a` apply to a result of `a/b`, and so do those for `a/b`.",
     f"KEP-4816; {_TYPES}, DeviceClaimConfiguration.requests: naming the main request includes every subrequest",
 )
 def parameters_reach_subrequests(bench: Bench) -> None:
-    """By the request's name, by the alternative's, by none."""
+    """Parameters for request `a` apply to a result of `a/b`, and so do those for `a/b`.
+
+    By the request's name, by the alternative's, by none.
+    """
     parameters = _distinct(bench)[0]
     effects = [
         _effect(bench, [_entry(parameters, bench.driver, requests=names)], request="any/second")
@@ -162,12 +160,13 @@ def parameters_reach_subrequests(bench: Bench) -> None:
 
 
 @must(
-    "configuration-repeated",
-    "The same parameters twice are no contradiction.",
-    "Kubernetes 1.34 to 1.36: an allocation has the class's parameters once for each request",
+    "configuration-repeated", "Kubernetes 1.34 to 1.36: an allocation has the class's parameters once for each request"
 )
 def repeated_parameters_are_accepted(bench: Bench) -> None:
-    """As the scheduler writes them for two requests of one class."""
+    """The same parameters twice are no contradiction.
+
+    As the scheduler writes them for two requests of one class.
+    """
     parameters = _parameters(bench, 1)[0]
     entries = [_entry(parameters, bench.driver, "FromClass", ("r0",))] * 2
     bench.prepared(bench.claim(bench.devices(), config=entries))

@@ -45,13 +45,12 @@ def _first(bench: Bench, service: str = "") -> tuple[ReportedHealth, ...]:
     return reports[0]
 
 
-@must(
-    "health-served",
-    "A health service that is advertised is served, and begins with a message.",
-    f"{_PROTO}, DRAResourceHealth; kubelet stops watching an instance that answers UNIMPLEMENTED",
-)
+@must("health-served", f"{_PROTO}, DRAResourceHealth; kubelet stops watching an instance that answers UNIMPLEMENTED")
 def health_is_served(bench: Bench) -> None:
-    """Each service that is advertised."""
+    """A health service that is advertised is served, and begins with a message.
+
+    Each service that is advertised.
+    """
     for service in _services(bench):
         try:
             _first(bench, service)
@@ -59,38 +58,35 @@ def health_is_served(bench: Bench) -> None:
             raise Breach(f"{service}: {error}", "serve it, or leave it out of supported_versions") from error
 
 
-@must(
-    "health-devices",
-    "The devices of the stream are published ones, each named once.",
-    f"{_PROTO}, DeviceIdentifier: pool and unique name of the device",
-)
+@must("health-devices", f"{_PROTO}, DeviceIdentifier: pool and unique name of the device")
 def health_is_of_published_devices(bench: Bench) -> None:
-    """Pool and name, compared with the slices."""
+    """The devices of the stream are published ones, each named once.
+
+    Pool and name, compared with the slices.
+    """
     reported = [(report.pool, report.device) for report in _first(bench)]
     known = {(device.pool, device.name) for device in bench.offers()}
     expect(set(reported) <= known, f"{sorted(set(reported) - known)} is not published", "use the names of the slices")
     expect(len(set(reported)) == len(reported), "a device is reported twice in one message", "report each once")
 
 
-@should(
-    "health-complete",
-    "A message has every published device.",
-    f"{_PROTO}, NodeWatchResourcesResponse: a complete list; what is missing becomes Unknown",
-)
+@should("health-complete", f"{_PROTO}, NodeWatchResourcesResponse: a complete list; what is missing becomes Unknown")
 def health_is_complete(bench: Bench) -> None:
-    """Published devices without a report."""
+    """A message has every published device.
+
+    Published devices without a report.
+    """
     reported = {(report.pool, report.device) for report in _first(bench)}
     missing = {(device.pool, device.name) for device in bench.offers()} - reported
     expect(not missing, f"{sorted(missing)[:5]} is missing", "report all devices in every message")
 
 
-@must(
-    "health-values",
-    "Health is one of the enum's values, and timeouts are not negative.",
-    f"{_PROTO}, HealthStatus; DeviceHealth.health_check_timeout_seconds",
-)
+@must("health-values", f"{_PROTO}, HealthStatus; DeviceHealth.health_check_timeout_seconds")
 def health_has_valid_values(bench: Bench) -> None:
-    """Every device of a message."""
+    """Health is one of the enum's values, and timeouts are not negative.
+
+    Every device of a message.
+    """
     for report in _first(bench):
         expect(report.health in (0, 1, 2), f"the health of {report.device} is {report.health}", "use the enum")
         expect(
@@ -98,37 +94,36 @@ def health_has_valid_values(bench: Bench) -> None:
         )
 
 
-@should(
-    "health-time",
-    "last_updated_time is in seconds.",
-    f"{_PROTO}, DeviceHealth.last_updated_time: Unix time in seconds",
-)
+@should("health-time", f"{_PROTO}, DeviceHealth.last_updated_time: Unix time in seconds")
 def health_has_seconds(bench: Bench) -> None:
-    """Not milliseconds, not nanoseconds; 0 is unknown."""
+    """last_updated_time is in seconds.
+
+    Not milliseconds, not nanoseconds; 0 is unknown.
+    """
     for report in _first(bench):
         right = report.updated == 0 or report.updated in _SECONDS
         expect(right, f"last_updated_time of {report.device} is {report.updated}", "send whole seconds since 1970")
 
 
-@should(
-    "health-message",
-    "A message about a device has at most 1024 characters.",
-    f"{_PROTO}, DeviceHealth.message: longer ones are cut",
-)
+@should("health-message", f"{_PROTO}, DeviceHealth.message: longer ones are cut")
 def health_messages_are_short(bench: Bench) -> None:
-    """Every device of a message."""
+    """A message about a device has at most 1024 characters.
+
+    Every device of a message.
+    """
     for report in _first(bench):
         size = len(report.message)
         expect(size <= _MESSAGE, f"the message of {report.device} has {size} characters", "shorten it")
 
 
 @must(
-    "health-renewed",
-    "The state is sent again before its lease ends, though nothing changes.",
-    f"{_PROTO}, DeviceHealth.health_check_timeout_seconds: 30 s by default; then a device is Unknown",
+    "health-renewed", f"{_PROTO}, DeviceHealth.health_check_timeout_seconds: 30 s by default; then a device is Unknown"
 )
 def health_is_renewed(bench: Bench) -> None:
-    """Two messages, the second in time."""
+    """The state is sent again before its lease ends, though nothing changes.
+
+    Two messages, the second in time.
+    """
     service = _services(bench)[0]
     began = time.monotonic()
     reports = _reports(bench, service, 2, _longest_lease(bench))
@@ -146,11 +141,13 @@ def _longest_lease(bench: Bench) -> float:
 
 @must(
     "health-stays-open",
-    "The stream stays open.",
     f"{_PROTO}, NodeWatchResources: a stream; kubelet drops what it knows when it ends, and redials after 5 s",
 )
 def health_stays_open(bench: Bench) -> None:
-    """A while, until the suite ends it."""
+    """The stream stays open.
+
+    A while, until the suite ends it.
+    """
     service = _services(bench)[0]
     began = time.monotonic()
     try:
@@ -164,25 +161,23 @@ def health_stays_open(bench: Bench) -> None:
     )
 
 
-@must(
-    "health-again",
-    "A second stream begins with the state too: a restarted kubelet knows nothing.",
-    f"{_PROTO}, NodeWatchResources; KEP-4680",
-)
+@must("health-again", f"{_PROTO}, NodeWatchResources; KEP-4680")
 def health_begins_again(bench: Bench) -> None:
-    """Two streams, one after the other, and two at once."""
+    """A second stream begins with the state too: a restarted kubelet knows nothing.
+
+    Two streams, one after the other, and two at once.
+    """
     first, second = _first(bench), _first(bench)
     names = [sorted((report.pool, report.device) for report in reports) for reports in (first, second)]
     expect(names[0] == names[1], f"first {names[0]}, then {names[1]}", "begin each stream with all devices")
 
 
-@must(
-    "health-beside-calls",
-    "Open streams leave Prepare and Unprepare alone.",
-    "kubelet e2e_node, dra_test.go: concurrent DRA operations and health monitoring",
-)
+@must("health-beside-calls", "kubelet e2e_node, dra_test.go: concurrent DRA operations and health monitoring")
 def streams_leave_calls_alone(bench: Bench) -> None:
-    """As many as eight streams, and a claim beside them."""
+    """Open streams leave Prepare and Unprepare alone.
+
+    As many as eight streams, and a claim beside them.
+    """
     service = _services(bench)[0]
     streams = [bench.another_connection().health(service, 4 * bench.patience) for _ in range(8)]
     for stream in streams:
@@ -200,13 +195,12 @@ def streams_leave_calls_alone(bench: Bench) -> None:
     bench.prepared(claim)
 
 
-@should(
-    "health-versions-agree",
-    "Both forms of the service report the same.",
-    "kubelet 1.34 to 1.36 use v1alpha1, later ones v1",
-)
+@should("health-versions-agree", "kubelet 1.34 to 1.36 use v1alpha1, later ones v1")
 def health_versions_agree(bench: Bench) -> None:
-    """Device and health by each."""
+    """Both forms of the service report the same.
+
+    Device and health by each.
+    """
     services = _services(bench)
     if len(services) < len(HEALTH_SERVICES):
         raise Unable(f"the driver serves {services[0]} alone")
@@ -216,13 +210,12 @@ def health_versions_agree(bench: Bench) -> None:
     expect(seen[0] == seen[1], f"{services[0]}: {seen[0]}; {services[1]}: {seen[1]}", "serve both from one source")
 
 
-@should(
-    "health-not-advertised",
-    "A driver that advertises no health service answers it UNIMPLEMENTED, and does not leave kubelet waiting.",
-    "kubelet 1.34 to 1.36 open the stream whatever is advertised",
-)
+@should("health-not-advertised", "kubelet 1.34 to 1.36 open the stream whatever is advertised")
 def health_is_refused_at_once(bench: Bench) -> None:
-    """The stream of a driver without health."""
+    """A driver that advertises no health service answers it UNIMPLEMENTED, and does not leave kubelet waiting.
+
+    The stream of a driver without health.
+    """
     missing = [service for service in HEALTH_SERVICES if service not in bench.info.versions]
     if len(missing) < len(HEALTH_SERVICES):
         raise Unable("the driver advertises a health service")
@@ -236,11 +229,13 @@ def health_is_refused_at_once(bench: Bench) -> None:
 
 @should(
     "health-unhurried",
-    "While nothing changes, messages are not sent over and over: fifty a second are too many.",
     f"{_PROTO}, NodeWatchResources: the plugin sends a message when something has changed, or a lease would end",
 )
 def health_is_not_repeated_at_once(bench: Bench) -> None:
-    """Messages within a second."""
+    """While nothing changes, messages are not sent over and over: fifty a second are too many.
+
+    Messages within a second.
+    """
     (service, *_) = _services(bench)
     count = len(_reports(bench, service, _TOO_MANY + 1, 1.0))
     expect(count <= _TOO_MANY, f"{service} sent more than {_TOO_MANY} messages within 1 s", "wait for a change")

@@ -14,13 +14,12 @@ from dranode.sanity.kubelet import ClaimIdentity, DriverCallError
 _HELPER: Final = "kubeletplugin/draplugin.go, PrepareResourceClaims: the driver is the last line of defense"
 
 
-@should(
-    "prepare-held",
-    "A device that is prepared for one claim is refused to another.",
-    _HELPER,
-)
+@should("prepare-held", _HELPER)
 def held_devices_are_refused(bench: Bench) -> None:
-    """Two claims that were allocated the same exclusive device."""
+    """A device that is prepared for one claim is refused to another.
+
+    Two claims that were allocated the same exclusive device.
+    """
     (device,) = bench.devices(shareable=False)
     bench.prepared(bench.claim([device]))
     other = bench.claim([device])
@@ -29,13 +28,12 @@ def held_devices_are_refused(bench: Bench) -> None:
     )
 
 
-@should(
-    "prepare-held-in-call",
-    "Of two claims of one call to the same device at most one is prepared.",
-    _HELPER,
-)
+@should("prepare-held-in-call", _HELPER)
 def one_call_gives_a_device_once(bench: Bench) -> None:
-    """Both in one list."""
+    """Of two claims of one call to the same device at most one is prepared.
+
+    Both in one list.
+    """
     (device,) = bench.devices(shareable=False)
     claims = [bench.claim([device]), bench.claim([device])]
     try:
@@ -46,13 +44,12 @@ def one_call_gives_a_device_once(bench: Bench) -> None:
     expect(len(given) < len(claims), f"{device.name} is prepared for two claims", "decide about claims one by one")
 
 
-@must(
-    "prepare-refused-leaves-holder",
-    "A claim that is refused because its device is held changes nothing for the holder, unprepared or not.",
-    "kubeletplugin helper: Unprepare undoes what Prepare of that claim did",
-)
+@must("prepare-refused-leaves-holder", "kubeletplugin helper: Unprepare undoes what Prepare of that claim did")
 def refusals_leave_the_holder_alone(bench: Bench) -> None:
-    """Prepare and Unprepare of the claim that came too late."""
+    """A claim that is refused because its device is held changes nothing for the holder, unprepared or not.
+
+    Prepare and Unprepare of the claim that came too late.
+    """
     (device,) = bench.devices(shareable=False)
     holder, late = bench.claim([device]), bench.claim([device])
     (before,) = bench.prepared(holder)
@@ -68,13 +65,12 @@ def refusals_leave_the_holder_alone(bench: Bench) -> None:
     )
 
 
-@must(
-    "prepare-freed",
-    "A device is prepared for another claim once its holder is unprepared.",
-    "kubeletplugin helper, UnprepareResourceClaims; KEP-4381",
-)
+@must("prepare-freed", "kubeletplugin helper, UnprepareResourceClaims; KEP-4381")
 def freed_devices_are_given_again(bench: Bench) -> None:
-    """Each of the driver's first devices, twice."""
+    """A device is prepared for another claim once its holder is unprepared.
+
+    Each of the driver's first devices, twice.
+    """
     (device,) = bench.devices()
     for _ in range(3):
         claim = bench.claim([device])
@@ -85,18 +81,24 @@ def freed_devices_are_given_again(bench: Bench) -> None:
 _UID: Final = "Kubernetes, object names and IDs: a UID alone is unique over the time and space of a cluster"
 
 
-@must("prepare-namesakes", "Claims of one name in two namespaces are two claims.", _UID)
+@must("prepare-namesakes", _UID)
 def namesakes_are_apart(bench: Bench) -> None:
-    """Both prepared; one is let go of, and the other stays."""
+    """Claims of one name in two namespaces are two claims.
+
+    Both prepared; one is let go of, and the other stays.
+    """
     first, second = bench.several_devices(2)
     _stay_apart(
         bench, bench.claim([first], name="same", namespace="one"), bench.claim([second], name="same", namespace="two")
     )
 
 
-@must("prepare-similar-uids", "Claims whose UIDs differ in one character are two claims.", _UID)
+@must("prepare-similar-uids", _UID)
 def similar_uids_are_apart(bench: Bench) -> None:
-    """The first or the last character differs, as if by a name that was cut."""
+    """Claims whose UIDs differ in one character are two claims.
+
+    The first or the last character differs, as if by a name that was cut.
+    """
     text = str(uuid.uuid4())
     for other in (_changed(text, 0), _changed(text, len(text) - 1)):
         first, second = bench.several_devices(2)
@@ -108,9 +110,12 @@ def similar_uids_are_apart(bench: Bench) -> None:
         bench.unprepared(claims[1])
 
 
-@must("unprepare-similar-names", "Unprepare leaves claims alone whose names begin as the claim's.", _UID)
+@must("unprepare-similar-names", _UID)
 def similar_names_are_apart(bench: Bench) -> None:
-    """`a`, beside `a-1`."""
+    """Unprepare leaves claims alone whose names begin as the claim's.
+
+    `a`, beside `a-1`.
+    """
     first, second = bench.several_devices(2)
     _stay_apart(bench, bench.claim([first], name="a"), bench.claim([second], name="a-1"))
 

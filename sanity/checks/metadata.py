@@ -78,13 +78,12 @@ def _documents(path: Path) -> list[Mapping[str, Any]]:
     return documents
 
 
-@must(
-    "metadata-documents",
-    "The file is a stream of DeviceMetadata documents, each of a version that there is.",
-    f"{_KEP}: the same object once for each version",
-)
+@must("metadata-documents", f"{_KEP}: the same object once for each version")
 def documents_are_metadata(bench: Bench) -> None:
-    """Version and kind of each document."""
+    """The file is a stream of DeviceMetadata documents, each of a version that there is.
+
+    Version and kind of each document.
+    """
     for file in _prepared(bench)[1]:
         expect(file.documents, f"{file.mount.host_path} is empty", "write the object in each version")
         for document in file.documents:
@@ -93,25 +92,23 @@ def documents_are_metadata(bench: Bench) -> None:
             expect(right, f"a document is {kind}", f"write DeviceMetadata of {' and '.join(_VERSIONS)}")
 
 
-@must(
-    "metadata-v1beta1",
-    "One of the documents is of v1beta1.",
-    f"{_KEP}; kubeletplugin helper: v1beta1 is mandatory from 1.37 on",
-)
+@must("metadata-v1beta1", f"{_KEP}; kubeletplugin helper: v1beta1 is mandatory from 1.37 on")
 def v1beta1_is_written(bench: Bench) -> None:
-    """The version that consumers read."""
+    """One of the documents is of v1beta1.
+
+    The version that consumers read.
+    """
     for file in _prepared(bench)[1]:
         versions = [document.get("apiVersion") for document in file.documents]
         expect(_VERSIONS[0] in versions, f"the file has {versions}", "write v1beta1 too")
 
 
-@should(
-    "metadata-order",
-    "Newer versions stand before older ones.",
-    f"{_KEP}: consumers take the first document that they know",
-)
+@should("metadata-order", f"{_KEP}: consumers take the first document that they know")
 def versions_are_newest_first(bench: Bench) -> None:
-    """The order of the documents."""
+    """Newer versions stand before older ones.
+
+    The order of the documents.
+    """
     for file in _prepared(bench)[1]:
         versions = [document.get("apiVersion") for document in file.documents]
         expect(
@@ -121,9 +118,12 @@ def versions_are_newest_first(bench: Bench) -> None:
         )
 
 
-@must("metadata-claim", "The documents name the claim: name, namespace and UID.", f"{_KEP}: metadata is the claim's")
+@must("metadata-claim", f"{_KEP}: metadata is the claim's")
 def documents_name_the_claim(bench: Bench) -> None:
-    """The identity that kubelet sent."""
+    """The documents name the claim: name, namespace and UID.
+
+    The identity that kubelet sent.
+    """
     claim, files = _prepared(bench)
     for file in files:
         for document in file.documents:
@@ -133,13 +133,12 @@ def documents_name_the_claim(bench: Bench) -> None:
             expect(seen == identity, f"a document is of {seen}, the claim is {identity}", "copy the claim's identity")
 
 
-@must(
-    "metadata-devices",
-    "The documents have the request's devices: driver, pool and name as they were allocated.",
-    f"{_KEP}: requests[].devices[]",
-)
+@must("metadata-devices", f"{_KEP}: requests[].devices[]")
 def documents_name_the_devices(bench: Bench) -> None:
-    """Compared with the allocation."""
+    """The documents have the request's devices: driver, pool and name as they were allocated.
+
+    Compared with the allocation.
+    """
     claim, files = _prepared(bench)
     allocated = {(result["driver"], result["pool"], result["device"]) for result in claim.results}
     for file in files:
@@ -152,13 +151,12 @@ def documents_name_the_devices(bench: Bench) -> None:
             expect(named == allocated, f"a document has {sorted(map(str, named))}", f"write {sorted(allocated)}")
 
 
-@should(
-    "metadata-generation",
-    "The first version of a file has generation 1, and a repeated Prepare leaves it.",
-    f"{_KEP}: generation starts at 1 and grows with every update",
-)
+@should("metadata-generation", f"{_KEP}: generation starts at 1 and grows with every update")
 def generations_are_kept(bench: Bench) -> None:
-    """The generation before and after."""
+    """The first version of a file has generation 1, and a repeated Prepare leaves it.
+
+    The generation before and after.
+    """
     claim, files = _prepared(bench)
     before = [document.get("metadata", {}).get("generation") for file in files for document in file.documents]
     expect(set(before) == {1}, f"the generations are {before}", "begin with 1")
@@ -167,13 +165,12 @@ def generations_are_kept(bench: Bench) -> None:
     expect(after == before, f"after another Prepare the generations are {after}", "write what differs alone")
 
 
-@must(
-    "metadata-path",
-    "The file lies in containers at resourceclaims/<claim>/<request>/<driver>-metadata.json.",
-    f"{_KEP}; kubeletplugin helper, devicemetadata",
-)
+@must("metadata-path", f"{_KEP}; kubeletplugin helper, devicemetadata")
 def paths_are_by_claim(bench: Bench) -> None:
-    """A claim that a pod names."""
+    """The file lies in containers at resourceclaims/<claim>/<request>/<driver>-metadata.json.
+
+    A claim that a pod names.
+    """
     claim, files = _prepared(bench)
     for file in files:
         path = f"{_BASE}/resourceclaims/{claim.identity.name}/{file.request}/{bench.driver}-metadata.json"
@@ -181,13 +178,12 @@ def paths_are_by_claim(bench: Bench) -> None:
         expect(seen == path, f"it lies at {seen}", f"mount it at {path}")
 
 
-@must(
-    "metadata-template-path",
-    "For a claim from a template it lies at resourceclaimtemplates/<name in the pod>/<request>/.",
-    f"{_KEP}; annotation {_POD_CLAIM}",
-)
+@must("metadata-template-path", f"{_KEP}; annotation {_POD_CLAIM}")
 def paths_are_by_template(bench: Bench) -> None:
-    """A claim with the annotation that the controller sets."""
+    """For a claim from a template it lies at resourceclaimtemplates/<name in the pod>/<request>/.
+
+    A claim with the annotation that the controller sets.
+    """
     _, files = _prepared(bench, annotations={_POD_CLAIM: "of-the-pod"})
     for file in files:
         path = f"{_BASE}/resourceclaimtemplates/of-the-pod/{file.request}/{bench.driver}-metadata.json"
@@ -195,33 +191,37 @@ def paths_are_by_template(bench: Bench) -> None:
         expect(seen == path, f"it lies at {seen}", f"mount it at {path}")
 
 
-@must("metadata-read-only", "Containers cannot write to the file.", f"{_KEP}: a read-only bind mount")
+@must("metadata-read-only", f"{_KEP}: a read-only bind mount")
 def mounts_are_read_only(bench: Bench) -> None:
-    """The options of the mount."""
+    """Containers cannot write to the file.
+
+    The options of the mount.
+    """
     for file in _prepared(bench)[1]:
         expect("ro" in file.mount.options, f"the mount's options are {list(file.mount.options)}", "add ro and bind")
 
 
 @must(
     "metadata-removed",
-    "Unprepare removes the file.",
     "kubeletplugin/draplugin.go, UnprepareResourceClaims must undo whatever PrepareResourceClaims did",
 )
 def files_are_removed(bench: Bench) -> None:
-    """The host's file."""
+    """Unprepare removes the file.
+
+    The host's file.
+    """
     claim, files = _prepared(bench)
     bench.unprepared(claim)
     left = [file.mount.host_path for file in files if Path(file.mount.host_path).exists()]
     expect(not left, f"{left} is left", "remove the claim's folder")
 
 
-@should(
-    "metadata-attributes",
-    "Attributes have names and values as in slices, at most 32 a device.",
-    f"{_KEP}; validation of {_VERSIONS[0]}",
-)
+@should("metadata-attributes", f"{_KEP}; validation of {_VERSIONS[0]}")
 def attributes_are_valid(bench: Bench) -> None:
-    """Every device of every document."""
+    """Attributes have names and values as in slices, at most 32 a device.
+
+    Every device of every document.
+    """
     for file in _prepared(bench)[1]:
         for document in file.documents:
             for request in document.get("requests", ()):

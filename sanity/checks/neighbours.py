@@ -26,11 +26,13 @@ _SPEC: Final = {
 
 @must(
     "cdi-foreign",
-    "Specs of other vendors are left alone: while claims come and go, and when the driver starts.",
     "CDI, SPEC.md: all vendors share the folders of specs; containers with their devices restart at any time",
 )
 def specs_of_others_stay(bench: Bench) -> None:
-    """Another vendor's spec during Prepare, Unprepare, a kill and a start."""
+    """Specs of other vendors are left alone: while claims come and go, and when the driver starts.
+
+    Another vendor's spec during Prepare, Unprepare, a kill and a start.
+    """
     path = bench.specs.folder / f"{_OTHER}-thing.json"
     content = json.dumps(_SPEC)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,11 +58,13 @@ def _expect_kept(path: Path, content: str, when: str) -> None:
 
 @must(
     "registration-foreign",
-    "Sockets of other plugins in the registration folder are left alone when the driver starts.",
     "kubelet, pkg/kubelet/pluginmanager: all plugins share the folder, and one whose socket goes is deregistered",
 )
 def sockets_of_others_stay(bench: Bench) -> None:
-    """Another plugin's socket during a kill and a start."""
+    """Sockets of other plugins in the registration folder are left alone when the driver starts.
+
+    Another plugin's socket during a kill and a start.
+    """
     bench.started()
     folder = bench.places.registration
     if folder is None or not folder.is_dir():
@@ -88,11 +92,13 @@ def _socket_of_another(folder: Path) -> Iterator[Path]:
 
 @should(
     "restart-state-not-writable",
-    "No one but the owner can write to what the driver keeps of claims: it is believed after a restart.",
     "KEP-4381: drivers need a checkpoint of what was prepared; the driver, which runs as root, acts on what it says",
 )
 def state_is_protected(bench: Bench) -> None:
-    """The modes of the files below the folder for plugins' data, while a claim is prepared."""
+    """No one but the owner can write to what the driver keeps of claims: it is believed after a restart.
+
+    The modes of the files below the folder for plugins' data, while a claim is prepared.
+    """
     data = bench.places.data
     if data is None:
         raise Unable("the driver's folder is not known; name its command after --")

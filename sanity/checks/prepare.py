@@ -16,47 +16,45 @@ KUBELET: Final = "kubelet, pkg/kubelet/cm/dra/manager.go"
 
 
 @must(
-    "prepare-answers",
-    "Every claim of the call has an entry in the answer, by its UID, and no other has.",
-    f"{PROTO}, NodePrepareResourcesResponse.claims; {KUBELET}: skipped and unknown claims are errors",
+    "prepare-answers", f"{PROTO}, NodePrepareResourcesResponse.claims; {KUBELET}: skipped and unknown claims are errors"
 )
 def every_claim_is_answered(bench: Bench) -> None:
-    """One claim, and its UID alone, also beside another that is prepared."""
+    """Every claim of the call has an entry in the answer, by its UID, and no other has.
+
+    One claim, and its UID alone, also beside another that is prepared.
+    """
     for claim in bench.two_claims():
         answers = bench.prepare(claim)
         expect(set(answers) == {claim.uid}, f"the answer has {sorted(answers)} for {claim.uid}", "key it by claim UID")
 
 
-@must(
-    "prepare-succeeds",
-    "A claim that was allocated published devices is prepared.",
-    "KEP-4381: the driver publishes what it can prepare",
-)
+@must("prepare-succeeds", "KEP-4381: the driver publishes what it can prepare")
 def a_claim_is_prepared(bench: Bench) -> None:
-    """The plainest claim that there is."""
+    """A claim that was allocated published devices is prepared.
+
+    The plainest claim that there is.
+    """
     bench.prepared(bench.claim())
 
 
-@must(
-    "prepare-published",
-    "Every device that is published can be prepared.",
-    "KEP-4381: the scheduler allocates any device of a complete pool that matches",
-)
+@must("prepare-published", "KEP-4381: the scheduler allocates any device of a complete pool that matches")
 def every_device_is_prepared(bench: Bench) -> None:
-    """Each published device in turn, up to 64."""
+    """Every device that is published can be prepared.
+
+    Each published device in turn, up to 64.
+    """
     for device in [device for device in bench.offers() if not device.hindered][:64]:
         claim = bench.claim([device])
         bench.prepared(claim)
         bench.unprepared(claim)
 
 
-@must(
-    "prepare-devices-named",
-    "Each device of the answer has the pool and the name of an allocated one.",
-    f"{PROTO}, Device.pool_name and Device.device_name: required",
-)
+@must("prepare-devices-named", f"{PROTO}, Device.pool_name and Device.device_name: required")
 def devices_are_those_allocated(bench: Bench) -> None:
-    """Return what kubelet reports through its pod-resources API."""
+    """Each device of the answer has the pool and the name of an allocated one.
+
+    Return what kubelet reports through its pod-resources API.
+    """
     claim = bench.claim()
     (answer,) = bench.prepared(claim)
     other = sorted(answer.named - claim.allocated)
@@ -67,13 +65,12 @@ def devices_are_those_allocated(bench: Bench) -> None:
     )
 
 
-@should(
-    "prepare-devices-complete",
-    "Every allocated device stands in the answer.",
-    "KEP-3695: kubelet's pod-resources API has the devices that the driver answered",
-)
+@should("prepare-devices-complete", "KEP-3695: kubelet's pod-resources API has the devices that the driver answered")
 def every_device_is_answered(bench: Bench) -> None:
-    """Two devices, if there are two."""
+    """Every allocated device stands in the answer.
+
+    Two devices, if there are two.
+    """
     claim = bench.claim(bench.several_devices(2))
     (answer,) = bench.prepared(claim)
     missing = claim.allocated - answer.named
@@ -82,11 +79,13 @@ def every_device_is_answered(bench: Bench) -> None:
 
 @must(
     "prepare-request-names",
-    "The request names of a device are those for which it was allocated.",
     f"{PROTO}, Device.request_names; kubelet gives a container the devices of the request that it names",
 )
 def requests_are_those_allocated(bench: Bench) -> None:
-    """Two requests with a device each."""
+    """The request names of a device are those for which it was allocated.
+
+    Two requests with a device each.
+    """
     claim = bench.claim(bench.several_devices(2), requests=("first", "second"))
     (answer,) = bench.prepared(claim)
     expected = {
@@ -109,13 +108,12 @@ def requests_are_those_allocated(bench: Bench) -> None:
         )
 
 
-@must(
-    "prepare-count",
-    "A driver that answers the device of a request answers all devices of one that has several.",
-    "resource.k8s.io/v1 types.go, ExactDeviceRequest.count: one request may be given many devices",
-)
+@must("prepare-count", "resource.k8s.io/v1 types.go, ExactDeviceRequest.count: one request may be given many devices")
 def devices_of_one_request_are_answered(bench: Bench) -> None:
-    """Two devices for one request, which the runtime finds in CDI."""
+    """A driver that answers the device of a request answers all devices of one that has several.
+
+    Two devices for one request, which the runtime finds in CDI.
+    """
     (alone,) = bench.prepared(single := bench.claim())
     bench.unprepared(single)
     alone.need_devices()
@@ -130,12 +128,13 @@ def devices_of_one_request_are_answered(bench: Bench) -> None:
 
 
 @must(
-    "prepare-idempotent",
-    "A repeated Prepare gives the same answer.",
-    f"{HELPER}, PrepareResourceClaims: the call must be idempotent, since kubelet may ask again",
+    "prepare-idempotent", f"{HELPER}, PrepareResourceClaims: the call must be idempotent, since kubelet may ask again"
 )
 def prepare_repeats(bench: Bench) -> None:
-    """Three calls, as kubelet's after restarts."""
+    """A repeated Prepare gives the same answer.
+
+    Three calls, as kubelet's after restarts.
+    """
     claim = bench.claim()
     (first,) = bench.prepared(claim)
     for _ in range(2):
@@ -143,13 +142,12 @@ def prepare_repeats(bench: Bench) -> None:
         expect(again == first, f"the answer is {again} after {first}", "answer from the record of what was prepared")
 
 
-@must(
-    "prepare-batch",
-    "Several claims of one call are each answered with their own devices.",
-    f"{PROTO}, NodePrepareResourcesRequest.claims; {KUBELET}: one call has all claims of a pod",
-)
+@must("prepare-batch", f"{PROTO}, NodePrepareResourcesRequest.claims; {KUBELET}: one call has all claims of a pod")
 def a_batch_is_prepared(bench: Bench) -> None:
-    """Two claims with a device each."""
+    """Several claims of one call are each answered with their own devices.
+
+    Two claims with a device each.
+    """
     claims = bench.several_claims(2)
     answers = bench.prepared(*claims)
     for claim, answer in zip(claims, answers, strict=True):
@@ -162,11 +160,13 @@ def a_batch_is_prepared(bench: Bench) -> None:
 
 @should(
     "prepare-batch-isolated",
-    "A claim that cannot be prepared fails alone; the others of its call are prepared.",
     f"{PROTO}, NodePrepareResources: failures of single claims can be reported inside the response",
 )
 def a_bad_claim_fails_alone(bench: Bench) -> None:
-    """A good claim beside one that does not exist."""
+    """A claim that cannot be prepared fails alone; the others of its call are prepared.
+
+    A good claim beside one that does not exist.
+    """
     good, bad = bench.claim(), missing_claim()
     try:
         answers = bench.prepare(good, bad)
@@ -178,13 +178,12 @@ def a_bad_claim_fails_alone(bench: Bench) -> None:
     )
 
 
-@must(
-    "prepare-batch-recovers",
-    "After a call in which one claim failed, the others can be prepared, and all can be unprepared.",
-    f"{KUBELET}: kubelet sends the claims of a pod again until all of them are prepared",
-)
+@must("prepare-batch-recovers", f"{KUBELET}: kubelet sends the claims of a pod again until all of them are prepared")
 def a_failed_batch_is_repeated(bench: Bench) -> None:
-    """The good claim alone, after a call with a bad one."""
+    """After a call in which one claim failed, the others can be prepared, and all can be unprepared.
+
+    The good claim alone, after a call with a bad one.
+    """
     good, bad = bench.claim(), missing_claim()
     try:
         answers = bench.prepare(good, bad)
@@ -196,12 +195,13 @@ def a_failed_batch_is_repeated(bench: Bench) -> None:
 
 
 @must(
-    "prepare-other-drivers",
-    "Results of other drivers in a claim are left to them.",
-    "KEP-4381: one claim may have devices of several drivers, each of which prepares its own",
+    "prepare-other-drivers", "KEP-4381: one claim may have devices of several drivers, each of which prepares its own"
 )
 def other_drivers_are_left_alone(bench: Bench) -> None:
-    """Two results, one of them another driver's, in a shape that is its own."""
+    """Results of other drivers in a claim are left to them.
+
+    Two results, one of them another driver's, in a shape that is its own.
+    """
     (device,) = bench.devices()
     other = {"request": "other", "driver": OTHER_DRIVER, "pool": "elsewhere", "device": "its-own", "adminAccess": False}
     claim = bench.make_claim([other, device.result("mine")])
@@ -210,49 +210,45 @@ def other_drivers_are_left_alone(bench: Bench) -> None:
     expect("its-own" not in names, f"the answer has {sorted(names)}", "take results whose driver is yours alone")
 
 
-@must(
-    "prepare-unknown-fields",
-    "Fields of a newer API in claim, allocation and results are passed over.",
-    "Kubernetes API conventions: clients must tolerate fields that they do not know",
-)
+@must("prepare-unknown-fields", "Kubernetes API conventions: clients must tolerate fields that they do not know")
 def unknown_fields_are_passed_over(bench: Bench) -> None:
-    """A field that no API has yet, at each level."""
+    """Fields of a newer API in claim, allocation and results are passed over.
+
+    A field that no API has yet, at each level.
+    """
     (device,) = bench.devices()
     claim = bench.make_claim([{**device.result("r0"), "ofSanity": {"a": [1]}}])
     bench.change(claim, _add_fields)
     bench.prepared(claim)
 
 
-@should(
-    "prepare-empty-call",
-    "A call without claims is answered with none.",
-    f"{PROTO}, NodePrepareResourcesRequest.claims: a list, which may be empty",
-)
+@should("prepare-empty-call", f"{PROTO}, NodePrepareResourcesRequest.claims: a list, which may be empty")
 def empty_calls_are_answered(bench: Bench) -> None:
-    """Nothing asked, nothing answered."""
+    """A call without claims is answered with none.
+
+    Nothing asked, nothing answered.
+    """
     answers = bench.prepare()
     expect(not answers, f"the answer has {sorted(answers)}", "answer for the claims of the call alone")
 
 
-@should(
-    "prepare-no-results",
-    "A claim that was allocated no devices of the driver gets an answer without devices.",
-    f"{PROTO}, NodePrepareResourceResponse.devices: a claim may have zero devices",
-)
+@should("prepare-no-results", f"{PROTO}, NodePrepareResourceResponse.devices: a claim may have zero devices")
 def empty_allocations_are_prepared(bench: Bench) -> None:
-    """An allocation with no result."""
+    """A claim that was allocated no devices of the driver gets an answer without devices.
+
+    An allocation with no result.
+    """
     claim = bench.make_claim([])
     (answer,) = bench.prepared(claim)
     expect(not answer.devices, f"the answer has {answer.devices}", "answer the allocated devices")
 
 
-@should(
-    "prepare-listed-twice",
-    "A claim that stands twice in a call has one answer.",
-    f"{PROTO}, NodePrepareResourcesResponse.claims: a map by claim UID",
-)
+@should("prepare-listed-twice", f"{PROTO}, NodePrepareResourcesResponse.claims: a map by claim UID")
 def doubles_are_answered_once(bench: Bench) -> None:
-    """One claim, twice in the list."""
+    """A claim that stands twice in a call has one answer.
+
+    One claim, twice in the list.
+    """
     claim = bench.claim()
     answers = bench.prepare(claim, claim)
     expect(
@@ -260,13 +256,12 @@ def doubles_are_answered_once(bench: Bench) -> None:
     )
 
 
-@must(
-    "prepare-v1beta1-agrees",
-    "The two forms of the service give the same devices.",
-    "k8s.io/kubelet/pkg/apis/dra/v1beta1/api.proto: the same messages, without share ids",
-)
+@must("prepare-v1beta1-agrees", "k8s.io/kubelet/pkg/apis/dra/v1beta1/api.proto: the same messages, without share ids")
 def both_versions_agree(bench: Bench) -> None:
-    """One claim, asked for by both."""
+    """The two forms of the service give the same devices.
+
+    One claim, asked for by both.
+    """
     if not set(DRA_SERVICES) <= set(bench.info.versions):
         raise Unable(f"the driver serves {list(bench.info.versions)} alone")
     claim = bench.claim()
@@ -277,13 +272,12 @@ def both_versions_agree(bench: Bench) -> None:
     expect(shown[0] == shown[1], f"v1 answers {shown[0]}, v1beta1 {shown[1]}", "make both from one answer")
 
 
-@must(
-    "prepare-long-names",
-    "Claims with names as long as the API allows are prepared: namespace 63, claim 253, request 63 characters.",
-    "Kubernetes, object names; resource.k8s.io/v1 types.go, DeviceRequest.name",
-)
+@must("prepare-long-names", "Kubernetes, object names; resource.k8s.io/v1 types.go, DeviceRequest.name")
 def long_names_are_prepared(bench: Bench) -> None:
-    """The longest names that there can be."""
+    """Claims with names as long as the API allows are prepared: namespace 63, claim 253, request 63 characters.
+
+    The longest names that there can be.
+    """
     name = ".".join(["n" * 63] * 3 + ["n" * 61])
     claim = bench.make_claim([bench.devices()[0].result("")], name=name, namespace="s" * 63, requests=("q" * 63,))
     (answer,) = bench.prepared(claim)

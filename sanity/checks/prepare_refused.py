@@ -14,73 +14,67 @@ from dranode.sanity.claims import BenchClaim, OfferedDevice, deallocate, missing
 from dranode.sanity.kubelet import CALL_SECONDS, ClaimIdentity, DriverCallError
 
 
-@must(
-    "prepare-unknown",
-    "A claim that does not exist is refused.",
-    f"{HELPER}: the helper gets the claim from the API server, and fails where it cannot",
-)
+@must("prepare-unknown", f"{HELPER}: the helper gets the claim from the API server, and fails where it cannot")
 def unknown_claims_are_refused(bench: Bench) -> None:
-    """A name that no claim has."""
+    """A claim that does not exist is refused.
+
+    A name that no claim has.
+    """
     bench.server()
     expect(
         bench.refused(missing_claim()), "a claim that does not exist was prepared", "get the claim before preparing it"
     )
 
 
-@should(
-    "prepare-unknown-named",
-    "The error for a claim names the claim, for whoever reads the pod's events.",
-    "KEP-4381: kubelet puts the driver's error into an event of the pod",
-)
+@should("prepare-unknown-named", "KEP-4381: kubelet puts the driver's error into an event of the pod")
 def errors_name_the_claim(bench: Bench) -> None:
-    """The text for a claim that does not exist."""
+    """The error for a claim names the claim, for whoever reads the pod's events.
+
+    The text for a claim that does not exist.
+    """
     bench.server()
     claim = missing_claim()
     text = bench.refused(claim)
     expect(claim.identity.name in text, f'the error is "{text}"', "put namespace and name of the claim into the error")
 
 
-@must(
-    "prepare-not-allocated",
-    "A claim without an allocation is refused.",
-    f"{HELPER}: the helper verifies that claims are allocated",
-)
+@must("prepare-not-allocated", f"{HELPER}: the helper verifies that claims are allocated")
 def unallocated_claims_are_refused(bench: Bench) -> None:
-    """A claim whose status is empty."""
+    """A claim without an allocation is refused.
+
+    A claim whose status is empty.
+    """
     claim = bench.claim(bench.devices())
     bench.change(claim, deallocate)
     expect(bench.refused(claim), "a claim without an allocation was prepared", "look at status.allocation first")
 
 
-@must(
-    "prepare-unknown-device",
-    "A claim to a device that the driver does not have is refused.",
-    "KEP-4381: allocations can be older than what the node has now",
-)
+@must("prepare-unknown-device", "KEP-4381: allocations can be older than what the node has now")
 def unknown_devices_are_refused(bench: Bench) -> None:
-    """A device of a name that is not published."""
+    """A claim to a device that the driver does not have is refused.
+
+    A device of a name that is not published.
+    """
     result = {**bench.devices()[0].result("r0"), "device": "no-such-device-of-sanity"}
     expect(bench.refused(bench.make_claim([result])), "a claim to no device was prepared", "look the device up")
 
 
-@should(
-    "prepare-unknown-pool",
-    "A claim to a device of a pool that the driver does not have is refused.",
-    "KEP-4381: a device is named by driver, pool and device",
-)
+@should("prepare-unknown-pool", "KEP-4381: a device is named by driver, pool and device")
 def unknown_pools_are_refused(bench: Bench) -> None:
-    """A device of another node's pool, say."""
+    """A claim to a device of a pool that the driver does not have is refused.
+
+    A device of another node's pool, say.
+    """
     result = {**bench.devices()[0].result("r0"), "pool": "no-such-pool-of-sanity"}
     expect(bench.refused(bench.make_claim([result])), "a claim to no pool was prepared", "compare pool and device")
 
 
-@must(
-    "prepare-server-error",
-    "While the API server fails, Prepare is refused within kubelet's 45 s; afterwards it succeeds.",
-    f"{KUBELET}: a refused claim is sent again; the deadline of a call is 45 s",
-)
+@must("prepare-server-error", f"{KUBELET}: a refused claim is sent again; the deadline of a call is 45 s")
 def a_failing_server_is_survived(bench: Bench) -> None:
-    """Status 500 for every claim that the driver asks for."""
+    """While the API server fails, Prepare is refused within kubelet's 45 s; afterwards it succeeds.
+
+    Status 500 for every claim that the driver asks for.
+    """
     claim = bench.claim(bench.devices())
     server = bench.server()
     asked = len(server.requests("GET", "resourceclaims"))
@@ -100,11 +94,13 @@ def a_failing_server_is_survived(bench: Bench) -> None:
 
 @must(
     "prepare-server-away",
-    "A claim that is prepared already is answered again, or refused, while the API server is away; then as before.",
     f"{KUBELET}: a restarted kubelet asks for the claims of every running pod, whatever the API server does",
 )
 def a_missing_server_is_survived(bench: Bench) -> None:
-    """The server refuses connections."""
+    """A claim that is prepared already is answered again, or refused, while the API server is away; then as before.
+
+    The server refuses connections.
+    """
     claim = bench.claim(bench.devices())
     (first,) = bench.prepared(claim)
     bench.server().stop()
@@ -123,11 +119,13 @@ def a_missing_server_is_survived(bench: Bench) -> None:
 
 @must(
     "prepare-refused-frees",
-    "A claim that was refused and unprepared holds none of its devices.",
     f"{HELPER}, UnprepareResourceClaims: undoes whatever PrepareResourceClaims did, of a claim that failed too",
 )
 def refused_claims_hold_nothing(bench: Bench) -> None:
-    """The device that there is, for another claim."""
+    """A claim that was refused and unprepared holds none of its devices.
+
+    The device that there is, for another claim.
+    """
     device = bench.devices()[0]
     _refuse_half(bench, device)
     bench.prepared(bench.claim([device]))
@@ -135,11 +133,13 @@ def refused_claims_hold_nothing(bench: Bench) -> None:
 
 @must(
     "cdi-refused-leaves-nothing",
-    "Nothing of a claim that was refused and unprepared is left in the CDI folder.",
     f"{HELPER}, UnprepareResourceClaims: undoes whatever PrepareResourceClaims did, of a claim that failed too",
 )
 def refused_claims_leave_no_spec(bench: Bench) -> None:
-    """The folder before and after, and the claim's UID in it."""
+    """Nothing of a claim that was refused and unprepared is left in the CDI folder.
+
+    The folder before and after, and the claim's UID in it.
+    """
     before = set(bench.specs.listing())
     claim = _refuse_half(bench, bench.devices()[0])
     after = bench.specs.listing()
@@ -161,13 +161,12 @@ def _refuse_half(bench: Bench, device: OfferedDevice) -> BenchClaim:
     return claim
 
 
-@must(
-    "prepare-other-uid",
-    "A claim that was deleted and made anew under its name is refused by its old UID.",
-    f"{HELPER}: a claim whose UID differs from that of the call got replaced",
-)
+@must("prepare-other-uid", f"{HELPER}: a claim whose UID differs from that of the call got replaced")
 def replaced_claims_are_refused(bench: Bench) -> None:
-    """The object has another UID than kubelet sends."""
+    """A claim that was deleted and made anew under its name is refused by its old UID.
+
+    The object has another UID than kubelet sends.
+    """
     claim = bench.claim(bench.devices())
     other = BenchClaim(ClaimIdentity(claim.identity.namespace, claim.identity.name, str(uuid.uuid4())), claim.document)
     expect(
@@ -175,13 +174,12 @@ def replaced_claims_are_refused(bench: Bench) -> None:
     )
 
 
-@must(
-    "prepare-recreated",
-    "A claim that was made anew under its name is prepared, once the old one is unprepared.",
-    f"{HELPER}: claims are told apart by UID; the name can be used again",
-)
+@must("prepare-recreated", f"{HELPER}: claims are told apart by UID; the name can be used again")
 def recreated_claims_are_prepared(bench: Bench) -> None:
-    """The same name, another UID, the same device."""
+    """A claim that was made anew under its name is prepared, once the old one is unprepared.
+
+    The same name, another UID, the same device.
+    """
     old = bench.claim(bench.devices())
     bench.prepared(old)
     new = bench.make_claim(
@@ -197,13 +195,12 @@ def recreated_claims_are_prepared(bench: Bench) -> None:
     )
 
 
-@should(
-    "prepare-reallocated",
-    "A claim that was unprepared, deallocated and allocated anew is prepared with its new devices.",
-    "KEP-4381: a claim that is not in use can be deallocated and allocated again",
-)
+@should("prepare-reallocated", "KEP-4381: a claim that is not in use can be deallocated and allocated again")
 def reallocated_claims_are_prepared(bench: Bench) -> None:
-    """Another device under the same UID."""
+    """A claim that was unprepared, deallocated and allocated anew is prepared with its new devices.
+
+    Another device under the same UID.
+    """
     first, second = bench.devices(2)
     claim = bench.claim([first])
     bench.prepared(claim)
@@ -219,11 +216,13 @@ def reallocated_claims_are_prepared(bench: Bench) -> None:
 
 @must(
     "prepare-replaced",
-    "A claim that was made anew under its name gets its own devices or an error while the old one is prepared.",
     f"{HELPER}: claims are told apart by UID; kubelet unprepares the old claim once its pod has ended",
 )
 def replaced_claims_get_their_own(bench: Bench) -> None:
-    """The same name, another UID, another device."""
+    """A claim that was made anew under its name gets its own devices or an error while the old one is prepared.
+
+    The same name, another UID, another device.
+    """
     first, second = bench.several_devices(2)
     old = bench.claim([first])
     (before,) = bench.prepared(old)

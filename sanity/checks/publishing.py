@@ -26,23 +26,24 @@ _GATES: Final = (
 
 @must(
     "slices-deleted",
-    "Slices that somebody deletes come back: kubelet deletes all of a node's when it starts.",
     f"kubelet, pkg/kubelet/cm/dra: wiping of slices; {CONTROLLER}: they are published again within its sync delay",
 )
 def deleted_slices_come_back(bench: Bench) -> None:
-    """All of the driver's at once."""
+    """Slices that somebody deletes come back: kubelet deletes all of a node's when it starts.
+
+    All of the driver's at once.
+    """
     before = settled_content(bench)
     delete_slices(bench)
     expect_back(bench, before, "all slices were deleted")
 
 
-@should(
-    "slices-edited",
-    "A slice that somebody changes is put right.",
-    f"{CONTROLLER}: every event of a slice leads to a comparison",
-)
+@should("slices-edited", f"{CONTROLLER}: every event of a slice leads to a comparison")
 def edited_slices_are_put_right(bench: Bench) -> None:
-    """The last device of a slice is taken out."""
+    """A slice that somebody changes is put right.
+
+    The last device of a slice is taken out.
+    """
     before = settled_content(bench)
     document = next((each for each in bench.slices() if each["spec"].get("devices")), None)
     if document is None:
@@ -51,13 +52,12 @@ def edited_slices_are_put_right(bench: Bench) -> None:
     expect_back(bench, before, "a device was taken out of a slice")
 
 
-@should(
-    "slices-stray",
-    "A slice of the driver on its node that it does not want is removed, or superseded by a newer generation.",
-    f"{CONTROLLER}: pools that are not desired, and slices beyond the count, are deleted",
-)
+@should("slices-stray", f"{CONTROLLER}: pools that are not desired, and slices beyond the count, are deleted")
 def stray_slices_are_removed(bench: Bench) -> None:
-    """A second slice of the driver's own pool, as an older version of it may have left one."""
+    """A slice of the driver on its node that it does not want is removed, or superseded by a newer generation.
+
+    A second slice of the driver's own pool, as an older version of it may have left one.
+    """
     before = settled_content(bench)
     document = bench.slices()[0]
     stray = copy.deepcopy(document)
@@ -68,13 +68,12 @@ def stray_slices_are_removed(bench: Bench) -> None:
     expect_back(bench, before, "a slice too many was created")
 
 
-@must(
-    "slices-foreign",
-    "Slices of other drivers and of other nodes are left alone.",
-    f"{CONTROLLER}: it looks at slices of its own driver and node alone",
-)
+@must("slices-foreign", f"{CONTROLLER}: it looks at slices of its own driver and node alone")
 def foreign_slices_are_left_alone(bench: Bench) -> None:
-    """One of each, for a while in which the driver has reason to write."""
+    """Slices of other drivers and of other nodes are left alone.
+
+    One of each, for a while in which the driver has reason to write.
+    """
     settled_content(bench)
     objects = bench.server().objects
     own = bench.slices()
@@ -90,13 +89,12 @@ def foreign_slices_are_left_alone(bench: Bench) -> None:
     expect(not gone, f"{len(gone)} of {len(added)} slices are gone", "select slices by spec.driver and spec.nodeName")
 
 
-@must(
-    "slices-quiet",
-    "Nothing is written while nothing changes.",
-    f"{CONTROLLER}: a slice is written if it differs from what is desired",
-)
+@must("slices-quiet", f"{CONTROLLER}: a slice is written if it differs from what is desired")
 def nothing_is_written_needlessly(bench: Bench) -> None:
-    """A while without events."""
+    """Nothing is written while nothing changes.
+
+    A while without events.
+    """
     settled_content(bench)
     count = writes_within(bench, bench.quiet)
     expect(count == 0, f"{number_of(count, 'write')} of slices within {bench.quiet:g} s", "compare before writing")
@@ -104,11 +102,13 @@ def nothing_is_written_needlessly(bench: Bench) -> None:
 
 @should(
     "slices-quiet-when-preparing",
-    "Preparing and unpreparing claims leaves the slices as they are: allocation is the scheduler's book.",
     "KEP-4381, structured parameters: what is in use follows from claims, not from slices",
 )
 def preparing_writes_no_slices(bench: Bench) -> None:
-    """A claim comes and goes."""
+    """Preparing and unpreparing claims leaves the slices as they are: allocation is the scheduler's book.
+
+    A claim comes and goes.
+    """
     before = settled_content(bench)
     count = len(bench.server().writes(SLICES))
     claim = bench.claim(bench.devices())
@@ -133,13 +133,12 @@ def _goes_on_writing(bench: Bench) -> str:
     return f"{written} writes within {seconds:g} s"
 
 
-@must(
-    "slices-dropped-fields",
-    "A server that drops fields of feature gates is not written to again and again.",
-    f"{CONTROLLER}: DroppedFieldsError; the stored slice is taken for what is desired",
-)
+@must("slices-dropped-fields", f"{CONTROLLER}: DroppedFieldsError; the stored slice is taken for what is desired")
 def dropped_fields_are_accepted(bench: Bench) -> None:
-    """All slices are deleted while several gates are off."""
+    """A server that drops fields of feature gates is not written to again and again.
+
+    All slices are deleted while several gates are off.
+    """
     devices = [device for document in published_slices(bench) for device in document["spec"].get("devices") or ()]
     if not any(device.get(field) for device in devices for field in ("taints", "allowMultipleAllocations",
                "bindingConditions", "nodeAllocatableResources")):  # fmt: skip

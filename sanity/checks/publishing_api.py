@@ -21,23 +21,21 @@ from dranode.sanity.checks.slices import published_slices
 from dranode.sanity.kinds import kind_of
 
 
-@must(
-    "slices-conflict",
-    "A write that meets a conflict is made again.",
-    "Kubernetes API conventions: 409 Conflict; get, compare, write",
-)
+@must("slices-conflict", "Kubernetes API conventions: 409 Conflict; get, compare, write")
 def conflicts_are_overcome(bench: Bench) -> None:
-    """The next two writes are answered 409."""
+    """A write that meets a conflict is made again.
+
+    The next two writes are answered 409.
+    """
     _overcomes(bench, RequestFault("PUT", SLICES, 1, status=409), RequestFault("POST", SLICES, 1, status=409))
 
 
-@must(
-    "slices-server-error",
-    "A write that the server fails is made again.",
-    f"{CONTROLLER}: a failed sync is repeated",
-)
+@must("slices-server-error", f"{CONTROLLER}: a failed sync is repeated")
 def server_errors_are_overcome(bench: Bench) -> None:
-    """The next requests for slices are answered 503."""
+    """A write that the server fails is made again.
+
+    The next requests for slices are answered 503.
+    """
     _overcomes(bench, *(RequestFault(method, SLICES, 2, status=503) for method in ("PUT", "POST", "GET")))
 
 
@@ -48,13 +46,12 @@ def _overcomes(bench: Bench, *faults: RequestFault) -> None:
     expect_back(bench, before, "writes failed")
 
 
-@must(
-    "slices-server-restart",
-    "After the API server was away, slices are looked after as before.",
-    "client-go reflectors: list and watch again after a connection is lost",
-)
+@must("slices-server-restart", "client-go reflectors: list and watch again after a connection is lost")
 def a_restarted_server_is_served(bench: Bench) -> None:
-    """Away, back, and then a slice is deleted."""
+    """After the API server was away, slices are looked after as before.
+
+    Away, back, and then a slice is deleted.
+    """
 
     def go_and_come() -> None:
         bench.server().stop()
@@ -64,13 +61,12 @@ def a_restarted_server_is_served(bench: Bench) -> None:
     _outlives(bench, go_and_come)
 
 
-@must(
-    "slices-expired",
-    "After the history of a watch has expired (410), slices are looked after as before.",
-    "Kubernetes API concepts: 410 Gone; list again",
-)
+@must("slices-expired", "Kubernetes API concepts: 410 Gone; list again")
 def an_expired_watch_is_renewed(bench: Bench) -> None:
-    """The server forgets its history, and then the watches end."""
+    """After the history of a watch has expired (410), slices are looked after as before.
+
+    The server forgets its history, and then the watches end.
+    """
 
     def expire() -> None:
         objects = bench.server().objects
@@ -90,12 +86,13 @@ def _outlives(bench: Bench, happens: Callable[[], object]) -> None:
 
 
 @should(
-    "slices-selected",
-    "Lists and watches of slices select those of the driver or the node.",
-    f"{CONTROLLER}: field selector spec.driver and spec.nodeName; a cluster has slices for each node",
+    "slices-selected", f"{CONTROLLER}: field selector spec.driver and spec.nodeName; a cluster has slices for each node"
 )
 def slices_are_selected(bench: Bench) -> None:
-    """The lists since the driver runs."""
+    """Lists and watches of slices select those of the driver or the node.
+
+    The lists since the driver runs.
+    """
     published_slices(bench)
     kind = kind_of(SLICES)
     lists = [seen for seen in bench.server().requests("GET", kind.resource) if seen.path.endswith(kind.resource)]
@@ -105,13 +102,12 @@ def slices_are_selected(bench: Bench) -> None:
     expect(not plain, f"{len(plain)} of {len(lists)} lists select nothing", "set the field selectors")
 
 
-@should(
-    "slices-watched",
-    "Slices are watched, not listed over and over.",
-    "Kubernetes API concepts: efficient detection of changes",
-)
+@should("slices-watched", "Kubernetes API concepts: efficient detection of changes")
 def slices_are_watched(bench: Bench) -> None:
-    """Lists within a while without events."""
+    """Slices are watched, not listed over and over.
+
+    Lists within a while without events.
+    """
     settled_content(bench)
 
     def lists() -> int:
@@ -124,13 +120,12 @@ def slices_are_watched(bench: Bench) -> None:
     expect(count <= 1, f"{count} lists of slices within {bench.quiet:g} s", "watch from the version of the list")
 
 
-@should(
-    "slices-locked",
-    "Updates name the version that they are based on.",
-    "Kubernetes API concepts: optimistic concurrency by metadata.resourceVersion",
-)
+@should("slices-locked", "Kubernetes API concepts: optimistic concurrency by metadata.resourceVersion")
 def updates_are_based_on_a_version(bench: Bench) -> None:
-    """A slice is changed by somebody else, so that it must be updated."""
+    """Updates name the version that they are based on.
+
+    A slice is changed by somebody else, so that it must be updated.
+    """
     before = settled_content(bench)
     document = next((each for each in bench.slices() if each["spec"].get("devices")), bench.slices()[0])
     take_a_device_out(bench, document)
@@ -142,23 +137,21 @@ def updates_are_based_on_a_version(bench: Bench) -> None:
     expect(not blind, f"{len(blind)} of {len(updates)} updates name no version", "send metadata.resourceVersion")
 
 
-@should(
-    "slices-v1beta2",
-    "Where the server has no v1 of resource.k8s.io, v1beta2 is used.",
-    "kubeletplugin helper: v1, then v1beta2, then v1beta1",
-)
+@should("slices-v1beta2", "kubeletplugin helper: v1, then v1beta2, then v1beta1")
 def v1beta2_is_used(bench: Bench) -> None:
-    """A server of Kubernetes 1.33."""
+    """Where the server has no v1 of resource.k8s.io, v1beta2 is used.
+
+    A server of Kubernetes 1.33.
+    """
     _older_server(bench, ("v1beta2", "v1beta1"))
 
 
-@should(
-    "slices-v1beta1",
-    "Where the server has v1beta1 of resource.k8s.io alone, that is used.",
-    "kubeletplugin helper: v1, then v1beta2, then v1beta1",
-)
+@should("slices-v1beta1", "kubeletplugin helper: v1, then v1beta2, then v1beta1")
 def v1beta1_is_used(bench: Bench) -> None:
-    """A server of Kubernetes 1.32."""
+    """Where the server has v1beta1 of resource.k8s.io alone, that is used.
+
+    A server of Kubernetes 1.32.
+    """
     _older_server(bench, ("v1beta1",))
 
 
@@ -183,11 +176,13 @@ def _older_server(bench: Bench, versions: tuple[str, ...]) -> None:
 
 @must(
     "slices-after-restart",
-    "A driver that starts again finds its slices and leaves them as they are.",
     f"{CONTROLLER}: slices are matched by name and content; needless generations make schedulers start over",
 )
 def restarts_leave_slices(bench: Bench) -> None:
-    """Names, generations and contents before and after."""
+    """A driver that starts again finds its slices and leaves them as they are.
+
+    Names, generations and contents before and after.
+    """
     before = _restarted(bench)
     names = sorted(each["metadata"]["name"] for each in bench.slices())
     generations = sorted(each["spec"]["pool"]["generation"] for each in bench.slices())

@@ -27,9 +27,12 @@ def _info(bench: Bench) -> DriverInfo:
         return client.get_info()
 
 
-@must("registration-get-info", "GetInfo is answered within 1 s.", f"{_WATCHER}: the deadline of GetInfo")
+@must("registration-get-info", f"{_WATCHER}: the deadline of GetInfo")
 def get_info_in_time(bench: Bench) -> None:
-    """A registration socket that answers in kubelet's time."""
+    """GetInfo is answered within 1 s.
+
+    A registration socket that answers in kubelet's time.
+    """
     errors = []
     for socket in bench.listed_sockets():
         with bench.registrar(socket) as client:
@@ -42,20 +45,22 @@ def get_info_in_time(bench: Bench) -> None:
     raise Breach("; ".join(errors) or "there is no registration socket", "answer GetInfo at once, from memory")
 
 
-@must("registration-type", 'GetInfo says that the type is "DRAPlugin".', f"{_PROTO}, PluginInfo.type; {_MANAGER}")
+@must("registration-type", f"{_PROTO}, PluginInfo.type; {_MANAGER}")
 def type_is_dra(bench: Bench) -> None:
-    """The word by which kubelet finds the handler."""
+    """GetInfo says that the type is "DRAPlugin".
+
+    The word by which kubelet finds the handler.
+    """
     info = _info(bench)
     expect(info.type == "DRAPlugin", f'the type is "{info.type}"', 'answer `type: "DRAPlugin"`')
 
 
-@must(
-    "registration-name",
-    "The name is the driver's: a DNS subdomain of at most 63 characters, the same as in its slices and allocations.",
-    "KEP-4381; resource.k8s.io/v1 types.go, ResourceSliceSpec.driver",
-)
+@must("registration-name", "KEP-4381; resource.k8s.io/v1 types.go, ResourceSliceSpec.driver")
 def name_is_valid(bench: Bench) -> None:
-    """A name that the API takes in slices."""
+    """The name is the driver's: a DNS subdomain of at most 63 characters, the same as in its slices and allocations.
+
+    A name that the API takes in slices.
+    """
     name = _info(bench).name
     expect(
         is_dns_subdomain(name, DRIVER_NAME),
@@ -64,13 +69,12 @@ def name_is_valid(bench: Bench) -> None:
     )
 
 
-@must(
-    "registration-endpoint",
-    "The endpoint is the absolute path of a socket with at most 107 bytes; without one it is the registration socket.",
-    f"{_PROTO}, PluginInfo.endpoint; unix(7), sun_path",
-)
+@must("registration-endpoint", f"{_PROTO}, PluginInfo.endpoint; unix(7), sun_path")
 def endpoint_is_a_socket(bench: Bench) -> None:
-    """A path that kubelet can dial."""
+    """The endpoint is the absolute path of a socket with at most 107 bytes; without one it is the registration socket.
+
+    A path that kubelet can dial.
+    """
     endpoint = _info(bench).endpoint
     if not endpoint:
         return
@@ -81,13 +85,12 @@ def endpoint_is_a_socket(bench: Bench) -> None:
     expect(path.is_socket(), f"the endpoint {endpoint} is no socket", "listen before the registration socket appears")
 
 
-@must(
-    "registration-versions",
-    "supported_versions has at least one of v1.DRAPlugin and v1beta1.DRAPlugin.",
-    f"{_MANAGER}: a plugin with none of kubelet's services is refused",
-)
+@must("registration-versions", f"{_MANAGER}: a plugin with none of kubelet's services is refused")
 def versions_are_known(bench: Bench) -> None:
-    """A service that kubelet knows."""
+    """supported_versions has at least one of v1.DRAPlugin and v1beta1.DRAPlugin.
+
+    A service that kubelet knows.
+    """
     versions = _info(bench).versions
     expect(
         set(versions) & set(DRA_SERVICES),
@@ -96,38 +99,35 @@ def versions_are_known(bench: Bench) -> None:
     )
 
 
-@should(
-    "registration-versions-order",
-    "Newer services stand before older ones.",
-    f"{_MANAGER}: kubelet takes the first of the plugin's list that it knows",
-)
+@should("registration-versions-order", f"{_MANAGER}: kubelet takes the first of the plugin's list that it knows")
 def versions_are_in_order(bench: Bench) -> None:
-    """The newest first."""
+    """Newer services stand before older ones.
+
+    The newest first.
+    """
     versions = [version for version in _info(bench).versions if version in DRA_SERVICES]
     order = [version for version in DRA_SERVICES if version in versions]
     expect(versions == order, f"supported_versions has {versions}", f"list them as {order}")
 
 
-@should(
-    "registration-versions-unique",
-    "supported_versions names each service once, and none that kubelet does not know.",
-    "k8s.io/kubelet/pkg/apis/dra/v1 and dra-health/v1: the names of the services",
-)
+@should("registration-versions-unique", "k8s.io/kubelet/pkg/apis/dra/v1 and dra-health/v1: the names of the services")
 def versions_are_names(bench: Bench) -> None:
-    """No typing error in the names of services."""
+    """supported_versions names each service once, and none that kubelet does not know.
+
+    No typing error in the names of services.
+    """
     versions = _info(bench).versions
     known = {*DRA_SERVICES, *HEALTH_SERVICES}
     odd = [version for version in versions if version not in known or versions.count(version) > 1]
     expect(not odd, f"supported_versions has {odd}", f"name services by {sorted(known)}, each once")
 
 
-@must(
-    "registration-versions-served",
-    "Every DRA service that is advertised is served.",
-    f"{_PROTO}, PluginInfo.supported_versions: the plugin's service versions",
-)
+@must("registration-versions-served", f"{_PROTO}, PluginInfo.supported_versions: the plugin's service versions")
 def versions_are_served(bench: Bench) -> None:
-    """An empty call of each advertised service."""
+    """Every DRA service that is advertised is served.
+
+    An empty call of each advertised service.
+    """
     for version in _info(bench).versions:
         if version in DRA_SERVICES:
             try:
@@ -137,26 +137,24 @@ def versions_are_served(bench: Bench) -> None:
                     raise Breach(f"{version} is advertised: {error}", "serve it, or leave it out") from error
 
 
-@must(
-    "registration-repeatable",
-    "GetInfo can be called again and again, and answers the same.",
-    f"{_WATCHER}: every retry of a registration begins with GetInfo",
-)
+@must("registration-repeatable", f"{_WATCHER}: every retry of a registration begins with GetInfo")
 def get_info_repeats(bench: Bench) -> None:
-    """Five calls, each on a connection of its own."""
+    """GetInfo can be called again and again, and answers the same.
+
+    Five calls, each on a connection of its own.
+    """
     first = _info(bench)
     for _ in range(4):
         again = _info(bench)
         expect(again == first, f"GetInfo answers {again} after {first}", "answer GetInfo from constants")
 
 
-@must(
-    "registration-notified",
-    f"NotifyRegistrationStatus with success is answered within {NOTIFY_SECONDS:g} s.",
-    f"{_WATCHER}: the deadline of NotifyRegistrationStatus; its failure is not retried",
-)
+@must("registration-notified", f"{_WATCHER}: the deadline of NotifyRegistrationStatus; its failure is not retried")
 def success_is_taken(bench: Bench) -> None:
-    """The end of a registration."""
+    """NotifyRegistrationStatus with success is answered within 5 s.
+
+    The end of a registration.
+    """
     with bench.registrar() as client:
         try:
             client.notify(registered=True)
@@ -164,13 +162,12 @@ def success_is_taken(bench: Bench) -> None:
             raise Breach(f"NotifyRegistrationStatus failed: {error}", "answer it at once") from error
 
 
-@must(
-    "registration-after-refusal",
-    "After kubelet has refused a registration, the driver can still be registered: it is there, or has ended.",
-    f"{_WATCHER}: kubelet tries again when it restarts or when the socket appears anew",
-)
+@must("registration-after-refusal", f"{_WATCHER}: kubelet tries again when it restarts or when the socket appears anew")
 def refusal_is_survived(bench: Bench) -> None:
-    """plugin_registered=false, and then a kubelet that takes the driver."""
+    """After kubelet has refused a registration, the driver can still be registered: it is there, or has ended.
+
+    plugin_registered=false, and then a kubelet that takes the driver.
+    """
     with bench.registrar() as client:
         try:
             client.notify(registered=False, error="refused by the sanity suite")
@@ -204,13 +201,12 @@ def _registers(bench: Bench, problems: list[str]) -> bool:
     return False
 
 
-@must(
-    "registration-kubelet-restart",
-    "A kubelet that has restarted registers the driver again and reaches its service by new connections.",
-    "kubelet e2e_node, dra_test.go: must register after Kubelet restart",
-)
+@must("registration-kubelet-restart", "kubelet e2e_node, dra_test.go: must register after Kubelet restart")
 def kubelet_restarts(bench: Bench) -> None:
-    """All connections closed at once, then a new registration."""
+    """A kubelet that has restarted registers the driver again and reaches its service by new connections.
+
+    All connections closed at once, then a new registration.
+    """
     claim = bench.claim()
     bench.prepared(claim)
     bench.connect()
@@ -219,11 +215,13 @@ def kubelet_restarts(bench: Bench) -> None:
 
 @must(
     "registration-stale-socket",
-    "A driver that was killed replaces the sockets that it left behind when it starts again.",
     "KEP-4381, kubeletplugin helper: a file at the socket's path is removed before it listens",
 )
 def stale_sockets_are_replaced(bench: Bench) -> None:
-    """SIGKILL, which leaves both sockets, and a start."""
+    """A driver that was killed replaces the sockets that it left behind when it starts again.
+
+    SIGKILL, which leaves both sockets, and a start.
+    """
     before = sorted(path.name for path in bench.registration_sockets())
     stale: list[bool] = []
     bench.restart(lambda: stale.append(bench.places.registration is not None))
@@ -231,13 +229,12 @@ def stale_sockets_are_replaced(bench: Bench) -> None:
     expect(after == before, f"before there was {before}, and now {after}", "use the same socket names again")
 
 
-@should(
-    "registration-service-first",
-    "The service listens before the registration socket does, so that a registered driver is reachable.",
-    "kubeletplugin helper: the DRA service is started before the registrar",
-)
+@should("registration-service-first", "kubeletplugin helper: the DRA service is started before the registrar")
 def service_listens_first(bench: Bench) -> None:
-    """A look at the service as soon as registration answers."""
+    """The service listens before the registration socket does, so that a registered driver is reachable.
+
+    A look at the service as soon as registration answers.
+    """
     process = bench.started()
     bench.disconnect()
     process.kill()
@@ -258,12 +255,13 @@ def service_listens_first(bench: Bench) -> None:
 
 
 @must(
-    "registration-authority",
-    "Calls are taken whatever their :authority is: kubelet's registration dials a path.",
-    f"{_WATCHER}: the registration socket is dialled by its raw path with a dialer of its own",
+    "registration-authority", f"{_WATCHER}: the registration socket is dialled by its raw path with a dialer of its own"
 )
 def any_authority_is_taken(bench: Bench) -> None:
-    """The authority that a path gives when it is percent-encoded."""
+    """Calls are taken whatever their :authority is: kubelet's registration dials a path.
+
+    The authority that a path gives when it is percent-encoded.
+    """
     path = str(bench.endpoint())
     client = bench.another_connection(authority=path.replace("/", "%2F"))
     try:
@@ -274,12 +272,13 @@ def any_authority_is_taken(bench: Bench) -> None:
 
 
 @should(
-    "registration-unknown-method",
-    "A method that the driver does not have is answered UNIMPLEMENTED, and the driver goes on.",
-    "gRPC status codes: UNIMPLEMENTED; kubelet takes it for a service that is not there",
+    "registration-unknown-method", "gRPC status codes: UNIMPLEMENTED; kubelet takes it for a service that is not there"
 )
 def unknown_methods_are_unimplemented(bench: Bench) -> None:
-    """A service of no API."""
+    """A method that the driver does not have is answered UNIMPLEMENTED, and the driver goes on.
+
+    A service of no API.
+    """
     try:
         bench.plugin.raw(_UNKNOWN_METHOD)
     except DriverCallError as error:
@@ -291,11 +290,13 @@ def unknown_methods_are_unimplemented(bench: Bench) -> None:
 
 @should(
     "registration-folder",
-    "The registration folder holds nothing of the driver's but its socket.",
     f"{_WATCHER}: the folder is watched, and every entry that does not begin with a dot is looked at",
 )
 def folder_holds_sockets(bench: Bench) -> None:
-    """No lock and no data in kubelet's folder."""
+    """The registration folder holds nothing of the driver's but its socket.
+
+    No lock and no data in kubelet's folder.
+    """
     place = bench.places.registration
     if place is None:
         raise Unable("no registration socket was named; add --registration-socket")
@@ -304,13 +305,12 @@ def folder_holds_sockets(bench: Bench) -> None:
     expect(not others, f"{folder} holds {others}", "keep other files in the driver's own folder")
 
 
-@should(
-    "registration-socket-mode",
-    "The sockets can be written to by their owner and group alone: whoever can write there prepares claims.",
-    "unix(7): connecting to a stream socket takes write permission on it",
-)
+@should("registration-socket-mode", "unix(7): connecting to a stream socket takes write permission on it")
 def sockets_are_protected(bench: Bench) -> None:
-    """The modes of both sockets."""
+    """The sockets can be written to by their owner and group alone: whoever can write there prepares claims.
+
+    The modes of both sockets.
+    """
     for path in (bench.registration_socket(), Path(bench.endpoint())):
         mode = stat.S_IMODE(path.stat().st_mode)
         expect(not mode & 0o002, f"{path.name} has the mode {mode:04o}", "leave it to the umask, or use 0600")

@@ -27,9 +27,12 @@ _CLOSED_SECONDS: Final = 20.0
 _IDLE: Final = 0.2
 
 
-@should("resources-idle", "A driver that is asked nothing uses less than a fifth of a CPU.", _NODE)
+@should("resources-idle", _NODE)
 def an_idle_driver_rests(bench: Bench) -> None:
-    """CPU time over the time for which quiet is watched."""
+    """A driver that is asked nothing uses less than a fifth of a CPU.
+
+    CPU time over the time for which quiet is watched.
+    """
     seconds = max(bench.quiet, 1.0)
     bench.wait(1.0)
     before = _usage(bench)
@@ -38,9 +41,12 @@ def an_idle_driver_rests(bench: Bench) -> None:
     expect(share < _IDLE, f"it used {share:.0%} of a CPU over {seconds:g} s", "wait for events, do not poll")
 
 
-@should("resources-descriptors", "Claims that have come and gone leave no file descriptor open.", _NODE)
+@should("resources-descriptors", _NODE)
 def descriptors_are_closed(bench: Bench) -> None:
-    """Each claim over a connection of its own."""
+    """Claims that have come and gone leave no file descriptor open.
+
+    Each claim over a connection of its own.
+    """
     before, after = _churned(bench, lambda usage: usage.descriptors)
     expect(
         after <= before + _MORE,
@@ -49,16 +55,22 @@ def descriptors_are_closed(bench: Bench) -> None:
     )
 
 
-@should("resources-threads", "Claims that have come and gone leave no thread running.", _NODE)
+@should("resources-threads", _NODE)
 def threads_end(bench: Bench) -> None:
-    """Threads as the kernel counts them."""
+    """Claims that have come and gone leave no thread running.
+
+    Threads as the kernel counts them.
+    """
     before, after = _churned(bench, lambda usage: usage.threads)
     expect(after <= before + _MORE, f"{_CLAIMS} claims later there are {after} threads, {before} before", "end them")
 
 
-@should("resources-memory", "Claims that have come and gone leave resident memory as it was.", _NODE)
+@should("resources-memory", _NODE)
 def memory_is_given_back(bench: Bench) -> None:
-    """Resident memory; some is the allocator's."""
+    """Claims that have come and gone leave resident memory as it was.
+
+    Resident memory; some is the allocator's.
+    """
     before, after = _churned(bench, lambda usage: usage.resident)
     expect(
         after <= before + _MORE_BYTES,
@@ -67,16 +79,22 @@ def memory_is_given_back(bench: Bench) -> None:
     )
 
 
-@should("resources-processes", "Every process that the driver has started is waited for when it has ended.", _NODE)
+@should("resources-processes", _NODE)
 def children_are_waited_for(bench: Bench) -> None:
-    """Processes that have ended and still have a number."""
+    """Every process that the driver has started is waited for when it has ended.
+
+    Processes that have ended and still have a number.
+    """
     _, after = _churned(bench, lambda usage: usage.zombies)
     expect(after == 0, f"{_CLAIMS} claims later {after} ended processes were not waited for", "wait for children")
 
 
-@should("resources-files", "Claims that have come and gone leave no file in the driver's folder.", _NODE)
+@should("resources-files", _NODE)
 def the_folder_does_not_fill(bench: Bench) -> None:
-    """Files below the folder for plugins' data."""
+    """Claims that have come and gone leave no file in the driver's folder.
+
+    Files below the folder for plugins' data.
+    """
     data = bench.places.data
     if data is None:
         raise Unable("the driver's folder is not known; name its command after --")
@@ -94,11 +112,13 @@ def the_folder_does_not_fill(bench: Bench) -> None:
 
 @should(
     "resources-streams",
-    "Health streams that have ended leave no thread and no file descriptor.",
     "kubelet, pkg/kubelet/cm/dra/plugin: a stream is opened anew whenever one ends and whenever kubelet starts",
 )
 def streams_end(bench: Bench) -> None:
-    """Streams, one after another, each of which the caller ends after its first message."""
+    """Health streams that have ended leave no thread and no file descriptor.
+
+    Streams, one after another, each of which the caller ends after its first message.
+    """
     service = next((each for each in HEALTH_SERVICES if each in bench.info.versions), None)
     if service is None:
         raise Unable("the driver advertises no health service")

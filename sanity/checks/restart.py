@@ -20,9 +20,12 @@ _MANAGER: Final = "kubelet, pkg/kubelet/cm/dra/manager.go: every claim is prepar
 _MOMENTS: Final = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 
-@must("restart-same-answer", "After a kill Prepare gives the answer of before.", _MANAGER)
+@must("restart-same-answer", _MANAGER)
 def answers_survive(bench: Bench) -> None:
-    """SIGKILL between two Prepares."""
+    """After a kill Prepare gives the answer of before.
+
+    SIGKILL between two Prepares.
+    """
     bench.started()
     claim = bench.claim()
     (before,) = bench.prepared(claim)
@@ -35,13 +38,12 @@ def answers_survive(bench: Bench) -> None:
         expect(edits == seen, f"the edits are {edits}, and were {seen}", "keep what was prepared on disk")
 
 
-@must(
-    "restart-keeps-specs",
-    "After a kill and a start the CDI ids of prepared claims resolve as before, before kubelet asks again.",
-    "containers restart without a Prepare: kubelet passes the ids that it was answered",
-)
+@must("restart-keeps-specs", "containers restart without a Prepare: kubelet passes the ids that it was answered")
 def specs_survive(bench: Bench) -> None:
-    """SIGKILL, a start, and a look into the folder after a while."""
+    """After a kill and a start the CDI ids of prepared claims resolve as before, before kubelet asks again.
+
+    SIGKILL, a start, and a look into the folder after a while.
+    """
     bench.started()
     claim = bench.claim()
     (answer,) = bench.prepared(claim)
@@ -53,9 +55,12 @@ def specs_survive(bench: Bench) -> None:
     expect(after == before, f"the edits are {after}, and were {before}", "remove no spec of a claim that is on record")
 
 
-@must("restart-unprepare", "What was prepared before a kill is unprepared after it.", _HELPER)
+@must("restart-unprepare", _HELPER)
 def unprepare_survives(bench: Bench) -> None:
-    """SIGKILL between Prepare and Unprepare; the device is free then."""
+    """What was prepared before a kill is unprepared after it.
+
+    SIGKILL between Prepare and Unprepare; the device is free then.
+    """
     bench.started()
     claim = bench.claim()
     bench.prepared(claim)
@@ -67,13 +72,12 @@ def unprepare_survives(bench: Bench) -> None:
         bench.prepared(bench.make_claim(claim.results))
 
 
-@must(
-    "restart-unprepare-deleted",
-    "What was prepared before a kill is unprepared after it although the claim is gone from the API server.",
-    _HELPER,
-)
+@must("restart-unprepare-deleted", _HELPER)
 def unprepare_survives_deletion(bench: Bench) -> None:
-    """SIGKILL, and the claim is deleted before the driver starts."""
+    """What was prepared before a kill is unprepared after it although the claim is gone from the API server.
+
+    SIGKILL, and the claim is deleted before the driver starts.
+    """
     bench.started()
     claim = bench.claim(bench.devices())
     bench.prepared(claim)
@@ -82,9 +86,12 @@ def unprepare_survives_deletion(bench: Bench) -> None:
     bench.prepared(bench.make_claim(claim.results))
 
 
-@must("restart-during-prepare", "A Prepare that a kill has interrupted succeeds when it is repeated.", _MANAGER)
+@must("restart-during-prepare", _MANAGER)
 def interrupted_prepares_are_repeated(bench: Bench) -> None:
-    """SIGKILL at several moments of a call."""
+    """A Prepare that a kill has interrupted succeeds when it is repeated.
+
+    SIGKILL at several moments of a call.
+    """
     for moment in _MOMENTS:
         claim = _interrupted(bench, moment, prepared=False)
         (answer,) = bench.prepared(claim)
@@ -92,9 +99,12 @@ def interrupted_prepares_are_repeated(bench: Bench) -> None:
         bench.unprepared(claim)
 
 
-@must("restart-during-unprepare", "An Unprepare that a kill has interrupted succeeds when it is repeated.", _MANAGER)
+@must("restart-during-unprepare", _MANAGER)
 def interrupted_unprepares_are_repeated(bench: Bench) -> None:
-    """SIGKILL at several moments of a call; then the device is free, and nothing is left."""
+    """An Unprepare that a kill has interrupted succeeds when it is repeated.
+
+    SIGKILL at several moments of a call; then the device is free, and nothing is left.
+    """
     for moment in _MOMENTS:
         claim = _interrupted(bench, moment, prepared=True)
         bench.unprepared(claim)
@@ -124,13 +134,12 @@ def _interrupted(bench: Bench, moment: float, *, prepared: bool) -> BenchClaim:
     return claim
 
 
-@should(
-    "restart-held",
-    "A device that was held before a kill is held after it.",
-    "kubeletplugin/draplugin.go: last line of defense",
-)
+@should("restart-held", "kubeletplugin/draplugin.go: last line of defense")
 def holders_survive(bench: Bench) -> None:
-    """A claim that comes after the restart, to a device in use."""
+    """A device that was held before a kill is held after it.
+
+    A claim that comes after the restart, to a device in use.
+    """
     bench.started()
     (device,) = bench.devices(shareable=False)
     bench.prepared(bench.claim([device]))
@@ -139,13 +148,12 @@ def holders_survive(bench: Bench) -> None:
     expect(bench.refused(other), f"{device.name} is prepared for two claims", "read who holds what when starting")
 
 
-@should(
-    "restart-reboot",
-    "If the CDI folder is emptied while the driver is down, a repeated Prepare makes ids that resolve.",
-    "/var/run is a tmpfs; kubelet prepares every claim again",
-)
+@should("restart-reboot", "/var/run is a tmpfs; kubelet prepares every claim again")
 def reboots_are_survived(bench: Bench) -> None:
-    """SIGKILL, an empty folder, a start."""
+    """If the CDI folder is emptied while the driver is down, a repeated Prepare makes ids that resolve.
+
+    SIGKILL, an empty folder, a start.
+    """
     bench.started()
     claim = bench.claim()
     (before,) = bench.prepared(claim)
@@ -161,9 +169,12 @@ def reboots_are_survived(bench: Bench) -> None:
     bench.specs.edits(after.cdi)
 
 
-@must("restart-unprepared", "What was unprepared before a kill does not come back.", _HELPER)
+@must("restart-unprepared", _HELPER)
 def the_unprepared_stays_so(bench: Bench) -> None:
-    """No file of the claim after a start; its device is free."""
+    """What was unprepared before a kill does not come back.
+
+    No file of the claim after a start; its device is free.
+    """
     bench.started()
     claim = bench.claim()
     bench.prepared(claim)
@@ -175,21 +186,23 @@ def the_unprepared_stays_so(bench: Bench) -> None:
         bench.prepared(bench.make_claim(claim.results))
 
 
-@must(
-    "restart-registers",
-    "After a kill the driver says the same of itself.",
-    "kubelet e2e_node: must register after plugin restart",
-)
+@must("restart-registers", "kubelet e2e_node: must register after plugin restart")
 def registration_survives(bench: Bench) -> None:
-    """GetInfo before and after."""
+    """After a kill the driver says the same of itself.
+
+    GetInfo before and after.
+    """
     before = bench.info
     bench.restart()
     expect(bench.info == before, f"GetInfo says {bench.info}, and said {before}", "answer from constants")
 
 
-@must("restart-graceful", "After SIGTERM and a start Prepare gives the answer of before.", _MANAGER)
+@must("restart-graceful", _MANAGER)
 def graceful_restarts_are_survived(bench: Bench) -> None:
-    """As the pod of a DaemonSet is replaced."""
+    """After SIGTERM and a start Prepare gives the answer of before.
+
+    As the pod of a DaemonSet is replaced.
+    """
     process = bench.started()
     claim = bench.claim()
     (before,) = bench.prepared(claim)
@@ -202,13 +215,12 @@ def graceful_restarts_are_survived(bench: Bench) -> None:
     expect(after == before, f"the answer is {after}, and was {before}", "do not undo claims when stopping")
 
 
-@should(
-    "restart-server-away",
-    "A driver that starts while the API server is away registers, and unprepares what it has prepared.",
-    "a node has to be drained, and pods have to end, without a control plane",
-)
+@should("restart-server-away", "a node has to be drained, and pods have to end, without a control plane")
 def starts_without_server(bench: Bench) -> None:
-    """SIGKILL, and no server when it starts."""
+    """A driver that starts while the API server is away registers, and unprepares what it has prepared.
+
+    SIGKILL, and no server when it starts.
+    """
     bench.started()
     claim = bench.claim(bench.devices())
     bench.prepared(claim)
@@ -216,9 +228,12 @@ def starts_without_server(bench: Bench) -> None:
     bench.unprepared(claim)
 
 
-@must("restart-several", "Three kills in a row lose nothing.", _MANAGER)
+@must("restart-several", _MANAGER)
 def several_restarts_are_survived(bench: Bench) -> None:
-    """Two claims, kills between the calls."""
+    """Three kills in a row lose nothing.
+
+    Two claims, kills between the calls.
+    """
     bench.started()
     claims = [bench.claim([device]) for device in bench.devices(2)] if bench.api else [bench.claim()]
     before = []
@@ -244,56 +259,58 @@ def _terminated(bench: Bench) -> int | None:
     return process.terminate(min(_GRACE, bench.patience))
 
 
-@should(
-    "shutdown-ends",
-    "SIGTERM ends the driver within a pod's 30 s.",
-    "Kubernetes, pod lifecycle: termination grace period",
-)
+@should("shutdown-ends", "Kubernetes, pod lifecycle: termination grace period")
 def sigterm_ends_it(bench: Bench) -> None:
-    """However long it takes, SIGKILL is not needed."""
+    """SIGTERM ends the driver within a pod's 30 s.
+
+    However long it takes, SIGKILL is not needed.
+    """
     status = _terminated(bench)
     expect(status is not None, f"it still runs after {min(_GRACE, bench.patience):g} s", "handle SIGTERM")
 
 
-@should(
-    "shutdown-status",
-    "A driver that SIGTERM ends has the exit status 0.",
-    "Kubernetes, pod lifecycle: other statuses are failures",
-)
+@should("shutdown-status", "Kubernetes, pod lifecycle: other statuses are failures")
 def sigterm_is_no_failure(bench: Bench) -> None:
-    """Neither a failure nor a death by the signal."""
+    """A driver that SIGTERM ends has the exit status 0.
+
+    Neither a failure nor a death by the signal.
+    """
     status = _terminated(bench)
     expect(status in (0, None), f"the status is {status}", "end in order when SIGTERM comes")
 
 
 @should(
     "shutdown-registration-socket",
-    "The registration socket is gone after SIGTERM, so that kubelet takes the driver off its list.",
     f"{_STOP}; kubelet deregisters when the socket is removed, and nobody else removes a stale one",
 )
 def registration_sockets_go(bench: Bench) -> None:
-    """The socket's file."""
+    """The registration socket is gone after SIGTERM, so that kubelet takes the driver off its list.
+
+    The socket's file.
+    """
     sockets = bench.registration_sockets()
     _terminated(bench)
     left = [str(path) for path in sockets if path.exists()]
     expect(not left, f"{left} is left", "unlink the socket when stopping")
 
 
-@should("shutdown-service-socket", "The service's socket is gone after SIGTERM.", f"{_STOP}: both sockets are unlinked")
+@should("shutdown-service-socket", f"{_STOP}: both sockets are unlinked")
 def service_sockets_go(bench: Bench) -> None:
-    """The socket's file."""
+    """The service's socket is gone after SIGTERM.
+
+    The socket's file.
+    """
     endpoint = Path(bench.endpoint())
     _terminated(bench)
     expect(not endpoint.exists(), f"{endpoint} is left", "unlink the socket when stopping")
 
 
-@must(
-    "shutdown-keeps-claims",
-    "Claims stay prepared after SIGTERM: pods run on, and their containers may be restarted.",
-    f"{_STOP}: in-flight state is kept; Unprepare comes from kubelet alone",
-)
+@must("shutdown-keeps-claims", f"{_STOP}: in-flight state is kept; Unprepare comes from kubelet alone")
 def claims_stay(bench: Bench) -> None:
-    """The CDI ids still resolve."""
+    """Claims stay prepared after SIGTERM: pods run on, and their containers may be restarted.
+
+    The CDI ids still resolve.
+    """
     bench.started()
     claim = bench.claim()
     (answer,) = bench.prepared(claim)
@@ -304,13 +321,12 @@ def claims_stay(bench: Bench) -> None:
     expect(after == before, f"the edits are {after}, and were {before}", "leave specs where they are when stopping")
 
 
-@should(
-    "shutdown-keeps-slices",
-    "Slices stay after SIGTERM: kubelet removes them 30 s after the driver has gone for good.",
-    f"{_STOP}: slices are not deleted on stop",
-)
+@should("shutdown-keeps-slices", f"{_STOP}: slices are not deleted on stop")
 def slices_stay(bench: Bench) -> None:
-    """The slices before and after."""
+    """Slices stay after SIGTERM: kubelet removes them 30 s after the driver has gone for good.
+
+    The slices before and after.
+    """
     bench.started()
     bench.offers()
     before = len(bench.slices())

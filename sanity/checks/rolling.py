@@ -81,9 +81,12 @@ def _answers(bench: Bench, client: SocketClient) -> bool:
     return True
 
 
-@must("rolling-endpoints", "Two instances register by one name, with an endpoint each.", _KUBELET)
+@must("rolling-endpoints", _KUBELET)
 def instances_have_endpoints(bench: Bench) -> None:
-    """GetInfo of both."""
+    """Two instances register by one name, with an endpoint each.
+
+    GetInfo of both.
+    """
     with _two(bench) as pair:
         names = {pair.old_info.name, pair.new_info.name}
         expect(len(names) == 1, f"they are called {sorted(names)}", "register by the driver's name")
@@ -91,20 +94,24 @@ def instances_have_endpoints(bench: Bench) -> None:
         expect(pair.old_info.endpoint != pair.new_info.endpoint, seen, "make the pod's UID a part of the socket's name")
 
 
-@must("rolling-answers-agree", "Both instances answer the same for a claim.", f"{_HELPER}; kubelet may ask either")
+@must("rolling-answers-agree", f"{_HELPER}; kubelet may ask either")
 def instances_agree(bench: Bench) -> None:
-    """Prepared by the old one, then by the new one, then by the old one."""
+    """Both instances answer the same for a claim.
+
+    Prepared by the old one, then by the new one, then by the old one.
+    """
     with _two(bench) as pair:
         claim = bench.claim()
         answers = [bench.prepared(claim, client=client)[0] for client in (pair.old, pair.new, pair.old)]
         expect(len(set(answers)) == 1, f"the answers are {answers}", "share the record of what is prepared")
 
 
-@must(
-    "rolling-hand-over", "What the old instance has prepared the new one unprepares, and the other way round.", _HELPER
-)
+@must("rolling-hand-over", _HELPER)
 def instances_hand_over(bench: Bench) -> None:
-    """The device is free for both afterwards."""
+    """What the old instance has prepared the new one unprepares, and the other way round.
+
+    The device is free for both afterwards.
+    """
     with _two(bench) as pair:
         for prepares, unprepares in ((pair.old, pair.new), (pair.new, pair.old)):
             claim = bench.claim()
@@ -118,13 +125,12 @@ def instances_hand_over(bench: Bench) -> None:
                 bench.unprepared(again, client=prepares)
 
 
-@should(
-    "rolling-held",
-    "A device that one instance has given the other one refuses.",
-    "kubeletplugin/draplugin.go: last line of defense",
-)
+@should("rolling-held", "kubeletplugin/draplugin.go: last line of defense")
 def instances_share_holders(bench: Bench) -> None:
-    """Two claims to one device, one for each instance."""
+    """A device that one instance has given the other one refuses.
+
+    Two claims to one device, one for each instance.
+    """
     with _two(bench) as pair:
         (device,) = bench.devices(shareable=False)
         bench.prepared(bench.claim([device]), client=pair.old)
@@ -136,11 +142,12 @@ def instances_share_holders(bench: Bench) -> None:
         expect(answer.error, f"{device.name} is prepared for two claims", "decide under a lock that both take")
 
 
-@must(
-    "rolling-old-leaves", "When the old instance ends, the new one and its sockets stay, and so do the slices.", _HELPER
-)
+@must("rolling-old-leaves", _HELPER)
 def the_new_instance_stays(bench: Bench) -> None:
-    """SIGTERM to the old one; claims go on."""
+    """When the old instance ends, the new one and its sockets stay, and so do the slices.
+
+    SIGTERM to the old one; claims go on.
+    """
     with _two(bench) as pair:
         claim = bench.claim()
         (before,) = bench.prepared(claim, client=pair.old)
@@ -155,13 +162,12 @@ def the_new_instance_stays(bench: Bench) -> None:
         bench.unprepared(claim, client=pair.new)
 
 
-@must(
-    "rolling-fails",
-    "When the new instance is killed, the old one goes on.",
-    f"{_HELPER}; a failed update is rolled back",
-)
+@must("rolling-fails", f"{_HELPER}; a failed update is rolled back")
 def the_old_instance_goes_on(bench: Bench) -> None:
-    """SIGKILL to the new one."""
+    """When the new instance is killed, the old one goes on.
+
+    SIGKILL to the new one.
+    """
     with _two(bench) as pair:
         claim = bench.claim()
         (before,) = bench.prepared(claim, client=pair.new)
@@ -171,13 +177,12 @@ def the_old_instance_goes_on(bench: Bench) -> None:
         bench.unprepared(claim, client=pair.old)
 
 
-@must(
-    "rolling-slices",
-    "Two instances leave the slices as one of them would: no fight, nothing twice.",
-    "resourceslice controller",
-)
+@must("rolling-slices", "resourceslice controller")
 def instances_do_not_fight(bench: Bench) -> None:
-    """The writes while both run."""
+    """Two instances leave the slices as one of them would: no fight, nothing twice.
+
+    The writes while both run.
+    """
     bench.started()
     bench.offers()
     with _two(bench):

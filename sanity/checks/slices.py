@@ -47,13 +47,12 @@ def _devices(bench: Bench) -> list[KubeDocument]:
     return [device for document in published_slices(bench) for device in document["spec"].get("devices") or ()]
 
 
-@must(
-    "slices-taken",
-    "No slice is one that the API server refuses: names, limits, values are valid.",
-    f"{_TYPES}, ResourceSlice; validation of resource.k8s.io/v1",
-)
+@must("slices-taken", f"{_TYPES}, ResourceSlice; validation of resource.k8s.io/v1")
 def slices_are_taken(bench: Bench) -> None:
-    """Return what the server refused so far, and what it has."""
+    """No slice is one that the API server refuses: names, limits, values are valid.
+
+    Return what the server refused so far, and what it has.
+    """
     bench.eventually(lambda: bench.server().writes())
     refused = [
         problem
@@ -65,26 +64,24 @@ def slices_are_taken(bench: Bench) -> None:
     expect(not problems, "; ".join(problems[:5]), "keep to the limits of the API; split pools over several slices")
 
 
-@must(
-    "slices-driver",
-    "The slices name the driver as it registers.",
-    f"{_TYPES}, ResourceSliceSpec.driver; kubelet finds the plugin of an allocation by it",
-)
+@must("slices-driver", f"{_TYPES}, ResourceSliceSpec.driver; kubelet finds the plugin of an allocation by it")
 def slices_name_the_driver(bench: Bench) -> None:
-    """Every slice that was written since the driver runs."""
+    """The slices name the driver as it registers.
+
+    Every slice that was written since the driver runs.
+    """
     _any(bench)
     written = {seen.body["spec"]["driver"] for seen in bench.server().writes()
                if isinstance(seen.body, dict) and "spec" in seen.body}  # fmt: skip
     expect(written == {bench.driver}, f"slices name {sorted(written)}", f"publish as {bench.driver}")
 
 
-@must(
-    "slices-node",
-    "Slices for devices of a node have its name in spec.nodeName, or select nodes.",
-    f"{_TYPES}, ResourceSliceSpec.nodeName: kubelet deletes a node's slices by it",
-)
+@must("slices-node", f"{_TYPES}, ResourceSliceSpec.nodeName: kubelet deletes a node's slices by it")
 def slices_name_the_node(bench: Bench) -> None:
-    """The node's name as the driver was given it."""
+    """Slices for devices of a node have its name in spec.nodeName, or select nodes.
+
+    The node's name as the driver was given it.
+    """
     for document in _any(bench):
         name = document["spec"].get("nodeName")
         node = bench.places.node
@@ -93,13 +90,12 @@ def slices_name_the_node(bench: Bench) -> None:
         )
 
 
-@should(
-    "slices-owner",
-    "Slices of a node belong to its Node object, so that they go with it.",
-    "KEP-4381; resourceslice controller: one owner reference, the Node, controller=true",
-)
+@should("slices-owner", "KEP-4381; resourceslice controller: one owner reference, the Node, controller=true")
 def slices_are_owned(bench: Bench) -> None:
-    """One owner reference, with the UID that the node has."""
+    """Slices of a node belong to its Node object, so that they go with it.
+
+    One owner reference, with the UID that the node has.
+    """
     for document in _any(bench):
         if document["spec"].get("nodeName"):
             owners = document["metadata"].get("ownerReferences") or []
@@ -109,13 +105,12 @@ def slices_are_owned(bench: Bench) -> None:
             expect(right, f"the owners are {owners}", "set the Node with its UID as owner")
 
 
-@must(
-    "slices-complete",
-    "A pool has as many slices of its newest generation as they say, and what they refer to is in it.",
-    f"{_TYPES}, ResourcePool.resourceSliceCount: a pool that is incomplete is not allocated from",
-)
+@must("slices-complete", f"{_TYPES}, ResourcePool.resourceSliceCount: a pool that is incomplete is not allocated from")
 def pools_are_complete(bench: Bench) -> None:
-    """Each pool, as a scheduler gathers it."""
+    """A pool has as many slices of its newest generation as they say, and what they refer to is in it.
+
+    Each pool, as a scheduler gathers it.
+    """
     _any(bench)
 
     def problems() -> list[str]:
@@ -127,13 +122,12 @@ def pools_are_complete(bench: Bench) -> None:
     expect(not seen, "; ".join(seen), "write a pool whole, with its slice count, in one generation")
 
 
-@must(
-    "slices-generation",
-    "The slices of a pool are all of one generation once they have been written.",
-    f"{_TYPES}, ResourcePool.generation: older ones are to be ignored and removed",
-)
+@must("slices-generation", f"{_TYPES}, ResourcePool.generation: older ones are to be ignored and removed")
 def generations_agree(bench: Bench) -> None:
-    """No slice of an older generation stays."""
+    """The slices of a pool are all of one generation once they have been written.
+
+    No slice of an older generation stays.
+    """
     _any(bench)
 
     def generations() -> dict[str, set[int]]:
@@ -148,13 +142,12 @@ def generations_agree(bench: Bench) -> None:
     expect(not seen, f"pools have the generations {seen}", "delete or update slices of older generations")
 
 
-@should(
-    "slices-pool-node",
-    "Pools of node-local devices have names that tell nodes apart.",
-    f"{_TYPES}, ResourcePool.name: unique for the driver in the cluster; often the node's name",
-)
+@should("slices-pool-node", f"{_TYPES}, ResourcePool.name: unique for the driver in the cluster; often the node's name")
 def pool_names_differ_by_node(bench: Bench) -> None:
-    """The node's name is a part of the pool's."""
+    """Pools of node-local devices have names that tell nodes apart.
+
+    The node's name is a part of the pool's.
+    """
     for document in _any(bench):
         name, node = document["spec"]["pool"]["name"], bench.places.node
         if document["spec"].get("nodeName"):
@@ -163,11 +156,13 @@ def pool_names_differ_by_node(bench: Bench) -> None:
 
 @must(
     "slices-standard-attributes",
-    "Attributes of resource.kubernetes.io have the form that Kubernetes gives them.",
     "k8s.io/dynamic-resource-allocation/deviceattribute: pcieRoot, pciBusID; KEP-6072: numaNode",
 )
 def standard_attributes_are_right(bench: Bench) -> None:
-    """Whatever of them the driver publishes."""
+    """Attributes of resource.kubernetes.io have the form that Kubernetes gives them.
+
+    Whatever of them the driver publishes.
+    """
     for device in _devices(bench):
         for name, attribute in (device.get("attributes") or {}).items():
             problem = _standard_problem(name, attribute)
@@ -187,24 +182,25 @@ def _standard_problem(name: str, attribute: dict[str, Any]) -> str:
 
 @should(
     "slices-attributes-stable",
-    "Nothing in a device changes by itself: no time, no counter, no temperature.",
     "KEP-4381: slices are for the scheduler; each write costs every scheduler and the API server",
 )
 def devices_do_not_fluctuate(bench: Bench) -> None:
-    """The same devices after a while."""
+    """Nothing in a device changes by itself: no time, no counter, no temperature.
+
+    The same devices after a while.
+    """
     before = _devices(bench)
     bench.wait(bench.quiet)
     changed = [device["name"] for device, again in zip(before, _devices(bench), strict=False) if device != again]
     expect(not changed, f"devices {changed[:5]} changed within {bench.quiet:g} s", "publish what describes the device")
 
 
-@must(
-    "slices-taints",
-    "Taints are published without a time that changes: the server sets timeAdded, and it stays.",
-    f"KEP-5055; {_TYPES}, DeviceTaint.timeAdded",
-)
+@must("slices-taints", f"KEP-5055; {_TYPES}, DeviceTaint.timeAdded")
 def taints_keep_their_time(bench: Bench) -> None:
-    """The times of taints after a while."""
+    """Taints are published without a time that changes: the server sets timeAdded, and it stays.
+
+    The times of taints after a while.
+    """
     if not any(device.get("taints") for device in _devices(bench)):
         raise Unable("the driver publishes no taint")
 

@@ -22,11 +22,13 @@ def _stranger(name: str = "") -> BenchClaim:
 
 @must(
     "unprepare-answers",
-    "Every claim of the call has an entry in the answer, by its UID, and no other has.",
     f"{_PROTO}, NodeUnprepareResourcesResponse.claims: every claim must have an entry, even an empty one",
 )
 def every_unprepare_is_answered(bench: Bench) -> None:
-    """A prepared claim, and its UID alone, also beside another that is prepared."""
+    """Every claim of the call has an entry in the answer, by its UID, and no other has.
+
+    A prepared claim, and its UID alone, also beside another that is prepared.
+    """
     claims = bench.two_claims()
     bench.prepared(*claims)
     for claim in claims:
@@ -34,44 +36,44 @@ def every_unprepare_is_answered(bench: Bench) -> None:
         expect(set(answers) == {claim.uid}, f"the answer has {sorted(answers)} for {claim.uid}", "key it by claim UID")
 
 
-@must("unprepare-idempotent", "A repeated Unprepare succeeds.", f"{_HELPER}: the call must be idempotent")
+@must("unprepare-idempotent", f"{_HELPER}: the call must be idempotent")
 def unprepare_repeats(bench: Bench) -> None:
-    """Three times."""
+    """A repeated Unprepare succeeds.
+
+    Three times.
+    """
     claim = bench.claim()
     bench.prepared(claim)
     for _ in range(3):
         bench.unprepared(claim)
 
 
-@must(
-    "unprepare-unknown",
-    "Unprepare of a claim that was never prepared succeeds.",
-    f"{_HELPER}: it is no error if a claim is not currently prepared",
-)
+@must("unprepare-unknown", f"{_HELPER}: it is no error if a claim is not currently prepared")
 def strangers_are_unprepared(bench: Bench) -> None:
-    """A claim that was never prepared."""
+    """Unprepare of a claim that was never prepared succeeds.
+
+    A claim that was never prepared.
+    """
     bench.unprepared(_stranger())
 
 
-@must(
-    "unprepare-batch",
-    "Several claims of one call are each answered, known or not.",
-    f"{_PROTO}, NodeUnprepareResourcesRequest.claims",
-)
+@must("unprepare-batch", f"{_PROTO}, NodeUnprepareResourcesRequest.claims")
 def a_batch_is_unprepared(bench: Bench) -> None:
-    """A prepared claim between two strangers."""
+    """Several claims of one call are each answered, known or not.
+
+    A prepared claim between two strangers.
+    """
     claim = bench.claim()
     bench.prepared(claim)
     bench.unprepared(_stranger(), claim, _stranger())
 
 
-@must(
-    "unprepare-deleted",
-    "A claim is unprepared after it was deleted from the API server.",
-    f"{_HELPER}: the original claims may have been deleted already",
-)
+@must("unprepare-deleted", f"{_HELPER}: the original claims may have been deleted already")
 def deleted_claims_are_unprepared(bench: Bench) -> None:
-    """A force-deleted pod's."""
+    """A claim is unprepared after it was deleted from the API server.
+
+    A force-deleted pod's.
+    """
     claim = bench.claim(bench.devices())
     bench.prepared(claim)
     bench.forget(claim)
@@ -79,12 +81,13 @@ def deleted_claims_are_unprepared(bench: Bench) -> None:
 
 
 @must(
-    "unprepare-deallocated",
-    "A claim is unprepared after its allocation was cleared.",
-    f"{_HELPER}: only UID, namespace and name are known; the driver keeps what else it needs",
+    "unprepare-deallocated", f"{_HELPER}: only UID, namespace and name are known; the driver keeps what else it needs"
 )
 def deallocated_claims_are_unprepared(bench: Bench) -> None:
-    """Its device is free again."""
+    """A claim is unprepared after its allocation was cleared.
+
+    Its device is free again.
+    """
     (device,) = bench.devices()
     claim = bench.claim([device])
     bench.prepared(claim)
@@ -94,25 +97,25 @@ def deallocated_claims_are_unprepared(bench: Bench) -> None:
 
 
 @must(
-    "unprepare-server-away",
-    "A claim is unprepared while the API server is away.",
-    f"{_HELPER}: the claim is not fetched; a node has to be drained without its control plane",
+    "unprepare-server-away", f"{_HELPER}: the claim is not fetched; a node has to be drained without its control plane"
 )
 def unprepare_needs_no_server(bench: Bench) -> None:
-    """The server refuses connections."""
+    """A claim is unprepared while the API server is away.
+
+    The server refuses connections.
+    """
     claim = bench.claim(bench.devices())
     bench.prepared(claim)
     bench.server().stop()
     bench.unprepared(claim)
 
 
-@must(
-    "unprepare-other-uid",
-    "Unprepare of another UID leaves the claim of that name prepared.",
-    f"{_HELPER}: claims are told apart by UID",
-)
+@must("unprepare-other-uid", f"{_HELPER}: claims are told apart by UID")
 def other_uids_are_left_alone(bench: Bench) -> None:
-    """The name of a prepared claim, with a UID that it has not."""
+    """Unprepare of another UID leaves the claim of that name prepared.
+
+    The name of a prepared claim, with a UID that it has not.
+    """
     claim = bench.claim(bench.devices())
     (before,) = bench.prepared(claim)
     seen = bench.edits(claim, before) if before.cdi else ""
@@ -124,24 +127,25 @@ def other_uids_are_left_alone(bench: Bench) -> None:
 
 @must(
     "unprepare-after-refusal",
-    "A claim that could not be prepared can be unprepared.",
     "kubelet, pkg/kubelet/cm/dra/manager.go: claims of a pod that never started are unprepared too",
 )
 def refused_claims_are_unprepared(bench: Bench) -> None:
-    """A claim to a device that there is not."""
+    """A claim that could not be prepared can be unprepared.
+
+    A claim to a device that there is not.
+    """
     result = {**bench.devices()[0].result("r0"), "device": "no-such-device-of-sanity"}
     claim = bench.make_claim([result])
     bench.refused(claim)
     bench.unprepared(claim)
 
 
-@must(
-    "unprepare-then-prepare",
-    "A claim that was unprepared can be prepared again.",
-    "KEP-4381: a claim that several pods use one after another is prepared for each",
-)
+@must("unprepare-then-prepare", "KEP-4381: a claim that several pods use one after another is prepared for each")
 def claims_are_prepared_again(bench: Bench) -> None:
-    """Three rounds, with the same devices."""
+    """A claim that was unprepared can be prepared again.
+
+    Three rounds, with the same devices.
+    """
     claim = bench.claim()
     names = []
     for _ in range(3):
@@ -151,20 +155,22 @@ def claims_are_prepared_again(bench: Bench) -> None:
     expect(all(each == names[0] for each in names), f"the devices are {names}", "answer what is allocated")
 
 
-@should("unprepare-empty-call", "A call without claims is answered with none.", f"{_PROTO}, a list, which may be empty")
+@should("unprepare-empty-call", f"{_PROTO}, a list, which may be empty")
 def empty_unprepares_are_answered(bench: Bench) -> None:
-    """Nothing asked, nothing answered."""
+    """A call without claims is answered with none.
+
+    Nothing asked, nothing answered.
+    """
     answers = bench.unprepare()
     expect(not answers, f"the answer has {sorted(answers)}", "answer for the claims of the call alone")
 
 
-@must(
-    "unprepare-v1beta1",
-    "What was prepared by one form of the service can be unprepared by the other.",
-    "kubelet takes the form that it knows; it may be another one after an update of kubelet",
-)
+@must("unprepare-v1beta1", "kubelet takes the form that it knows; it may be another one after an update of kubelet")
 def other_version_unprepares(bench: Bench) -> None:
-    """Prepared by v1, unprepared by v1beta1; its device is free then."""
+    """What was prepared by one form of the service can be unprepared by the other.
+
+    Prepared by v1, unprepared by v1beta1; its device is free then.
+    """
     if not set(DRA_SERVICES) <= set(bench.info.versions):
         raise Unable(f"the driver serves {list(bench.info.versions)} alone")
     (device,) = bench.devices()

@@ -9,12 +9,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from datetime import datetime
 from html import escape
 from importlib.resources import files
+from itertools import takewhile
+from typing import Any, Final, Generic, TypeVar
 
-from dranode.show.picture.compact import compact
-from dranode.show.picture.fleet import FleetPicture
+from dranode.api.quantity import Quantity
+from dranode.driver.claims.plugin import Box, Layout
+from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetMoment, FleetNode, FleetPicture
 
 
 def fleet_page(picture: FleetPicture) -> str:
@@ -48,3 +53,162 @@ def embedded(document: object) -> str:
 
 def _asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+T = TypeVar("T", bound=Hashable)
+
+# An attribute with more values than this identifies single devices, unless there are few devices.
+_SAME_ON_MANY: Final = 64
+_CHARACTERS_APART: Final = 200_000
+
+
+class _Numbered(Generic[T]):
+    """Values that are written once, by their number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[T, int] = {}
+
+    def number(self, value: T) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def plain(self) -> list[T]:
+        return list(self._numbers)
+
+
+def compact(picture: FleetPicture) -> dict[str, Any]:
+    """Return the picture as values that JSON has."""
+    apart = _attributes_apart(picture.nodes)
+    room = _CHARACTERS_APART
+    types: _Numbered[tuple[Any, ...]] = _Numbered()
+    kinds: _Numbered[tuple[Any, ...]] = _Numbered()
+    layouts: list[Any] = []
+    nodes: list[list[Any]] = []
+    numbers: dict[DeviceKey, int] = {}
+    left_out = False
+    for node in picture.nodes:
+        devices = []
+        own: dict[int, list[tuple[str, str]]] = {}
+        for index, device in enumerate(node.devices):
+            numbers.setdefault(device.key, len(numbers))
+            pool = device.key.pool if device.key.pool != node.name else 0
+            devices.append((types.number(_type(device, apart)), device.key.device, pool))
+            mine = [(name, value) for name, value in device.attributes.items() if name in apart]
+            cost = sum(len(name) + len(value) + 8 for name, value in mine)
+            if mine and cost <= room:
+                own[index] = mine
+                room -= cost
+            left_out |= bool(mine) and index not in own
+        layout = -1
+        if node.layout is not None:
+            layouts.append(_layout(node.layout))
+            layout = len(layouts) - 1
+        nodes.append([node.name, kinds.number(tuple(devices)), layout, list(node.remarks), own])
+    notes = list(picture.notes)
+    if left_out:
+        notes.append(f"to keep this page small, some devices are shown without {', '.join(sorted(apart))}")
+    positions = {node.name: position for position, node in enumerate(picture.nodes)}
+    return {
+        "title": picture.title,
+        "taken": picture.taken,
+        "notes": notes,
+        "facts": list(picture.facts),
+        "types": types.plain(),
+        "kinds": kinds.plain(),
+        "layouts": layouts,
+        "nodes": nodes,
+        "moments": [_moment(moment, numbers, positions) for moment in picture.moments],
+        "waiting": [[each.name, list(each.claims), list(each.reasons)] for each in picture.waiting],
+    }
+
+
+def _attributes_apart(nodes: Iterable[FleetNode]) -> frozenset[str]:
+    values: dict[str, set[str]] = defaultdict(set)
+    for node in nodes:
+        for device in node.devices:
+            for name, value in device.attributes.items():
+                values[name].add(value)
+    return frozenset(name for name, different in values.items() if len(different) > _SAME_ON_MANY)
+
+
+def _type(device: FleetDevice, apart: frozenset[str]) -> tuple[Any, ...]:
+    capacity = tuple(
+        (name, str(amount), _number(amount), device.units.get(name, ""), str(device.steps.get(name, "")))
+        for name, amount in device.capacity.items()
+    )
+    attributes = tuple((name, value) for name, value in device.attributes.items() if name not in apart)
+    numa = -1 if device.numa is None else device.numa
+    flags = int(device.shared) + 2 * (not device.published) + 4 * device.closed
+    return (device.key.driver, numa, device.product, flags, capacity, attributes, device.taints)
+
+
+def _layout(layout: Layout) -> list[Any]:
+    facts = [*layout.facts, *layout.warnings]
+    return [layout.title, facts, str(layout.isolated), [_box(box) for box in layout.boxes]]
+
+
+def _box(box: Box) -> list[Any]:
+    numa = -1 if box.numa is None else box.numa
+    inner = [_box(each) for each in box.boxes]
+    return [box.title, int(box.framed), numa, str(box.cpus), inner, [str(core) for core in box.cores]]
+
+
+def _moment(moment: FleetMoment, numbers: Mapping[DeviceKey, int], positions: Mapping[str, int]) -> dict[str, Any]:
+    amounts: _Numbered[tuple[Any, ...]] = _Numbered()
+    return {
+        "title": moment.title,
+        "claims": [_claim(claim, numbers, positions, amounts) for claim in moment.claims],
+        "amounts": amounts.plain(),
+        "blocked": sorted(numbers[key] for key in moment.blocked if key in numbers),
+        "unknown": sorted(moment.unknown),
+        "fragmented": {positions[node]: list(units) for node, units in moment.fragmented.items() if node in positions},
+    }
+
+
+def _claim(
+    claim: FleetClaim,
+    numbers: Mapping[DeviceKey, int],
+    positions: Mapping[str, int],
+    amounts: _Numbered[tuple[Any, ...]],
+) -> list[Any]:
+    namespace = claim.name.partition("/")[0]
+    shares = [
+        _trimmed(
+            [
+                numbers[share.device],
+                [amounts.number((name, str(amount), _number(amount))) for name, amount in share.consumed.items()],
+                int(share.admin),
+            ]
+        )
+        for share in claim.shares
+        if share.device in numbers
+    ]
+    # A claim's pods are in its namespace.
+    own = claim.name.removeprefix(f"{namespace}/")
+    pods = [_beside(own, pod.removeprefix(f"{namespace}/")) for pod in claim.pods]
+    cpus = [[positions[node], each] for node, each in claim.cpus.items() if node in positions]
+    return _trimmed([claim.name, pods, shares, cpus, _seconds(claim.created), list(claim.remarks)])
+
+
+def _beside(claim: str, pod: str) -> list[Any]:
+    """Return a pod's name as what it has in common with the claim's, by its length, and the rest."""
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(claim, pod, strict=False)))
+    return _trimmed([common, pod[common:]])
+
+
+def _seconds(time: str) -> int | str:
+    """Return a time as seconds since 1970; one in another form than the API's as it is."""
+    try:
+        return int(datetime.fromisoformat(time).timestamp())
+    except ValueError:
+        return time
+
+
+def _trimmed(values: list[Any]) -> list[Any]:
+    """Leave out what is empty at the end."""
+    while len(values) > 1 and not values[-1]:
+        values.pop()
+    return values
+
+
+def _number(amount: Quantity) -> int | float:
+    return amount.value if isinstance(amount.value, int) else float(amount.value)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dranode.api.quantity import Quantity
-from dranode.api.resource import ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.api.resource import AllocationResult, ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.plugin import Layout
-from dranode.show.picture.devices import RuledTaints, published, with_unpublished
-from dranode.show.picture.fleet import CPUS, DeviceKey, DeviceShare, FleetClaim, FleetPicture, WaitingPod
-from dranode.show.picture.moment import moment
+from dranode.show.picture.devices import PoolKey, Published, RuledTaints, Tally, published, with_unpublished
+from dranode.show.picture.fleet import (
+    CPUS,
+    DeviceKey,
+    DeviceShare,
+    FleetClaim,
+    FleetDevice,
+    FleetMoment,
+    FleetNode,
+    FleetPicture,
+    WaitingPod,
+)
 from dranode.show.picture.node import DriverView, held_amounts
 
 
@@ -125,3 +136,99 @@ def _claims(
     for name, mine in shares.items():
         held = {node: cpus[name]} if name in cpus else {}
         yield FleetClaim(name, pods.get(name, ()), tuple(mine), held, remarks=remarks.get(name, ()))
+
+
+def shares_of(allocation: AllocationResult | None) -> tuple[DeviceShare, ...]:
+    """Return what a claim has by its `status.allocation`."""
+    return tuple(
+        DeviceShare(
+            DeviceKey(result.driver, result.pool, result.device),
+            {name.removeprefix(f"{result.driver}/"): amount for name, amount in result.consumed_capacity.items()},
+            admin=bool(result.admin_access),
+        )
+        for result in readable_results(allocation)
+    )
+
+
+def moment(title: str, what: Published, claims: Iterable[FleetClaim], unknown: Collection[str] = ()) -> FleetMoment:
+    """Return how a fleet stands while these claims hold what they have; `unknown` as in `FleetMoment`."""
+    claims = tuple(claims)
+    consumed: dict[DeviceKey, dict[str, Tally]] = {}
+    for claim in claims:
+        for share in claim.shares:
+            if not share.admin:
+                # Of a shared device with an entry without amounts it is not known how much is left.
+                amounts = consumed.setdefault(share.device, {})
+                for name, amount in share.consumed.items():
+                    amounts[name] = amounts.get(name, 0) + amount.value
+    blocked = frozenset(_blocked(what, consumed.keys()))
+    fragmented = {
+        node.name: units for node in what.nodes if (units := tuple(_fragmented(node, what, consumed, unknown)))
+    }
+    return FleetMoment(title, claims, blocked, frozenset(unknown), fragmented)
+
+
+def _blocked(what: Published, held: Iterable[DeviceKey]) -> Iterator[DeviceKey]:
+    remaining = {pool: dict(amounts) for pool, amounts in what.counters.items()}
+    held = set(held)
+    for key in held & what.draws.keys():
+        pool = remaining.get(PoolKey(key.driver, key.pool), {})
+        for counter, amount in what.draws[key].items():
+            pool[counter] = pool.get(counter, 0) - amount
+    for key, draws in what.draws.items():
+        pool = remaining.get(PoolKey(key.driver, key.pool), {})
+        if key not in held and any(amount > pool.get(counter, 0) for counter, amount in draws.items()):
+            yield key
+
+
+def _fragmented(
+    node: FleetNode,
+    what: Published,
+    consumed: Mapping[DeviceKey, Mapping[str, Tally]],
+    unknown: Collection[str],
+) -> Iterator[str]:
+    """The units of which as much is free on the node as a whole box has, while no box is free."""
+    total: dict[str, dict[int, Tally]] = defaultdict(dict)
+    free: dict[str, dict[int, Tally]] = defaultdict(dict)
+    in_steps = _in_steps(node)
+    for device in node.devices:
+        # Devices that draw on counters overlap: their number says nothing.
+        is_counted = device.published and device.key.driver not in unknown
+        if device.numa is None or device.key in what.draws or not is_counted:
+            continue
+        for unit, amount, remaining in _amounts(device, consumed.get(device.key), in_steps):
+            total[unit][device.numa] = total[unit].get(device.numa, 0) + amount
+            free[unit][device.numa] = free[unit].get(device.numa, 0) + remaining
+    for unit, boxes in total.items():
+        whole = min(boxes.values())
+        is_free = any(free[unit][numa] == amount for numa, amount in boxes.items())
+        if len(boxes) > 1 and not is_free and sum(free[unit].values()) >= whole:
+            yield unit
+
+
+def _in_steps(node: FleetNode) -> frozenset[str]:
+    """Return the units that devices of the node share out in different steps.
+
+    A share of one of them is of no use to who asks for the other, so they are not added up.
+    """
+    steps: dict[str, set[Quantity | None]] = defaultdict(set)
+    for device in node.devices:
+        for name in device.capacity.keys() - device.units.keys() if device.shared else ():
+            steps[device.unit(name)].add(device.steps.get(name))
+    return frozenset(unit for unit, different in steps.items() if len(different) > 1)
+
+
+def _amounts(
+    device: FleetDevice, consumed: Mapping[str, Tally] | None, in_steps: Collection[str]
+) -> Iterator[tuple[str, Tally, Tally]]:
+    """Unit, amount, and what is free of it."""
+    usable = not device.closed
+    if not device.shared:
+        yield device.key.driver, 1, int(usable and consumed is None)
+        return
+    for name, amount in device.capacity.items():
+        plain = name.removeprefix(f"{device.key.driver}/")
+        taken = 0 if consumed is None else consumed.get(plain, amount.value)
+        remaining = max(0, amount.value - taken) if usable else 0
+        unit, step = device.unit(name), device.steps.get(name)
+        yield f"{unit} in steps of {step}" if step and unit in in_steps else unit, amount.value, remaining

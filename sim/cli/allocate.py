@@ -11,7 +11,7 @@ import click
 from dranode.api.documents import encode
 from dranode.driver.claims.allocation import readable_results
 from dranode.show.output import console, emit, output_option
-from dranode.show.picture.published import part_text
+from dranode.show.picture.devices import part_text
 from dranode.show.terminal import columns, hanging
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.cli.documents import simulated

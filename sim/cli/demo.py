@@ -11,7 +11,7 @@ import click
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, reporting
-from dranode.show.slices import show_slices
+from dranode.show.terminal import show_slices
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.local.show import heading, picture_of, show_claims, show_picture

@@ -18,7 +18,7 @@ from dranode.driver.machine.scratch import WritableMachine
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.show.picture.node import node_picture
-from dranode.show.slices import show_slices
+from dranode.show.terminal import show_slices
 from dranode.sim.cli.documents import simulated
 from dranode.sim.cli.fleet import run_on_fleet
 from dranode.sim.cli.release import asked_features, release_options

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.show.picture.fleet import FleetClaim, FleetPicture, WaitingPod
-from dranode.show.picture.moment import shares_of
-from dranode.show.picture.pictures import fleet_picture
+from dranode.show.picture.pictures import fleet_picture, shares_of
 from dranode.sim.fleet.report import FleetReport, add_units, unit_amount
 
 

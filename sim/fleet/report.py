@@ -19,7 +19,7 @@ from dranode.api.errors import number_of
 from dranode.api.quantity import Quantity
 from dranode.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.claims.allocation import readable_results
-from dranode.show.picture.published import is_published_name, unit_of
+from dranode.show.picture.devices import is_published_name, unit_of
 from dranode.sim.allocator.counters import Counters, available_counters
 from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.pools import Pool

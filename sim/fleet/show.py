@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dranode.driver.claims.allocation import readable_results
-from dranode.show.picture.published import part_text
+from dranode.show.picture.devices import part_text
 from dranode.show.terminal import PlainTable, columns, hanging
 from dranode.sim.fleet.placing import SCORING, PodResult
 from dranode.sim.fleet.report import FleetReport, NodeReport, add_units, unit_amount

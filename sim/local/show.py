@@ -14,9 +14,8 @@ from dranode.api.quantity import Quantity
 from dranode.driver.claims.allocation import readable_results
 from dranode.driver.machine.scratch import WritableMachine
 from dranode.show.picture.fleet import FleetPicture, WaitingPod
-from dranode.show.picture.moment import shares_of
 from dranode.show.picture.node import DriverView, NodePicture, node_picture
-from dranode.show.picture.pictures import views_picture
+from dranode.show.picture.pictures import shares_of, views_picture
 from dranode.show.terminal import PlainTable, columns, hanging, show_node
 from dranode.sim.local.run import ClaimResult, LocalRun
 

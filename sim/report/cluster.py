@@ -14,7 +14,7 @@ from dranode.api.manifests import SourceDocument
 from dranode.api.resource import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
 from dranode.driver.claims.consumers import pods_among
 from dranode.show.picture.fleet import FleetClaim
-from dranode.show.picture.moment import shares_of
+from dranode.show.picture.pictures import shares_of
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 
 T = TypeVar("T")

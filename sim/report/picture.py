@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dranode.show.picture.devices import taint_text
 from dranode.show.picture.fleet import DeviceKey, FleetPicture
 from dranode.show.picture.pictures import fleet_picture
-from dranode.show.picture.published import taint_text
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import rules_on
 from dranode.sim.report.cluster import ClusterSeen

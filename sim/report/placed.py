@@ -9,8 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dranode.show.picture.fleet import FleetClaim, FleetPicture, WaitingPod
-from dranode.show.picture.moment import shares_of
-from dranode.show.picture.pictures import fleet_picture
+from dranode.show.picture.pictures import fleet_picture, shares_of
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.questions import PodAnswer

@@ -14,7 +14,7 @@ from dranode.driver.plugins import load_plugins
 from dranode.driver.slices.desired import desired_slices, publishable
 from dranode.driver.slices.plan import complete_slice
 from dranode.show.output import console, emit, output_option, report_oddities
-from dranode.show.slices import show_slices
+from dranode.show.terminal import show_slices
 
 
 @click.command("slices", cls=DriverCommand, short_help="The ResourceSlices that this machine would publish.")

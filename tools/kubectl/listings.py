@@ -13,7 +13,7 @@ import click
 
 from dranode.api.documents import encode
 from dranode.api.errors import printable
-from dranode.show.picture.published import part_text, unit_of
+from dranode.show.picture.devices import part_text, unit_of
 from dranode.sim.allocator.state import Amount
 from dranode.tools.diagnosis.device_view import DeviceRow, HeldPart
 from dranode.tools.kubectl.views import ClaimRow, NumaRow, age

@@ -11,7 +11,7 @@ from enum import StrEnum
 from dranode.api.resource import DeviceRequestAllocationResult, ResourceClaim, ResourceSlice
 from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.consumers import groups_among
-from dranode.show.picture.published import unit_of
+from dranode.show.picture.devices import unit_of
 from dranode.sim.allocator.state import Amount
 from dranode.tools.diagnosis.device_view import Availability, DeviceRow, allocated_on
 from dranode.tools.diagnosis.live_objects import LiveNode, LivePod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.api.resource import Device, DeviceAttribute
-from dranode.show.picture.published import unit_of
+from dranode.show.picture.devices import unit_of
 
 DRIVER = "memory.example.com"
 

@@ -4,8 +4,8 @@ import json
 
 from msgspec.structs import replace
 
-from dranode.show.picture.compact import compact
 from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetMoment, FleetNode, FleetPicture
+from dranode.show.picture.page import compact
 from tests.fakes.fleets import training_fleet
 
 

@@ -19,7 +19,7 @@ from dranode.api.resource import (
 )
 from dranode.show.picture.devices import published
 from dranode.show.picture.fleet import DeviceKey, DeviceShare, FleetClaim, FleetMoment
-from dranode.show.picture.moment import moment
+from dranode.show.picture.pictures import moment
 
 
 def part(name: str, parts: int) -> Device:

@@ -10,9 +10,8 @@ from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.machine.forms import open_machine
-from dranode.show.picture.blocks import BlockLine
 from dranode.show.picture.node import NodePicture, PlacedDevice
-from dranode.show.picture.text import node_text
+from dranode.show.picture.text import BlockLine, node_text
 from tests.fakes.machine import CPU, NODE, cpu_files, machine
 
 

@@ -17,7 +17,7 @@ from dranode.api.errors import UsageError
 from dranode.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.machine.yaml_files import read_documents
 from dranode.driver.slices.plan import complete_slice
-from dranode.show.slices import show_slices
+from dranode.show.terminal import show_slices
 from dranode.tools.cli.slices import command
 from tests.fakes.slices import slice_problems
 

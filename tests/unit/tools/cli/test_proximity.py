@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.show.picture.proximity import MEANINGS, PCIDevicePlace, Proximity, matrix, proximity
+from dranode.tools.cli.topology import MEANINGS, PCIDevicePlace, Proximity, matrix, proximity
 
 ROOT = "pci0000:16"
 UP = "0000:17:00.0"
