@@ -195,7 +195,7 @@ class Bench(DriverLink):
 
     def _given_claim(self) -> BenchClaim:
         if self._given_next >= len(self.given):
-            raise Unable(f"the check needs another claim than the {len(self.given)} of --claims")
+            raise Unable(f"the check needs more than the {len(self.given)} claims of --claims")
         document = self.given[self._given_next]
         self._given_next += 1
         metadata = document["metadata"]
@@ -273,7 +273,7 @@ class Bench(DriverLink):
             Unable: the suite cannot see it.
         """
         if self.places.cdi is None:
-            raise Unable("the CDI folder is not known; name it with --cdi-dir")
+            raise Unable("the CDI folder is unknown; pass --cdi-dir")
         return SpecFolder(self.places.cdi)
 
     def edits(self, claim: BenchClaim, answer: ClaimAnswer) -> str:
@@ -354,7 +354,7 @@ def calling(method: str) -> Iterator[None]:
         yield
     except DriverCallError as error:
         raise Breach(
-            f"{method} failed as a whole: {error}", "answer each claim with an entry of its own, an error among them"
+            f"{method} failed as a whole: {error}", "answer each claim with its own entry, even if it is an error"
         ) from error
 
 

@@ -70,7 +70,7 @@ class DriverLink:
         if self._info is None:
             self.connect()
         if self._info is None:
-            raise Unable("the driver has no registration socket; name it with --registration-socket")
+            raise Unable("the driver's registration socket is unknown; pass --registration-socket")
         return self._info
 
     @property
@@ -136,7 +136,7 @@ class DriverLink:
         """
         place = self.places.registration
         if place is None:
-            raise Unable("no registration socket was named; add --registration-socket")
+            raise Unable("the registration socket is unknown; pass --registration-socket")
         paths = sorted(place.glob("*"), key=_birth) if place.is_dir() else [place]
         return [path for path in paths if path.is_socket() and path.name[:1] != "."]
 
@@ -168,7 +168,7 @@ class DriverLink:
         if self._plugin is None:
             self.connect()
         if self._plugin is None:
-            raise Unable("the driver's service is not known")
+            raise Unable("the driver's service is unknown")
         return self._plugin
 
     def another_connection(self, endpoint: str | None = None, authority: str | None = None) -> SocketClient:
@@ -191,7 +191,7 @@ class DriverLink:
             Unable: somebody else has started it.
         """
         if self.process is None:
-            raise Unable("the suite did not start the driver; name its command after --")
+            raise Unable("the suite did not start the driver; give its command after --")
         return self.process
 
     def restart(self, between: Callable[[], object] = lambda: None) -> None:

@@ -80,7 +80,7 @@ class CommandDriver:
         for argument in command:
             for name in _names(argument):
                 if name not in known:
-                    raise UsageError(f'"{{{name}}}" in the command stands for nothing; there are {_braced(known)}')
+                    raise UsageError(f'"{{{name}}}" in the command is unknown; known names are {_braced(known)}')
 
     @property
     def rolling(self) -> bool:

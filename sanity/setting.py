@@ -32,7 +32,7 @@ def laid_out(command: Sequence[str], options: Mapping[str, Any]) -> Iterator[Ben
         DranodeError: a folder cannot be written, or the driver cannot be started.
     """
     if not command and not options["registration_socket"] and not options["socket"]:
-        raise UsageError("no driver is named: give --registration-socket, --socket, or its command after --")
+        raise UsageError("no driver is named: pass --registration-socket or --socket, or give its command after --")
     with contextlib.ExitStack() as stack:
         folder = _folder(options["state"], stack)
         places = _places(folder, bool(command), options)
@@ -78,7 +78,9 @@ def _folder(state: str | None, stack: contextlib.ExitStack) -> Path:
         for name in ("plugins_registry", "plugins", "cdi"):
             (folder / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DranodeError(f"{error.filename} cannot be made: {error.strerror}; name a folder with --state") from error
+        raise DranodeError(
+            f"{error.filename} cannot be created: {error.strerror}; choose a folder with --state"
+        ) from error
     return folder
 
 

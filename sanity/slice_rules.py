@@ -57,7 +57,7 @@ def pool_problems(slices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     counts = {document["spec"]["pool"]["resourceSliceCount"] for document in slices}
     problems = []
     if counts != {len(slices)}:
-        problems.append(f'pool "{name}" has {len(slices)} slices, and they say {", ".join(map(str, sorted(counts)))}')
+        problems.append(f'pool "{name}" has {len(slices)} slices, but they say {", ".join(map(str, sorted(counts)))}')
     devices = [device for document in slices for device in document["spec"].get("devices") or ()]
     problems += _twice("device", name, (device["name"] for device in devices))
     sets = [counters for document in slices for counters in document["spec"].get("sharedCounters") or ()]
@@ -67,14 +67,14 @@ def pool_problems(slices: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         for used in device.get("consumesCounters") or ():
             missing = {(used["counterSet"], counter) for counter in used.get("counters") or ()} - known
             problems += [
-                f'device "{device["name"]}" consumes counter "{counter}" of set "{group}", which pool "{name}" has not'
+                f'device "{device["name"]}" consumes counter "{counter}" of set "{group}", which pool "{name}" lacks'
                 for group, counter in sorted(missing)
             ]
     return tuple(problems)
 
 
 def _twice(what: str, pool: str, names: Iterable[str]) -> list[str]:
-    return [f'{what} "{name}" stands twice in pool "{pool}"' for name, times in Counter(names).items() if times > 1]
+    return [f'{what} "{name}" is listed twice in pool "{pool}"' for name, times in Counter(names).items() if times > 1]
 
 
 def _spec(spec: Mapping[str, Any]) -> _Problems:
@@ -91,7 +91,7 @@ def _spec(spec: Mapping[str, Any]) -> _Problems:
     if len(devices) > most:
         yield f"spec.devices: {len(devices)} are more than {most}"
     yield from (
-        f'spec.devices: "{name}" stands twice'
+        f'spec.devices: "{name}" is listed twice'
         for name, times in Counter(device.get("name") for device in devices).items()
         if times > 1
     )

@@ -66,23 +66,23 @@ class SpecFolder:
         try:
             parse_qualified_name(name)
         except CDIError as error:
-            raise Breach(f"CDI id {error}", "answer `vendor/class=name` with the characters that CDI allows") from None
+            raise Breach(f"CDI id {error}", "return `vendor/class=name` with characters that CDI allows") from None
         files = self.files() if files is None else files
         defining = [file for file in files if name in file.names()]
         broken = "; ".join(f"{file.path.name}: {file.verdict.problems[0]}" for file in files if not file.verdict.ok)
         expect(
             defining,
             f"CDI id {name} is in no spec of {self.folder}{f' ({broken})' if broken else ''}",
-            "write the spec before Prepare is answered, into the folder that the runtime reads",
+            "before you answer Prepare, write the spec into the folder that the runtime reads",
         )
         expect(
             len(defining) == 1,
-            f"CDI id {name} is in {' and '.join(file.path.name for file in defining)}, so that no runtime takes either",
-            "give every device a name that stands in one spec alone",
+            f"CDI id {name} is in {' and '.join(file.path.name for file in defining)}, so runtimes accept neither",
+            "give every device a name that only one spec defines",
         )
         spec = defining[0].spec
         if spec is None:
-            raise Breach(f"{defining[0].path} is not loaded", "write a spec that the reference loader takes")
+            raise Breach(f"{defining[0].path} is not loaded", "write a spec that the reference loader accepts")
         device = next(device for device in spec.devices if f"{spec.kind}={device.name}" == name)
         return spec.container_edits, device.container_edits
 

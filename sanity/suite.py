@@ -100,14 +100,14 @@ def _kept_from_starting(bench: Bench) -> str:
     except (Breach, DriverCallError, DranodeError) as error:
         with contextlib.suppress(Breach, DriverCallError, DranodeError, Unable):
             bench.start_afresh()
-            return f"the driver does not start again after it, except with an empty folder: {error}"
+            return f"afterwards the driver starts only with an empty folder: {error}"
     return ""
 
 
 def _amended(outcome: CheckOutcome, why: str) -> CheckOutcome:
     failed = outcome.verdict is Verdict.FAILED
     text = f"{outcome.text}; {why}" if failed else why
-    remedy = "write files whole (a temporary name, then a rename), and take a damaged one for what it is at the start"
+    remedy = "write whole files (a temporary name, then a rename), and detect damaged ones at start-up"
     return replace(outcome, verdict=Verdict.FAILED, text=text, remedy=outcome.remedy if failed else remedy)
 
 
@@ -133,15 +133,15 @@ def unproven(outcomes: Sequence[CheckOutcome]) -> str:
     tried = [each for each in outcomes if each.check.group in _CLAIM_GROUPS]
     if not tried or any(each.verdict is not Verdict.SKIPPED for each in tried):
         return ""
-    return f"no claim was tried: {tried[0].text}"
+    return f"no claim was tested: {tried[0].text}"
 
 
 def _verdict(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
     try:
         bench.begin()
     except (Breach, DriverCallError, DranodeError) as error:
-        remedy = error.remedy if isinstance(error, Breach) else "look into the driver's log"
-        return Verdict.FAILED, f"the driver could not be brought to answer: {error}", remedy
+        remedy = error.remedy if isinstance(error, Breach) else "read the driver's log"
+        return Verdict.FAILED, f"the driver does not answer: {error}", remedy
     try:
         verdict, text, remedy = _looked(bench, check)
         ended = bench.ended_unasked()
@@ -162,9 +162,9 @@ def _looked(bench: Bench, check: Check) -> tuple[Verdict, str, str]:
     except Breach as finding:
         return Verdict.FAILED, finding.seen, finding.remedy
     except DriverCallError as error:
-        remedy = "answer kubelet's calls; an error belongs to the claim it is about"
+        remedy = "answer kubelet's calls; put an error into the entry of the claim it is about"
         return Verdict.FAILED, f"a call failed: {error}", remedy
     except Exception as error:  # noqa: BLE001 - whatever a driver says, the other checks are run
-        what = f"the check broke on what it saw: {type(error).__name__}: {error}"
-        return Verdict.FAILED, what, "look at what the driver says there; if it is right, the check is wrong"
+        what = f"the check itself failed: {type(error).__name__}: {error}"
+        return Verdict.FAILED, what, "see what the driver answered; if that is right, report a bug in the check"
     return Verdict.PASSED, "", ""

@@ -18,21 +18,21 @@ _RESULTS: Final = 32
     f"KEP-4816; {_TYPES}, DeviceRequestAllocationResult.request; kubeletplugin helper, which strips the subrequest",
 )
 def alternatives_are_named_by_their_request(bench: Bench) -> None:
-    """For a result of request `a/b` the answer names request `a`: kubelet knows top-level names alone.
+    """For a result of request `a/b` the answer names request `a`: kubelet knows only top-level names.
 
     The name that containers use in `resources.claims[].request`.
     """
     claim = bench.claim(bench.devices(), requests=("any/second",))
     (answer,) = bench.prepared(claim)
     names = {name for device in answer.devices for name in device.requests}
-    expect(names <= {"any"}, f"the answer has the requests {sorted(names)}", "answer what stands before the slash")
+    expect(names <= {"any"}, f"the answer has the requests {sorted(names)}", "answer with the part before the slash")
 
 
 @must(
     "prepare-share-id", f"KEP-5075; {_TYPES}, DeviceRequestAllocationResult.shareID; dra/v1/api.proto, Device.share_id"
 )
 def shares_are_answered(bench: Bench) -> None:
-    """The share of an allocation result stands in the answer as share_id.
+    """The answer contains the shareID of the allocation result as share_id.
 
     One share of a device that several claims can have.
     """
@@ -88,7 +88,7 @@ def a_claim_has_two_shares(bench: Bench) -> None:
 
 @must("prepare-share-kept", "KEP-5075; kubeletplugin helper: Unprepare undoes what Prepare of that claim did")
 def another_share_is_kept(bench: Bench) -> None:
-    """Unpreparing one claim leaves another claim's share of the same device as it is.
+    """Unpreparing one claim does not change another claim's share of the same device.
 
     The CDI specs of the claim that stays.
     """
@@ -104,7 +104,7 @@ def another_share_is_kept(bench: Bench) -> None:
 
 @should("prepare-admin-access", f"KEP-5018; {_TYPES}, DeviceRequest.adminAccess: the device can be in use by others")
 def admins_share_devices(bench: Bench) -> None:
-    """A claim with admin access gets a device that another claim holds, and leaves it to that claim.
+    """A claim with admin access gets a device that another claim holds, without taking it from that claim.
 
     A claim that monitors a device in use.
     """
@@ -114,7 +114,11 @@ def admins_share_devices(bench: Bench) -> None:
     admin = bench.make_claim([{**device.result("r0"), "adminAccess": True}])
     bench.prepared(admin)
     bench.unprepared(admin)
-    expect(bench.prepared(holder) == [before], "the holder's answer has changed", "keep admin access apart from use")
+    expect(
+        bench.prepared(holder) == [before],
+        "the holder's answer has changed",
+        "do not count admin access as use of the device",
+    )
     if before.cdi:
         bench.specs.edits(before.cdi)
 
@@ -124,14 +128,14 @@ def admins_share_devices(bench: Bench) -> None:
     f"KEP-5018; {_TYPES}, DeviceRequest.adminAccess: such claims take no part in the allocation of devices",
 )
 def admins_hold_nothing(bench: Bench) -> None:
-    """A device that a claim with admin access has is prepared for the claim that it is allocated to.
+    """A device that a claim uses with admin access can still be prepared for the claim it is allocated to.
 
     A claim that comes after one that monitors its device.
     """
     (device,) = bench.devices(shareable=False)
     admin = bench.make_claim([{**device.result("r0"), "adminAccess": True}])
     if reason := bench.refused(admin):
-        raise Unable(f"the driver gives no admin access: {reason}")
+        raise Unable(f"the driver refuses admin access: {reason}")
     bench.prepared(bench.claim([device]))
 
 

@@ -54,18 +54,18 @@ def ids_resolve(bench: Bench) -> None:
 
 @must("cdi-loads", f"{_LOADER}: a spec that breaks a rule is not loaded, and its devices do not resolve")
 def specs_load(bench: Bench) -> None:
-    """Every spec in the folder is one that the reference loader takes.
+    """The reference loader accepts every spec in the folder.
 
     All files, while a claim is prepared.
     """
     _with_ids(bench)
     broken = [f"{file.path.name}: {file.verdict.problems[0]}" for file in bench.specs.files() if not file.verdict.ok]
-    expect(not broken, "; ".join(broken), "mend what `dranode cdi validate` names")
+    expect(not broken, "; ".join(broken), "fix what `dranode cdi validate` reports")
 
 
 @should("cdi-older-runtimes", f"{_LOADER}, v0.8.1 to v1.1.1: what they refuse, and what crashes them")
 def specs_load_everywhere(bench: Bench) -> None:
-    """The specs are ones that the loaders in all of today's runtimes take.
+    """The CDI loaders of all current runtimes accept the specs.
 
     By the verdicts of the released libraries.
     """
@@ -76,7 +76,7 @@ def specs_load_everywhere(bench: Bench) -> None:
 
 @should("cdi-version", f"{_SPEC}, released versions: a runtime refuses a version that it does not know")
 def versions_are_low(bench: Bench) -> None:
-    """A spec declares the lowest version that has all it uses, or one that all runtimes know (up to 0.5.0).
+    """A spec declares the lowest version that covers what it uses, or one that all runtimes know (up to 0.5.0).
 
     For each spec of the claim.
     """
@@ -85,25 +85,25 @@ def versions_are_low(bench: Bench) -> None:
         if file.spec is not None:
             lowest = max(minimum_version(file.spec), _OLD, key=VERSIONS.index)
             declared = file.spec.cdi_version
-            seen = f"{file.path.name} declares {declared}, and {lowest} has all that it uses"
+            seen = f"{file.path.name} declares {declared}, although {lowest} covers what it uses"
             expect(VERSIONS.index(declared.removeprefix("v")) <= VERSIONS.index(lowest), seen, f"declare {lowest}")
 
 
 @should("cdi-kind", f"{_SPEC}, kind")
 def kinds_are_valid(bench: Bench) -> None:
-    """Vendor and class are as the specification asks: a DNS subdomain, and at most 63 characters.
+    """Vendor and class follow the specification: a DNS subdomain, and at most 63 characters.
 
     More than the loader checks.
     """
     _, answer = _with_ids(bench)
     for name in answer.cdi:
         problem = written_kind_problem(name.partition("=")[0])
-        expect(problem is None, f"CDI id {name}: {problem}", "choose a vendor that is your domain")
+        expect(problem is None, f"CDI id {name}: {problem}", "use a domain of your own as the vendor")
 
 
 @should("cdi-vendor", f"{_SPEC}, kind: the vendor is the organization's domain")
 def vendors_are_owned(bench: Bench) -> None:
-    """The vendor in the ids is no one else's: not k8s.io, cdi.k8s.io or a name without a domain.
+    """The vendor in the ids is the driver's own: not k8s.io, cdi.k8s.io or a name without a domain.
 
     Two drivers of one vendor and class would collide.
     """
@@ -129,7 +129,11 @@ def devices_are_defined_once(bench: Bench) -> None:
     seen: dict[str, str] = {}
     for file in bench.specs.files():
         for name in file.names():
-            expect(name not in seen, f"{name} is in {seen.get(name)} and {file.path.name}", "name devices by claim UID")
+            expect(
+                name not in seen,
+                f"{name} is in {seen.get(name)} and {file.path.name}",
+                "put the claim UID into the device's name",
+            )
             seen[name] = file.path.name
 
 
@@ -138,7 +142,7 @@ def devices_are_defined_once(bench: Bench) -> None:
     f"{_HELPER}: the unique name in a CDI device ID should not be reused; the claim UID can be a part of it",
 )
 def names_are_not_reused(bench: Bench) -> None:
-    """A CDI id never stands for other edits than before: runtimes cache specs.
+    """A CDI id never changes its meaning: runtimes cache specs.
 
     Two claims, one after the other, to the same device.
     """
@@ -148,7 +152,7 @@ def names_are_not_reused(bench: Bench) -> None:
         claim, answer = _with_ids(bench, bench.claim([device]))
         for name in answer.cdi:
             edits = repr(bench.specs.edits([name]))
-            seen = f"{name} stood for {contents.get(name)}, and now for {edits}"
+            seen = f"{name} stood for {contents.get(name)}, and now stands for {edits}"
             expect(contents.setdefault(name, edits) == edits, seen, "make the claim's UID a part of the name")
         bench.unprepared(claim)
 
@@ -178,7 +182,7 @@ def nothing_is_left(bench: Bench) -> None:
     "kubelet, pkg/kubelet/cm/dra: every claim is prepared again after a restart, beside running containers",
 )
 def repeats_leave_specs(bench: Bench) -> None:
-    """A repeated Prepare leaves the specs as they were.
+    """A repeated Prepare does not change the specs.
 
     Names and content of all files.
     """
@@ -188,7 +192,7 @@ def repeats_leave_specs(bench: Bench) -> None:
         bench.prepared(claim)
     after = bench.specs.listing()
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    expect(not changed, f"{changed} changed", "derive the specs from the record alone")
+    expect(not changed, f"{changed} changed", "write the specs from the record only")
 
 
 @should(
@@ -196,7 +200,7 @@ def repeats_leave_specs(bench: Bench) -> None:
     "/var/run is empty after a reboot; kubelet prepares every claim again and expects its ids to resolve",
 )
 def specs_come_back(bench: Bench) -> None:
-    """A repeated Prepare brings back a spec that is gone.
+    """A repeated Prepare restores a spec that was removed.
 
     The claim's spec files are removed in between.
     """
@@ -207,7 +211,7 @@ def specs_come_back(bench: Bench) -> None:
             file.path.unlink()
     (again,) = bench.prepared(claim)
     after = bench.specs.edits(again.cdi)
-    expect(after == before, f"the edits are {after}, and were {before}", "write the specs on every Prepare")
+    expect(after == before, f"the edits are {after}, but were {before}", "write the specs on every Prepare")
 
 
 @should(
@@ -215,14 +219,14 @@ def specs_come_back(bench: Bench) -> None:
     f"{_LOADER}: specs are written to a temporary name and renamed; everything called .json or .yaml is loaded",
 )
 def only_specs_are_there(bench: Bench) -> None:
-    """The folder holds complete specs alone: no file that is being written, none of another ending.
+    """The folder holds only complete specs: no temporary files, and no files with another ending.
 
     After two claims have come and gone, and while one is there.
     """
     before = set(bench.specs.listing())
     _with_ids(bench)
     others = [name for name in bench.specs.listing() if name not in before and not name.endswith((".json", ".yaml"))]
-    expect(not others, f"{others} lies in {bench.specs.folder}", "keep other files in the driver's own folder")
+    expect(not others, f"{others} is in {bench.specs.folder}", "keep other files in the driver's own folder")
 
 
 @must(
@@ -240,7 +244,7 @@ def device_nodes_are_known(bench: Bench) -> None:
             path = Path(node.host_path or node.path)
             expect(
                 described or _is_device(path),
-                f"the device node {path} is not there, and the edit does not describe it",
+                f"the device node {path} does not exist, and the edit does not describe it",
                 "name a node of the host, or give type, major and minor",
             )
 
@@ -256,8 +260,8 @@ def mounts_exist(bench: Bench) -> None:
             bound = mount.type in ("", "bind", "none")
             expect(
                 not bound or Path(mount.host_path).exists(),
-                f"the mount's source {mount.host_path} is not there",
-                "make the file before Prepare is answered",
+                f"the mount's source {mount.host_path} does not exist",
+                "create the file before you answer Prepare",
             )
 
 
@@ -266,7 +270,7 @@ def mounts_exist(bench: Bench) -> None:
     "OCI runtime specification, POSIX-platform hooks: path must be absolute; a hook that fails ends the container",
 )
 def hooks_exist(bench: Bench) -> None:
-    """The program of a hook that an edit names exists and can be run.
+    """The program of a hook that an edit names exists and is executable.
 
     The hooks of the claim's edits.
     """
@@ -274,12 +278,14 @@ def hooks_exist(bench: Bench) -> None:
         for hook in edits.hooks:
             path = Path(hook.path)
             runs = path.is_absolute() and path.is_file() and path.stat().st_mode & 0o111
-            expect(runs, f"the hook {hook.path} is no program", "install the program before Prepare is answered")
+            expect(
+                runs, f"the hook {hook.path} is not an executable file", "install the program before you answer Prepare"
+            )
 
 
 @should("cdi-env", f"{_LOADER}: runtimes append; which of two values a program sees differs from one to the next")
 def variables_stand_once(bench: Bench) -> None:
-    """An environment variable stands once in the edits of a claim.
+    """The edits of a claim set an environment variable only once.
 
     All edits that one container gets.
     """
@@ -288,7 +294,9 @@ def variables_stand_once(bench: Bench) -> None:
         for entry in edits.env:
             name, _, value = entry.partition("=")
             seen = f"{name} is {values.get(name)} and {value}"
-            expect(values.setdefault(name, value) == value, seen, "name variables by claim or device")
+            expect(
+                values.setdefault(name, value) == value, seen, "put the claim or the device into the variable's name"
+            )
 
 
 @should(
@@ -296,7 +304,7 @@ def variables_stand_once(bench: Bench) -> None:
     "OCI runtime specification, mounts: they are made in their order, so that a later one hides an earlier one",
 )
 def paths_are_given_once(bench: Bench) -> None:
-    """A path in the container is given to one file alone by the edits of a claim.
+    """The edits of a claim put only one file at a path in the container.
 
     Mounts and device nodes of all edits that one container gets.
     """
@@ -306,7 +314,7 @@ def paths_are_given_once(bench: Bench) -> None:
         given += [(node.path, node.host_path or node.path) for node in edits.device_nodes]
         for path, source in given:
             seen = f"{path} is {sources.get(path)} and {source}"
-            expect(sources.setdefault(path, source) == source, seen, "name paths by claim or device")
+            expect(sources.setdefault(path, source) == source, seen, "put the claim or the device into the path")
 
 
 def _all_edits(bench: Bench) -> Iterator[ContainerEdits]:
@@ -335,7 +343,7 @@ _ROUNDS: Final = 5
 
 @should("cdi-written-whole", _WATCHED)
 def specs_are_written_whole(bench: Bench) -> None:
-    """A spec comes under its name whole, by a rename or a link: a runtime may read it at any moment.
+    """A spec gets its name only when it is complete, by a rename or a link: a runtime may read it at any moment.
 
     The kernel's events while claims are prepared, asked for again and unprepared.
     """
@@ -351,7 +359,7 @@ def specs_are_written_whole(bench: Bench) -> None:
         names = [name for name in writes.names() if name.endswith((".json", ".yaml"))]
     expect(
         not names,
-        f"{', '.join(names[:3])} was written under the name that runtimes read",
+        f"{', '.join(names[:3])} was written in place, so that a runtime can read half of it",
         "write a temporary file, then rename it",
     )
 
@@ -361,7 +369,7 @@ def specs_are_written_whole(bench: Bench) -> None:
     "CDI, SPEC.md: edits have mounts, hooks and device nodes of every container that names the device",
 )
 def specs_are_protected(bench: Bench) -> None:
-    """No one but the owner can write to a spec: its edits mount and run things as root.
+    """Only the owner can write to a spec: its edits mount and run things as root.
 
     The modes of the files that define the claim's ids.
     """
@@ -402,10 +410,10 @@ def folder_writes(folder: Path) -> Iterator[FolderWrites]:
     """
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "inotify_init1"):
-        raise Unable("this system does not tell of writes (inotify)")
+        raise Unable("this system does not report writes (inotify)")
     handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if handle < 0:
-        raise Unable("the kernel gives no more inotify instances")
+        raise Unable("the kernel has no inotify instance left")
     try:
         if libc.inotify_add_watch(handle, os.fsencode(folder), _MODIFY) < 0:
             raise Unable(f"writes in {folder} cannot be watched")

@@ -16,7 +16,7 @@ _DELETED: Final = "2026-01-01T00:00:00Z"
 
 @must("prepare-claim-untouched", _STATUS)
 def claims_are_left_as_they_are(bench: Bench) -> None:
-    """Prepare and Unprepare change nothing of a claim but the driver's own entries of status.devices.
+    """Prepare and Unprepare change nothing in a claim except the driver's own entries in status.devices.
 
     A claim with a result and a status of another driver too.
     """
@@ -31,7 +31,9 @@ def claims_are_left_as_they_are(bench: Bench) -> None:
         bench.wait(min(bench.quiet, 1.0))
         now = _others(bench, claim.identity.name, claim.identity.namespace)
         changed = sorted(part for part in before.keys() | now.keys() if before.get(part) != now.get(part))
-        expect(not changed, f"{', '.join(changed)} of the claim changed", "apply your own entries of status.devices")
+        expect(
+            not changed, f"{', '.join(changed)} of the claim changed", "apply only your own entries of status.devices"
+        )
 
 
 @should(
@@ -39,7 +41,7 @@ def claims_are_left_as_they_are(bench: Bench) -> None:
     "KEP-4381: kubelet names the claims; what every node lists, the API server serves thousands of times",
 )
 def claims_are_got_by_name(bench: Bench) -> None:
-    """Claims are got one by one, as kubelet names them, not listed or watched in all namespaces.
+    """Claims are fetched one by one, by the names that kubelet sends, not listed or watched in all namespaces.
 
     The requests for claims so far, and while one is prepared.
     """
@@ -49,7 +51,9 @@ def claims_are_got_by_name(bench: Bench) -> None:
         for seen in bench.server().requests("GET", "/resourceclaims")
         if seen.path.endswith("/resourceclaims") and "metadata.name=" not in seen.query.get("fieldSelector", "")
     ]
-    expect(not everywhere, f"{everywhere[0] if everywhere else ''} was listed or watched", "get claims by their names")
+    expect(
+        not everywhere, f"{everywhere[0] if everywhere else ''} was listed or watched", "fetch claims by their names"
+    )
 
 
 @must(
@@ -68,7 +72,7 @@ def deleted_claims_stay_prepared(bench: Bench) -> None:
     bench.wait(bench.quiet)
     if before:
         now = bench.edits(claim, answer)
-        expect(now == before, f"the edits are {now}, and were {before}", "let go of a claim in Unprepare alone")
+        expect(now == before, f"the edits are {now}, but were {before}", "release a claim only in Unprepare")
     bench.unprepared(claim)
 
 

@@ -49,7 +49,7 @@ def many_calls_are_answered(bench: Bench) -> None:
     first: dict[str, ClaimAnswer] = {}
     for claim, answer in zip(rounds, answers, strict=True):
         expect(
-            answer.named <= claim.allocated, f"claim {claim.identity} got {sorted(answer.named)}", "keep calls apart"
+            answer.named <= claim.allocated, f"claim {claim.identity} got {sorted(answer.named)}", "do not mix up calls"
         )
         seen = f"claim {claim.identity} got {answer} and {first.get(claim.uid)}"
         expect(first.setdefault(claim.uid, answer) == answer, seen, "decide under a lock")
@@ -57,7 +57,7 @@ def many_calls_are_answered(bench: Bench) -> None:
 
 @must("concurrency-same-claim", _MANAGER)
 def one_claim_has_one_answer(bench: Bench) -> None:
-    """The same claim, prepared by many calls at once, has one answer.
+    """Many calls that prepare the same claim at once get the same answer.
 
     Twenty calls.
     """
@@ -69,7 +69,7 @@ def one_claim_has_one_answer(bench: Bench) -> None:
 
 @should("concurrency-held", "kubeletplugin/draplugin.go: last line of defense")
 def one_claim_gets_the_device(bench: Bench) -> None:
-    """Of many claims to one device that are prepared at once, one gets it.
+    """Of many claims for one device that are prepared at once, exactly one gets it.
 
     Eight claims.
     """
@@ -80,7 +80,7 @@ def one_claim_gets_the_device(bench: Bench) -> None:
     expect(
         given == 1,
         f"{device.name} is prepared for {given} claims",
-        "decide under a lock that is kept until it is recorded",
+        "decide under a lock, and hold it until the decision is recorded",
     )
 
 
@@ -121,7 +121,7 @@ def many_connections_are_served(bench: Bench) -> None:
 
 @must("concurrency-cancelled", "kubelet cancels a call at its deadline and repeats it")
 def cancelled_calls_are_survived(bench: Bench) -> None:
-    """A call that kubelet gives up leaves the driver able to answer the next one.
+    """After kubelet has given up a call, the driver can answer the next one.
 
     Prepares with a deadline of a few milliseconds, then one with time.
     """

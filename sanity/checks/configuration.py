@@ -23,7 +23,7 @@ def _entry(parameters: Any, driver: str, source: str = "FromClaim", requests: tu
 
 @must("configuration-other-driver", f"{_OPAQUE}.driver: which plugin the parameters are for")
 def other_drivers_parameters_are_passed_over(bench: Bench) -> None:
-    """Parameters for another driver are passed over.
+    """Parameters for another driver are ignored.
 
     Parameters that no driver can read, for a driver that is not this one.
     """
@@ -33,7 +33,7 @@ def other_drivers_parameters_are_passed_over(bench: Bench) -> None:
 
 @must("configuration-other-request", f"{_TYPES}, DeviceAllocationConfiguration.requests")
 def other_requests_parameters_are_passed_over(bench: Bench) -> None:
-    """Parameters for requests in which the driver has no device are passed over.
+    """Parameters for requests in which the driver has no device are ignored.
 
     A claim with a request of another driver's, and this driver's parameters for it.
     """
@@ -47,19 +47,17 @@ def other_requests_parameters_are_passed_over(bench: Bench) -> None:
         effects.append(bench.edits(claim, answer))
         bench.unprepared(claim)
     seen = f"without: {effects[0]}; with parameters for another request: {effects[1]}"
-    expect(effects[0] == effects[1], seen, "compare `requests` with the result's")
+    expect(effects[0] == effects[1], seen, "compare `requests` with the request of the result")
 
 
 @should("configuration-unknown", f"{_OPAQUE}.parameters: validation is the driver's responsibility")
 def unknown_parameters_are_refused(bench: Bench) -> None:
-    """Parameters that the driver cannot read are refused: it alone can validate them.
+    """Parameters that the driver cannot read are refused: nobody else can validate them.
 
     A group and kind that no driver has.
     """
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
-    expect(
-        bench.refused(claim), "parameters of kind NoSuchKind were accepted", "refuse an apiVersion and kind not known"
-    )
+    expect(bench.refused(claim), "parameters of kind NoSuchKind were accepted", "refuse an unknown apiVersion or kind")
 
 
 @should("configuration-unknown-named", "KEP-4381: kubelet puts the driver's error into an event of the pod")
@@ -81,7 +79,7 @@ def unknown_parameters_are_named(bench: Bench) -> None:
     "KEP-4381: a strict decoder is recommended for opaque parameters, since nobody else checks them",
 )
 def misspelt_fields_are_refused(bench: Bench) -> None:
-    """A field that the parameters' kind does not have is refused, not passed over.
+    """An unknown field in the parameters is refused, not ignored.
 
     Right parameters with one field too many.
     """
@@ -104,14 +102,14 @@ def known_parameters_are_accepted(bench: Bench) -> None:
 
 @must("configuration-class", f"{_TYPES}, DeviceAllocationConfiguration.source")
 def class_parameters_have_effect(bench: Bench) -> None:
-    """Parameters of the class have the effect that the same parameters of the claim have.
+    """Parameters from the class have the same effect as from the claim.
 
     FromClass alone, FromClaim alone.
     """
     (parameters, _) = _distinct(bench)
     by_class = _effect(bench, [_entry(parameters, bench.driver, "FromClass")])
     by_claim = _effect(bench, [_entry(parameters, bench.driver)])
-    expect(by_class == by_claim, f"by class: {by_class}; by claim: {by_claim}", "read both sources alike")
+    expect(by_class == by_claim, f"by class: {by_class}; by claim: {by_claim}", "treat both sources the same")
 
 
 @must(
@@ -125,12 +123,12 @@ def claim_parameters_override(bench: Bench) -> None:
     first, second = _distinct(bench)
     both = [_entry(first, bench.driver, "FromClass"), _entry(second, bench.driver)]
     seen, expected = _effect(bench, both), _effect(bench, [_entry(second, bench.driver)])
-    expect(seen == expected, f"with both: {seen}; by the claim alone: {expected}", "let the last that applies count")
+    expect(seen == expected, f"with both: {seen}; by the claim alone: {expected}", "let the last one that applies win")
 
 
 @must("configuration-requests", f"{_TYPES}, DeviceAllocationConfiguration.requests")
 def parameters_are_for_their_requests(bench: Bench) -> None:
-    """Parameters for one request leave the devices of other requests as they are.
+    """Parameters for one request do not affect the devices of other requests.
 
     The edits of a device whose request is not named, with and without the parameters for another.
     """
@@ -139,7 +137,11 @@ def parameters_are_for_their_requests(bench: Bench) -> None:
     plain = _effect_of_second(bench, bench.claim(devices, requests=("first", "second")))
     config = [_entry(parameters, bench.driver, requests=("first",))]
     beside = _effect_of_second(bench, bench.claim(devices, requests=("first", "second"), config=config))
-    expect(plain == beside, f"without: {plain}; beside the other's: {beside}", "compare `requests` with the result's")
+    expect(
+        plain == beside,
+        f"without: {plain}; beside the other's: {beside}",
+        "compare `requests` with the request of the result",
+    )
 
 
 @must(
@@ -163,7 +165,7 @@ def parameters_reach_subrequests(bench: Bench) -> None:
     "configuration-repeated", "Kubernetes 1.34 to 1.36: an allocation has the class's parameters once for each request"
 )
 def repeated_parameters_are_accepted(bench: Bench) -> None:
-    """The same parameters twice are no contradiction.
+    """The same parameters may be listed twice.
 
     As the scheduler writes them for two requests of one class.
     """
@@ -175,7 +177,7 @@ def repeated_parameters_are_accepted(bench: Bench) -> None:
 def _parameters(bench: Bench, count: int) -> list[Mapping[str, Any]]:
     known = list(bench.configurations)
     if len(known) < count:
-        raise Unable(f"it needs {number_of(count, 'configuration')}; name a file of them with --configurations")
+        raise Unable(f"the check needs {number_of(count, 'configuration')}; pass a file of them with --configurations")
     return known
 
 

@@ -47,7 +47,7 @@ def _first(bench: Bench, service: str = "") -> tuple[ReportedHealth, ...]:
 
 @must("health-served", f"{_PROTO}, DRAResourceHealth; kubelet stops watching an instance that answers UNIMPLEMENTED")
 def health_is_served(bench: Bench) -> None:
-    """A health service that is advertised is served, and begins with a message.
+    """An advertised health service is served, and its stream begins with a message.
 
     Each service that is advertised.
     """
@@ -60,7 +60,7 @@ def health_is_served(bench: Bench) -> None:
 
 @must("health-devices", f"{_PROTO}, DeviceIdentifier: pool and unique name of the device")
 def health_is_of_published_devices(bench: Bench) -> None:
-    """The devices of the stream are published ones, each named once.
+    """The stream reports only published devices, each of them once.
 
     Pool and name, compared with the slices.
     """
@@ -72,7 +72,7 @@ def health_is_of_published_devices(bench: Bench) -> None:
 
 @should("health-complete", f"{_PROTO}, NodeWatchResourcesResponse: a complete list; what is missing becomes Unknown")
 def health_is_complete(bench: Bench) -> None:
-    """A message has every published device.
+    """Every message contains all published devices.
 
     Published devices without a report.
     """
@@ -90,7 +90,9 @@ def health_has_valid_values(bench: Bench) -> None:
     for report in _first(bench):
         expect(report.health in (0, 1, 2), f"the health of {report.device} is {report.health}", "use the enum")
         expect(
-            report.timeout >= 0, f"the timeout of {report.device} is {report.timeout}", "leave it 0 for kubelet's 30 s"
+            report.timeout >= 0,
+            f"the timeout of {report.device} is {report.timeout}",
+            "leave it at 0 for kubelet's default of 30 s",
         )
 
 
@@ -120,7 +122,7 @@ def health_messages_are_short(bench: Bench) -> None:
     "health-renewed", f"{_PROTO}, DeviceHealth.health_check_timeout_seconds: 30 s by default; then a device is Unknown"
 )
 def health_is_renewed(bench: Bench) -> None:
-    """The state is sent again before its lease ends, though nothing changes.
+    """The state is sent again before its lease ends, even if nothing changes.
 
     Two messages, the second in time.
     """
@@ -174,7 +176,7 @@ def health_begins_again(bench: Bench) -> None:
 
 @must("health-beside-calls", "kubelet e2e_node, dra_test.go: concurrent DRA operations and health monitoring")
 def streams_leave_calls_alone(bench: Bench) -> None:
-    """Open streams leave Prepare and Unprepare alone.
+    """Open streams do not disturb Prepare and Unprepare.
 
     As many as eight streams, and a claim beside them.
     """
@@ -187,7 +189,7 @@ def streams_leave_calls_alone(bench: Bench) -> None:
         bench.plugin.prepare(bench.version, [claim.identity], min(bench.patience, 10))
     except DriverCallError as error:
         raise Breach(
-            f"beside {len(streams)} streams Prepare failed: {error}", "serve streams by threads of their own"
+            f"beside {len(streams)} streams Prepare failed: {error}", "serve streams in threads of their own"
         ) from error
     finally:
         for stream in streams:
@@ -197,13 +199,13 @@ def streams_leave_calls_alone(bench: Bench) -> None:
 
 @should("health-versions-agree", "kubelet 1.34 to 1.36 use v1alpha1, later ones v1")
 def health_versions_agree(bench: Bench) -> None:
-    """Both forms of the service report the same.
+    """Both versions of the service report the same.
 
     Device and health by each.
     """
     services = _services(bench)
     if len(services) < len(HEALTH_SERVICES):
-        raise Unable(f"the driver serves {services[0]} alone")
+        raise Unable(f"the driver serves only {services[0]}")
     seen = [
         sorted((report.pool, report.device, report.health) for report in _first(bench, service)) for service in services
     ]
@@ -212,7 +214,7 @@ def health_versions_agree(bench: Bench) -> None:
 
 @should("health-not-advertised", "kubelet 1.34 to 1.36 open the stream whatever is advertised")
 def health_is_refused_at_once(bench: Bench) -> None:
-    """A driver that advertises no health service answers it UNIMPLEMENTED, and does not leave kubelet waiting.
+    """A driver that advertises no health service answers UNIMPLEMENTED, and does not leave kubelet waiting.
 
     The stream of a driver without health.
     """
@@ -224,7 +226,7 @@ def health_is_refused_at_once(bench: Bench) -> None:
     except DriverCallError as error:
         expect(error.code == "UNIMPLEMENTED", f"{missing[-1]}: {error}", "leave the answer to the gRPC library")
     else:
-        raise Breach(f"{missing[-1]} is served and not advertised", "advertise it, or do not serve it")
+        raise Breach(f"{missing[-1]} is served, but not advertised", "advertise it, or do not serve it")
 
 
 @should(
@@ -232,7 +234,7 @@ def health_is_refused_at_once(bench: Bench) -> None:
     f"{_PROTO}, NodeWatchResources: the plugin sends a message when something has changed, or a lease would end",
 )
 def health_is_not_repeated_at_once(bench: Bench) -> None:
-    """While nothing changes, messages are not sent over and over: fifty a second are too many.
+    """While nothing changes, messages are not repeated over and over: fifty per second are too many.
 
     Messages within a second.
     """

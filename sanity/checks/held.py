@@ -16,7 +16,7 @@ _HELPER: Final = "kubeletplugin/draplugin.go, PrepareResourceClaims: the driver 
 
 @should("prepare-held", _HELPER)
 def held_devices_are_refused(bench: Bench) -> None:
-    """A device that is prepared for one claim is refused to another.
+    """A device that is prepared for one claim is refused for another.
 
     Two claims that were allocated the same exclusive device.
     """
@@ -24,13 +24,15 @@ def held_devices_are_refused(bench: Bench) -> None:
     bench.prepared(bench.claim([device]))
     other = bench.claim([device])
     expect(
-        bench.refused(other), f"{device.name} is prepared for two claims", "look who holds a device before giving it"
+        bench.refused(other),
+        f"{device.name} is prepared for two claims",
+        "check who holds a device before you hand it out",
     )
 
 
 @should("prepare-held-in-call", _HELPER)
 def one_call_gives_a_device_once(bench: Bench) -> None:
-    """Of two claims of one call to the same device at most one is prepared.
+    """Of two claims for the same device in one call, at most one is prepared.
 
     Both in one list.
     """
@@ -46,7 +48,7 @@ def one_call_gives_a_device_once(bench: Bench) -> None:
 
 @must("prepare-refused-leaves-holder", "kubeletplugin helper: Unprepare undoes what Prepare of that claim did")
 def refusals_leave_the_holder_alone(bench: Bench) -> None:
-    """A claim that is refused because its device is held changes nothing for the holder, unprepared or not.
+    """A claim that is refused because its device is held changes nothing for the holder, even when it is unprepared.
 
     Prepare and Unprepare of the claim that came too late.
     """
@@ -55,13 +57,13 @@ def refusals_leave_the_holder_alone(bench: Bench) -> None:
     (before,) = bench.prepared(holder)
     enforced = bench.refused(late)
     bench.unprepared(late)
-    expect(bench.prepared(holder) == [before], "the holder's answer has changed", "undo what that claim had alone")
+    expect(bench.prepared(holder) == [before], "the holder's answer has changed", "undo only what that claim had")
     if before.cdi:
         bench.specs.edits(before.cdi)
     expect(
         not enforced or bench.refused(bench.claim([device])),
         f"{device.name} is free after the Unprepare of a claim that never had it",
-        "free a device by the claim that holds it",
+        "free a device only with the claim that holds it",
     )
 
 
@@ -83,7 +85,7 @@ _UID: Final = "Kubernetes, object names and IDs: a UID alone is unique over the 
 
 @must("prepare-namesakes", _UID)
 def namesakes_are_apart(bench: Bench) -> None:
-    """Claims of one name in two namespaces are two claims.
+    """Claims of the same name in two namespaces are different claims.
 
     Both prepared; one is let go of, and the other stays.
     """
@@ -95,7 +97,7 @@ def namesakes_are_apart(bench: Bench) -> None:
 
 @must("prepare-similar-uids", _UID)
 def similar_uids_are_apart(bench: Bench) -> None:
-    """Claims whose UIDs differ in one character are two claims.
+    """Claims whose UIDs differ in one character are different claims.
 
     The first or the last character differs, as if by a name that was cut.
     """
@@ -112,7 +114,7 @@ def similar_uids_are_apart(bench: Bench) -> None:
 
 @must("unprepare-similar-names", _UID)
 def similar_names_are_apart(bench: Bench) -> None:
-    """Unprepare leaves claims alone whose names begin as the claim's.
+    """Unprepare does not touch other claims whose names begin with the claim's name.
 
     `a`, beside `a-1`.
     """
@@ -137,9 +139,13 @@ def _stay_apart(bench: Bench, gone: BenchClaim, kept: BenchClaim) -> None:
     bench.unprepared(gone)
     what = f"claim {kept.identity} ({kept.uid}), after {gone.identity} ({gone.uid}) was unprepared"
     now = bench.edits_if_any(kept, answers[1])
-    expect(now == before[1], f"{what}, has the edits {now}, and had {before[1]}", "name files by the whole UID")
+    expect(now == before[1], f"{what}, has the edits {now}, but had {before[1]}", "name files by the whole UID")
     (again,) = bench.prepared(kept)
-    expect(again == answers[1], f"{what}, is answered {again}, and was {answers[1]}", "keep records by claim UID")
+    expect(
+        again == answers[1],
+        f"{what}, is answered with {again}, but was answered with {answers[1]}",
+        "keep records by claim UID",
+    )
 
 
 def _changed(text: str, at: int) -> str:

@@ -80,7 +80,7 @@ def _documents(path: Path) -> list[Mapping[str, Any]]:
 
 @must("metadata-documents", f"{_KEP}: the same object once for each version")
 def documents_are_metadata(bench: Bench) -> None:
-    """The file is a stream of DeviceMetadata documents, each of a version that there is.
+    """The file is a stream of DeviceMetadata documents, each of a known version.
 
     Version and kind of each document.
     """
@@ -89,7 +89,11 @@ def documents_are_metadata(bench: Bench) -> None:
         for document in file.documents:
             kind = (document.get("apiVersion"), document.get("kind"))
             right = kind[0] in _VERSIONS and kind[1] == "DeviceMetadata"
-            expect(right, f"a document is {kind}", f"write DeviceMetadata of {' and '.join(_VERSIONS)}")
+            expect(
+                right,
+                f"a document has apiVersion and kind {kind}",
+                f"write DeviceMetadata of {' and '.join(_VERSIONS)}",
+            )
 
 
 @must("metadata-v1beta1", f"{_KEP}; kubeletplugin helper: v1beta1 is mandatory from 1.37 on")
@@ -105,7 +109,7 @@ def v1beta1_is_written(bench: Bench) -> None:
 
 @should("metadata-order", f"{_KEP}: consumers take the first document that they know")
 def versions_are_newest_first(bench: Bench) -> None:
-    """Newer versions stand before older ones.
+    """Newer versions come before older ones.
 
     The order of the documents.
     """
@@ -130,12 +134,14 @@ def documents_name_the_claim(bench: Bench) -> None:
             metadata = document.get("metadata", {})
             seen = (metadata.get("namespace"), metadata.get("name"), metadata.get("uid"))
             identity = (claim.identity.namespace, claim.identity.name, claim.uid)
-            expect(seen == identity, f"a document is of {seen}, the claim is {identity}", "copy the claim's identity")
+            expect(
+                seen == identity, f"a document names {seen}, but the claim is {identity}", "copy the claim's identity"
+            )
 
 
 @must("metadata-devices", f"{_KEP}: requests[].devices[]")
 def documents_name_the_devices(bench: Bench) -> None:
-    """The documents have the request's devices: driver, pool and name as they were allocated.
+    """The documents list the request's devices: driver, pool and name as they were allocated.
 
     Compared with the allocation.
     """
@@ -162,12 +168,12 @@ def generations_are_kept(bench: Bench) -> None:
     expect(set(before) == {1}, f"the generations are {before}", "begin with 1")
     (answer,) = bench.prepared(claim)
     after = [document["metadata"].get("generation") for file in _files(bench, answer) for document in file.documents]
-    expect(after == before, f"after another Prepare the generations are {after}", "write what differs alone")
+    expect(after == before, f"after another Prepare the generations are {after}", "write only what differs")
 
 
 @must("metadata-path", f"{_KEP}; kubeletplugin helper, devicemetadata")
 def paths_are_by_claim(bench: Bench) -> None:
-    """The file lies in containers at resourceclaims/<claim>/<request>/<driver>-metadata.json.
+    """In containers, the file is at resourceclaims/<claim>/<request>/<driver>-metadata.json.
 
     A claim that a pod names.
     """
@@ -175,12 +181,12 @@ def paths_are_by_claim(bench: Bench) -> None:
     for file in files:
         path = f"{_BASE}/resourceclaims/{claim.identity.name}/{file.request}/{bench.driver}-metadata.json"
         seen = file.mount.container_path
-        expect(seen == path, f"it lies at {seen}", f"mount it at {path}")
+        expect(seen == path, f"it is at {seen}", f"mount it at {path}")
 
 
 @must("metadata-template-path", f"{_KEP}; annotation {_POD_CLAIM}")
 def paths_are_by_template(bench: Bench) -> None:
-    """For a claim from a template it lies at resourceclaimtemplates/<name in the pod>/<request>/.
+    """For a claim from a template, it is at resourceclaimtemplates/<name in the pod>/<request>/.
 
     A claim with the annotation that the controller sets.
     """
@@ -188,7 +194,7 @@ def paths_are_by_template(bench: Bench) -> None:
     for file in files:
         path = f"{_BASE}/resourceclaimtemplates/of-the-pod/{file.request}/{bench.driver}-metadata.json"
         seen = file.mount.container_path
-        expect(seen == path, f"it lies at {seen}", f"mount it at {path}")
+        expect(seen == path, f"it is at {seen}", f"mount it at {path}")
 
 
 @must("metadata-read-only", f"{_KEP}: a read-only bind mount")
@@ -218,7 +224,7 @@ def files_are_removed(bench: Bench) -> None:
 
 @should("metadata-attributes", f"{_KEP}; validation of {_VERSIONS[0]}")
 def attributes_are_valid(bench: Bench) -> None:
-    """Attributes have names and values as in slices, at most 32 a device.
+    """Attributes have the names and values of the slices, at most 32 per device.
 
     Every device of every document.
     """
@@ -229,4 +235,4 @@ def attributes_are_valid(bench: Bench) -> None:
                     attributes = device.get("attributes") or {}
                     expect(len(attributes) <= _ATTRIBUTES, f"{len(attributes)} attributes", f"keep to {_ATTRIBUTES}")
                     odd = [name for name in attributes if not is_qualified_name(name)]
-                    expect(not odd, f"attributes are called {odd}", "use the names of the slices")
+                    expect(not odd, f"{odd} are not valid attribute names", "use the names of the slices")

@@ -68,7 +68,7 @@ def sockets_of_others_stay(bench: Bench) -> None:
     bench.started()
     folder = bench.places.registration
     if folder is None or not folder.is_dir():
-        raise Unable("the folder of registration sockets is not known; name the driver's command after --")
+        raise Unable("the folder of registration sockets is unknown; give the driver's command after --")
     with _socket_of_another(folder) as path:
         bench.restart()
         bench.eventually(lambda: not path.exists(), bench.quiet)
@@ -95,13 +95,13 @@ def _socket_of_another(folder: Path) -> Iterator[Path]:
     "KEP-4381: drivers need a checkpoint of what was prepared; the driver, which runs as root, acts on what it says",
 )
 def state_is_protected(bench: Bench) -> None:
-    """No one but the owner can write to what the driver keeps of claims: it is believed after a restart.
+    """Only the owner can write to the driver's records of claims: the driver trusts them after a restart.
 
     The modes of the files below the folder for plugins' data, while a claim is prepared.
     """
     data = bench.places.data
     if data is None:
-        raise Unable("the driver's folder is not known; name its command after --")
+        raise Unable("the driver's folder is unknown; give its command after --")
     bench.prepared(bench.claim())
     for at, _, names in os.walk(data):
         for name in names:

@@ -19,7 +19,7 @@ KUBELET: Final = "kubelet, pkg/kubelet/cm/dra/manager.go"
     "prepare-answers", f"{PROTO}, NodePrepareResourcesResponse.claims; {KUBELET}: skipped and unknown claims are errors"
 )
 def every_claim_is_answered(bench: Bench) -> None:
-    """Every claim of the call has an entry in the answer, by its UID, and no other has.
+    """The answer has an entry for every claim of the call, by its UID, and no other entries.
 
     One claim, and its UID alone, also beside another that is prepared.
     """
@@ -61,13 +61,13 @@ def devices_are_those_allocated(bench: Bench) -> None:
     expect(
         not other,
         f"the answer has {other}, and the allocation {sorted(claim.allocated)}",
-        "answer pool and device as they stand in status.allocation.devices.results",
+        "answer with pool and device as in status.allocation.devices.results",
     )
 
 
 @should("prepare-devices-complete", "KEP-3695: kubelet's pod-resources API has the devices that the driver answered")
 def every_device_is_answered(bench: Bench) -> None:
-    """Every allocated device stands in the answer.
+    """The answer contains every allocated device.
 
     Two devices, if there are two.
     """
@@ -98,7 +98,7 @@ def requests_are_those_allocated(bench: Bench) -> None:
                  and (None in (share, device.share_id) or share == device.share_id)}  # fmt: skip
         expect(
             not device.requests or set(device.requests) <= names,
-            f"device {device.device} has the requests {list(device.requests)}, and was allocated for {sorted(names)}",
+            f"device {device.device} has the requests {list(device.requests)}, but was allocated for {sorted(names)}",
             "answer the request of the allocation result",
         )
         expect(
@@ -110,7 +110,7 @@ def requests_are_those_allocated(bench: Bench) -> None:
 
 @must("prepare-count", "resource.k8s.io/v1 types.go, ExactDeviceRequest.count: one request may be given many devices")
 def devices_of_one_request_are_answered(bench: Bench) -> None:
-    """A driver that answers the device of a request answers all devices of one that has several.
+    """A driver that answers devices at all answers every device of a request that has several.
 
     Two devices for one request, which the runtime finds in CDI.
     """
@@ -163,7 +163,7 @@ def a_batch_is_prepared(bench: Bench) -> None:
     f"{PROTO}, NodePrepareResources: failures of single claims can be reported inside the response",
 )
 def a_bad_claim_fails_alone(bench: Bench) -> None:
-    """A claim that cannot be prepared fails alone; the others of its call are prepared.
+    """A claim that cannot be prepared does not affect the others of its call.
 
     A good claim beside one that does not exist.
     """
@@ -173,9 +173,7 @@ def a_bad_claim_fails_alone(bench: Bench) -> None:
     except DriverCallError as error:
         raise Breach(f"one unknown claim failed the whole call: {error}", "put the error into its own entry") from error
     expect(set(answers) == {good.uid, bad.uid}, f"the answer has {sorted(answers)}", "answer every claim of the call")
-    expect(
-        not answers[good.uid].error, f'the good claim failed: "{answers[good.uid].error}"', "prepare it all the same"
-    )
+    expect(not answers[good.uid].error, f'the good claim failed: "{answers[good.uid].error}"', "prepare it anyway")
 
 
 @must("prepare-batch-recovers", f"{KUBELET}: kubelet sends the claims of a pod again until all of them are prepared")
@@ -198,7 +196,7 @@ def a_failed_batch_is_repeated(bench: Bench) -> None:
     "prepare-other-drivers", "KEP-4381: one claim may have devices of several drivers, each of which prepares its own"
 )
 def other_drivers_are_left_alone(bench: Bench) -> None:
-    """Results of other drivers in a claim are left to them.
+    """Results of other drivers in a claim are ignored.
 
     Two results, one of them another driver's, in a shape that is its own.
     """
@@ -207,12 +205,12 @@ def other_drivers_are_left_alone(bench: Bench) -> None:
     claim = bench.make_claim([other, device.result("mine")])
     (answer,) = bench.prepared(claim)
     names = {entry.device for entry in answer.devices}
-    expect("its-own" not in names, f"the answer has {sorted(names)}", "take results whose driver is yours alone")
+    expect("its-own" not in names, f"the answer has {sorted(names)}", "prepare only results of your own driver")
 
 
 @must("prepare-unknown-fields", "Kubernetes API conventions: clients must tolerate fields that they do not know")
 def unknown_fields_are_passed_over(bench: Bench) -> None:
-    """Fields of a newer API in claim, allocation and results are passed over.
+    """Fields of a newer API in claim, allocation and results are ignored.
 
     A field that no API has yet, at each level.
     """
@@ -224,12 +222,12 @@ def unknown_fields_are_passed_over(bench: Bench) -> None:
 
 @should("prepare-empty-call", f"{PROTO}, NodePrepareResourcesRequest.claims: a list, which may be empty")
 def empty_calls_are_answered(bench: Bench) -> None:
-    """A call without claims is answered with none.
+    """A call without claims gets an empty answer.
 
     Nothing asked, nothing answered.
     """
     answers = bench.prepare()
-    expect(not answers, f"the answer has {sorted(answers)}", "answer for the claims of the call alone")
+    expect(not answers, f"the answer has {sorted(answers)}", "answer only for the claims of the call")
 
 
 @should("prepare-no-results", f"{PROTO}, NodePrepareResourceResponse.devices: a claim may have zero devices")
@@ -245,7 +243,7 @@ def empty_allocations_are_prepared(bench: Bench) -> None:
 
 @should("prepare-listed-twice", f"{PROTO}, NodePrepareResourcesResponse.claims: a map by claim UID")
 def doubles_are_answered_once(bench: Bench) -> None:
-    """A claim that stands twice in a call has one answer.
+    """A claim that is listed twice in a call gets one answer.
 
     One claim, twice in the list.
     """
@@ -258,18 +256,18 @@ def doubles_are_answered_once(bench: Bench) -> None:
 
 @must("prepare-v1beta1-agrees", "k8s.io/kubelet/pkg/apis/dra/v1beta1/api.proto: the same messages, without share ids")
 def both_versions_agree(bench: Bench) -> None:
-    """The two forms of the service give the same devices.
+    """Both versions of the service return the same devices.
 
     One claim, asked for by both.
     """
     if not set(DRA_SERVICES) <= set(bench.info.versions):
-        raise Unable(f"the driver serves {list(bench.info.versions)} alone")
+        raise Unable(f"the driver serves only {list(bench.info.versions)}")
     claim = bench.claim()
     answers = [bench.prepared(claim, version=version)[0] for version in DRA_SERVICES]
     shown = [
         [(device.requests, device.pool, device.device, device.cdi) for device in answer.devices] for answer in answers
     ]
-    expect(shown[0] == shown[1], f"v1 answers {shown[0]}, v1beta1 {shown[1]}", "make both from one answer")
+    expect(shown[0] == shown[1], f"v1 answers {shown[0]}, v1beta1 {shown[1]}", "build both from the same answer")
 
 
 @must("prepare-long-names", "Kubernetes, object names; resource.k8s.io/v1 types.go, DeviceRequest.name")

@@ -22,13 +22,15 @@ def unknown_claims_are_refused(bench: Bench) -> None:
     """
     bench.server()
     expect(
-        bench.refused(missing_claim()), "a claim that does not exist was prepared", "get the claim before preparing it"
+        bench.refused(missing_claim()),
+        "a claim that does not exist was prepared",
+        "get the claim before you prepare it",
     )
 
 
 @should("prepare-unknown-named", "KEP-4381: kubelet puts the driver's error into an event of the pod")
 def errors_name_the_claim(bench: Bench) -> None:
-    """The error for a claim names the claim, for whoever reads the pod's events.
+    """The error for a claim names the claim, for the reader of the pod's events.
 
     The text for a claim that does not exist.
     """
@@ -46,27 +48,35 @@ def unallocated_claims_are_refused(bench: Bench) -> None:
     """
     claim = bench.claim(bench.devices())
     bench.change(claim, deallocate)
-    expect(bench.refused(claim), "a claim without an allocation was prepared", "look at status.allocation first")
+    expect(bench.refused(claim), "a claim without an allocation was prepared", "check status.allocation first")
 
 
 @must("prepare-unknown-device", "KEP-4381: allocations can be older than what the node has now")
 def unknown_devices_are_refused(bench: Bench) -> None:
-    """A claim to a device that the driver does not have is refused.
+    """A claim for a device that the driver does not have is refused.
 
     A device of a name that is not published.
     """
     result = {**bench.devices()[0].result("r0"), "device": "no-such-device-of-sanity"}
-    expect(bench.refused(bench.make_claim([result])), "a claim to no device was prepared", "look the device up")
+    expect(
+        bench.refused(bench.make_claim([result])),
+        "a claim for a device that does not exist was prepared",
+        "look up the device",
+    )
 
 
 @should("prepare-unknown-pool", "KEP-4381: a device is named by driver, pool and device")
 def unknown_pools_are_refused(bench: Bench) -> None:
-    """A claim to a device of a pool that the driver does not have is refused.
+    """A claim for a device in a pool that the driver does not have is refused.
 
     A device of another node's pool, say.
     """
     result = {**bench.devices()[0].result("r0"), "pool": "no-such-pool-of-sanity"}
-    expect(bench.refused(bench.make_claim([result])), "a claim to no pool was prepared", "compare pool and device")
+    expect(
+        bench.refused(bench.make_claim([result])),
+        "a claim for a pool that does not exist was prepared",
+        "compare pool and device",
+    )
 
 
 @must("prepare-server-error", f"{KUBELET}: a refused claim is sent again; the deadline of a call is 45 s")
@@ -87,7 +97,7 @@ def a_failing_server_is_survived(bench: Bench) -> None:
             "the driver did not ask the API server for the claim (it watches claims, or has them from elsewhere)"
         )
     expect(refusal, "the claim was prepared although the API server failed", "refuse what could not be read")
-    expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet does")
+    expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet's deadline")
     server.faults.clear()
     bench.prepared(claim)
 
@@ -97,7 +107,7 @@ def a_failing_server_is_survived(bench: Bench) -> None:
     f"{KUBELET}: a restarted kubelet asks for the claims of every running pod, whatever the API server does",
 )
 def a_missing_server_is_survived(bench: Bench) -> None:
-    """A claim that is prepared already is answered again, or refused, while the API server is away; then as before.
+    """While the API server is unreachable, a prepared claim gets its old answer or an error; afterwards its old answer.
 
     The server refuses connections.
     """
@@ -111,7 +121,7 @@ def a_missing_server_is_survived(bench: Bench) -> None:
     except DriverCallError:
         pass
     took = time.monotonic() - began
-    expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet does")
+    expect(took < CALL_SECONDS, f"the call took {took:.0f} s", "give up before kubelet's deadline")
     bench.server().start()
     (again,) = bench.prepared(claim)
     expect(again == first, f"afterwards the answer is {again}", "answer from the record")
@@ -122,7 +132,7 @@ def a_missing_server_is_survived(bench: Bench) -> None:
     f"{HELPER}, UnprepareResourceClaims: undoes whatever PrepareResourceClaims did, of a claim that failed too",
 )
 def refused_claims_hold_nothing(bench: Bench) -> None:
-    """A claim that was refused and unprepared holds none of its devices.
+    """A claim that was refused and then unprepared holds none of its devices.
 
     The device that there is, for another claim.
     """
@@ -136,7 +146,7 @@ def refused_claims_hold_nothing(bench: Bench) -> None:
     f"{HELPER}, UnprepareResourceClaims: undoes whatever PrepareResourceClaims did, of a claim that failed too",
 )
 def refused_claims_leave_no_spec(bench: Bench) -> None:
-    """Nothing of a claim that was refused and unprepared is left in the CDI folder.
+    """A claim that was refused and then unprepared leaves nothing in the CDI folder.
 
     The folder before and after, and the claim's UID in it.
     """
@@ -156,27 +166,29 @@ def _refuse_half(bench: Bench, device: OfferedDevice) -> BenchClaim:
     missing = {**device.result("second"), "device": "no-such-device-of-sanity"}
     claim = bench.make_claim([device.result("first"), missing])
     if not bench.refused(claim):
-        raise Unable("the driver prepares a claim to a device that there is not (prepare-unknown-device)")
+        raise Unable("the driver prepares a claim for a device that does not exist (prepare-unknown-device)")
     bench.unprepared(claim)
     return claim
 
 
 @must("prepare-other-uid", f"{HELPER}: a claim whose UID differs from that of the call got replaced")
 def replaced_claims_are_refused(bench: Bench) -> None:
-    """A claim that was deleted and made anew under its name is refused by its old UID.
+    """A claim that was deleted and recreated under the same name is refused for its old UID.
 
     The object has another UID than kubelet sends.
     """
     claim = bench.claim(bench.devices())
     other = BenchClaim(ClaimIdentity(claim.identity.namespace, claim.identity.name, str(uuid.uuid4())), claim.document)
     expect(
-        bench.refused(other), f"claim {claim.identity} was prepared for a UID that it has not", "compare metadata.uid"
+        bench.refused(other),
+        f"claim {claim.identity} was prepared for a UID that it does not have",
+        "compare metadata.uid",
     )
 
 
 @must("prepare-recreated", f"{HELPER}: claims are told apart by UID; the name can be used again")
 def recreated_claims_are_prepared(bench: Bench) -> None:
-    """A claim that was made anew under its name is prepared, once the old one is unprepared.
+    """A claim that was recreated under the same name is prepared once the old one is unprepared.
 
     The same name, another UID, the same device.
     """
@@ -197,7 +209,7 @@ def recreated_claims_are_prepared(bench: Bench) -> None:
 
 @should("prepare-reallocated", "KEP-4381: a claim that is not in use can be deallocated and allocated again")
 def reallocated_claims_are_prepared(bench: Bench) -> None:
-    """A claim that was unprepared, deallocated and allocated anew is prepared with its new devices.
+    """A claim that was unprepared, deallocated and allocated again is prepared with its new devices.
 
     Another device under the same UID.
     """
@@ -210,7 +222,9 @@ def reallocated_claims_are_prepared(bench: Bench) -> None:
     (answer,) = bench.prepared(anew)
     names = {device.device for device in answer.devices}
     expect(
-        names <= {second.name}, f"the claim has {sorted(names)}, not {second.name}", "keep no record of what is undone"
+        names <= {second.name},
+        f"the claim has {sorted(names)}, not {second.name}",
+        "keep no record of an unprepared claim",
     )
 
 
@@ -219,7 +233,7 @@ def reallocated_claims_are_prepared(bench: Bench) -> None:
     f"{HELPER}: claims are told apart by UID; kubelet unprepares the old claim once its pod has ended",
 )
 def replaced_claims_get_their_own(bench: Bench) -> None:
-    """A claim that was made anew under its name gets its own devices or an error while the old one is prepared.
+    """While the old claim is still prepared, one recreated under the same name gets its own devices or an error.
 
     The same name, another UID, another device.
     """

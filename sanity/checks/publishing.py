@@ -29,7 +29,7 @@ _GATES: Final = (
     f"kubelet, pkg/kubelet/cm/dra: wiping of slices; {CONTROLLER}: they are published again within its sync delay",
 )
 def deleted_slices_come_back(bench: Bench) -> None:
-    """Slices that somebody deletes come back: kubelet deletes all of a node's when it starts.
+    """Deleted slices are published again: kubelet deletes all slices of its node when it starts.
 
     All of the driver's at once.
     """
@@ -40,7 +40,7 @@ def deleted_slices_come_back(bench: Bench) -> None:
 
 @should("slices-edited", f"{CONTROLLER}: every event of a slice leads to a comparison")
 def edited_slices_are_put_right(bench: Bench) -> None:
-    """A slice that somebody changes is put right.
+    """A slice that somebody else has changed is restored.
 
     The last device of a slice is taken out.
     """
@@ -54,7 +54,7 @@ def edited_slices_are_put_right(bench: Bench) -> None:
 
 @should("slices-stray", f"{CONTROLLER}: pools that are not desired, and slices beyond the count, are deleted")
 def stray_slices_are_removed(bench: Bench) -> None:
-    """A slice of the driver on its node that it does not want is removed, or superseded by a newer generation.
+    """A stray slice of the driver on its node is removed, or superseded by a newer generation.
 
     A second slice of the driver's own pool, as an older version of it may have left one.
     """
@@ -105,7 +105,7 @@ def nothing_is_written_needlessly(bench: Bench) -> None:
     "KEP-4381, structured parameters: what is in use follows from claims, not from slices",
 )
 def preparing_writes_no_slices(bench: Bench) -> None:
-    """Preparing and unpreparing claims leaves the slices as they are: allocation is the scheduler's book.
+    """Preparing and unpreparing claims does not change the slices: the scheduler keeps track of allocations.
 
     A claim comes and goes.
     """
@@ -119,7 +119,7 @@ def preparing_writes_no_slices(bench: Bench) -> None:
     expect(
         written == 0 and content_of(bench) == before,
         f"{written} writes of slices",
-        "publish what is there, not what is free",
+        "publish what exists, not what is free",
     )
 
 
@@ -135,7 +135,7 @@ def _goes_on_writing(bench: Bench) -> str:
 
 @must("slices-dropped-fields", f"{CONTROLLER}: DroppedFieldsError; the stored slice is taken for what is desired")
 def dropped_fields_are_accepted(bench: Bench) -> None:
-    """A server that drops fields of feature gates is not written to again and again.
+    """Slices are not written over and over to a server that drops the fields of disabled feature gates.
 
     All slices are deleted while several gates are off.
     """
@@ -228,9 +228,9 @@ def expect_back(bench: Bench, before: list[Any], what: str) -> None:
     now = content_of(bench)
     expect(
         now == before,
-        f"{bench.patience:g} s after {what}, {len(bench.slices())} slices are there, and not as before: "
+        f"{bench.patience:g} s after {what}, {len(bench.slices())} slices are published, but not as before: "
         f"{_difference(before, now)}",
-        "watch slices, and compare what is there with what should be",
+        "watch slices, and compare what is published with what should be",
     )
 
 
@@ -244,7 +244,7 @@ def _difference(before: list[Any], now: list[Any]) -> str:
     ]
     kinds = {"missing": sorted(old.keys() - new.keys()), "new": sorted(new.keys() - old.keys()), "changed": changed}
     said = [f"{len(names)} {kind}, the first is {names[0]}" for kind, names in kinds.items() if names]
-    return "; ".join(said) or "the devices are those of before, counters or the division into slices are not"
+    return "; ".join(said) or "the devices are the same, but counters or the division into slices are not"
 
 
 def _devices(content: list[Any]) -> dict[str, KubeDocument]:

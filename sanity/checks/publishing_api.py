@@ -23,7 +23,7 @@ from dranode.sanity.kinds import kind_of
 
 @must("slices-conflict", "Kubernetes API conventions: 409 Conflict; get, compare, write")
 def conflicts_are_overcome(bench: Bench) -> None:
-    """A write that meets a conflict is made again.
+    """A write that ends in a conflict is repeated.
 
     The next two writes are answered 409.
     """
@@ -32,7 +32,7 @@ def conflicts_are_overcome(bench: Bench) -> None:
 
 @must("slices-server-error", f"{CONTROLLER}: a failed sync is repeated")
 def server_errors_are_overcome(bench: Bench) -> None:
-    """A write that the server fails is made again.
+    """A write that fails on the server is repeated.
 
     The next requests for slices are answered 503.
     """
@@ -48,7 +48,7 @@ def _overcomes(bench: Bench, *faults: RequestFault) -> None:
 
 @must("slices-server-restart", "client-go reflectors: list and watch again after a connection is lost")
 def a_restarted_server_is_served(bench: Bench) -> None:
-    """After the API server was away, slices are looked after as before.
+    """After an outage of the API server, slices are maintained as before.
 
     Away, back, and then a slice is deleted.
     """
@@ -63,7 +63,7 @@ def a_restarted_server_is_served(bench: Bench) -> None:
 
 @must("slices-expired", "Kubernetes API concepts: 410 Gone; list again")
 def an_expired_watch_is_renewed(bench: Bench) -> None:
-    """After the history of a watch has expired (410), slices are looked after as before.
+    """After the history of a watch has expired (410), slices are maintained as before.
 
     The server forgets its history, and then the watches end.
     """
@@ -99,7 +99,7 @@ def slices_are_selected(bench: Bench) -> None:
     if not lists:
         raise Unable("the driver lists no slices")
     plain = [seen for seen in lists if "spec." not in seen.query.get("fieldSelector", "")]
-    expect(not plain, f"{len(plain)} of {len(lists)} lists select nothing", "set the field selectors")
+    expect(not plain, f"{len(plain)} of {len(lists)} lists have no selector", "set the field selectors")
 
 
 @should("slices-watched", "Kubernetes API concepts: efficient detection of changes")
@@ -122,7 +122,7 @@ def slices_are_watched(bench: Bench) -> None:
 
 @should("slices-locked", "Kubernetes API concepts: optimistic concurrency by metadata.resourceVersion")
 def updates_are_based_on_a_version(bench: Bench) -> None:
-    """Updates name the version that they are based on.
+    """Updates contain the resourceVersion that they are based on.
 
     A slice is changed by somebody else, so that it must be updated.
     """
@@ -132,9 +132,11 @@ def updates_are_based_on_a_version(bench: Bench) -> None:
     expect_back(bench, before, "a device was taken out of a slice")
     updates = [seen for seen in bench.server().requests("PUT", SLICES) if isinstance(seen.body, dict)]
     if not updates:
-        raise Unable("the driver creates slices anew instead of updating them")
+        raise Unable("the driver recreates slices instead of updating them")
     blind = [seen for seen in updates if not seen.body["metadata"].get("resourceVersion")]
-    expect(not blind, f"{len(blind)} of {len(updates)} updates name no version", "send metadata.resourceVersion")
+    expect(
+        not blind, f"{len(blind)} of {len(updates)} updates have no resourceVersion", "send metadata.resourceVersion"
+    )
 
 
 @should("slices-v1beta2", "kubeletplugin helper: v1, then v1beta2, then v1beta1")
@@ -148,7 +150,7 @@ def v1beta2_is_used(bench: Bench) -> None:
 
 @should("slices-v1beta1", "kubeletplugin helper: v1, then v1beta2, then v1beta1")
 def v1beta1_is_used(bench: Bench) -> None:
-    """Where the server has v1beta1 of resource.k8s.io alone, that is used.
+    """Where the server has only v1beta1 of resource.k8s.io, that is used.
 
     A server of Kubernetes 1.32.
     """
@@ -179,7 +181,7 @@ def _older_server(bench: Bench, versions: tuple[str, ...]) -> None:
     f"{CONTROLLER}: slices are matched by name and content; needless generations make schedulers start over",
 )
 def restarts_leave_slices(bench: Bench) -> None:
-    """A driver that starts again finds its slices and leaves them as they are.
+    """A driver that restarts finds its slices and does not change them.
 
     Names, generations and contents before and after.
     """
@@ -193,7 +195,7 @@ def restarts_leave_slices(bench: Bench) -> None:
         sorted(each["metadata"]["name"] for each in bench.slices()) == names
         and sorted(each["spec"]["pool"]["generation"] for each in bench.slices()) == generations,
         f"the slices are {[each['metadata']['name'] for each in bench.slices()]}, and were {names}",
-        "match the slices that are there before writing",
+        "match the existing slices before writing",
     )
 
 

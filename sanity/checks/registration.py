@@ -47,7 +47,7 @@ def get_info_in_time(bench: Bench) -> None:
 
 @must("registration-type", f"{_PROTO}, PluginInfo.type; {_MANAGER}")
 def type_is_dra(bench: Bench) -> None:
-    """GetInfo says that the type is "DRAPlugin".
+    """GetInfo returns the type "DRAPlugin".
 
     The word by which kubelet finds the handler.
     """
@@ -65,7 +65,7 @@ def name_is_valid(bench: Bench) -> None:
     expect(
         is_dns_subdomain(name, DRIVER_NAME),
         f'the name "{name}" is not a DNS subdomain of at most {DRIVER_NAME} characters',
-        "register by the driver name that the slices have",
+        "register under the driver name of the slices",
     )
 
 
@@ -79,10 +79,12 @@ def endpoint_is_a_socket(bench: Bench) -> None:
     if not endpoint:
         return
     path = Path(endpoint)
-    expect(path.is_absolute(), f'the endpoint "{endpoint}" is not absolute', "answer a path, without `unix:`")
+    expect(path.is_absolute(), f'the endpoint "{endpoint}" is not absolute', "return a path, without `unix:`")
     size = len(endpoint.encode())
     expect(size <= _SOCKET_BYTES, f"the endpoint has {size} bytes", "choose a shorter data folder or socket name")
-    expect(path.is_socket(), f"the endpoint {endpoint} is no socket", "listen before the registration socket appears")
+    expect(
+        path.is_socket(), f"the endpoint {endpoint} is not a socket", "listen before the registration socket appears"
+    )
 
 
 @must("registration-versions", f"{_MANAGER}: a plugin with none of kubelet's services is refused")
@@ -101,7 +103,7 @@ def versions_are_known(bench: Bench) -> None:
 
 @should("registration-versions-order", f"{_MANAGER}: kubelet takes the first of the plugin's list that it knows")
 def versions_are_in_order(bench: Bench) -> None:
-    """Newer services stand before older ones.
+    """Newer services come before older ones.
 
     The newest first.
     """
@@ -112,14 +114,14 @@ def versions_are_in_order(bench: Bench) -> None:
 
 @should("registration-versions-unique", "k8s.io/kubelet/pkg/apis/dra/v1 and dra-health/v1: the names of the services")
 def versions_are_names(bench: Bench) -> None:
-    """supported_versions names each service once, and none that kubelet does not know.
+    """supported_versions lists each service once, and only services that kubelet knows.
 
     No typing error in the names of services.
     """
     versions = _info(bench).versions
     known = {*DRA_SERVICES, *HEALTH_SERVICES}
     odd = [version for version in versions if version not in known or versions.count(version) > 1]
-    expect(not odd, f"supported_versions has {odd}", f"name services by {sorted(known)}, each once")
+    expect(not odd, f"supported_versions has {odd}", f"list only {sorted(known)}, each once")
 
 
 @must("registration-versions-served", f"{_PROTO}, PluginInfo.supported_versions: the plugin's service versions")
@@ -139,7 +141,7 @@ def versions_are_served(bench: Bench) -> None:
 
 @must("registration-repeatable", f"{_WATCHER}: every retry of a registration begins with GetInfo")
 def get_info_repeats(bench: Bench) -> None:
-    """GetInfo can be called again and again, and answers the same.
+    """GetInfo can be called repeatedly, and always gives the same answer.
 
     Five calls, each on a connection of its own.
     """
@@ -164,7 +166,7 @@ def success_is_taken(bench: Bench) -> None:
 
 @must("registration-after-refusal", f"{_WATCHER}: kubelet tries again when it restarts or when the socket appears anew")
 def refusal_is_survived(bench: Bench) -> None:
-    """After kubelet has refused a registration, the driver can still be registered: it is there, or has ended.
+    """After kubelet has refused a registration, the driver can still be registered: it keeps running, or exits.
 
     plugin_registered=false, and then a kubelet that takes the driver.
     """
@@ -177,7 +179,7 @@ def refusal_is_survived(bench: Bench) -> None:
                 raise Breach(str(error), "implement NotifyRegistrationStatus") from error
     problems: list[str] = []
     if not bench.eventually(lambda: _ended(bench) or _registers(bench, problems), min(bench.patience, _AGAIN_SECONDS)):
-        raise Breach(f"after a refusal the driver does not register: {problems[-1]}", "go on serving, or exit")
+        raise Breach(f"after a refusal the driver does not register: {problems[-1]}", "keep serving, or exit")
     if bench.process is not None:
         # It may be about to end.
         bench.disconnect()
@@ -258,7 +260,7 @@ def service_listens_first(bench: Bench) -> None:
     "registration-authority", f"{_WATCHER}: the registration socket is dialled by its raw path with a dialer of its own"
 )
 def any_authority_is_taken(bench: Bench) -> None:
-    """Calls are taken whatever their :authority is: kubelet's registration dials a path.
+    """Calls are accepted whatever their :authority is: kubelet's registration dials a path.
 
     The authority that a path gives when it is percent-encoded.
     """
@@ -268,14 +270,14 @@ def any_authority_is_taken(bench: Bench) -> None:
         client.prepare(bench.version, ())
     except DriverCallError as error:
         if error.code in ("UNAVAILABLE", "INTERNAL", "UNKNOWN") and "empty" not in error.details:
-            raise Breach(f"a call with an odd :authority failed: {error}", "do not look at :authority") from error
+            raise Breach(f"a call with an unusual :authority failed: {error}", "ignore :authority") from error
 
 
 @should(
     "registration-unknown-method", "gRPC status codes: UNIMPLEMENTED; kubelet takes it for a service that is not there"
 )
 def unknown_methods_are_unimplemented(bench: Bench) -> None:
-    """A method that the driver does not have is answered UNIMPLEMENTED, and the driver goes on.
+    """An unknown method is answered with UNIMPLEMENTED, and the driver keeps running.
 
     A service of no API.
     """
@@ -299,7 +301,7 @@ def folder_holds_sockets(bench: Bench) -> None:
     """
     place = bench.places.registration
     if place is None:
-        raise Unable("no registration socket was named; add --registration-socket")
+        raise Unable("the registration socket is unknown; pass --registration-socket")
     folder = place if place.is_dir() else place.parent
     others = sorted(path.name for path in folder.iterdir() if not path.is_socket() and path.name[:1] != ".")
     expect(not others, f"{folder} holds {others}", "keep other files in the driver's own folder")

@@ -29,7 +29,7 @@ _IDLE: Final = 0.2
 
 @should("resources-idle", _NODE)
 def an_idle_driver_rests(bench: Bench) -> None:
-    """A driver that is asked nothing uses less than a fifth of a CPU.
+    """An idle driver uses less than a fifth of a CPU.
 
     CPU time over the time for which quiet is watched.
     """
@@ -43,61 +43,65 @@ def an_idle_driver_rests(bench: Bench) -> None:
 
 @should("resources-descriptors", _NODE)
 def descriptors_are_closed(bench: Bench) -> None:
-    """Claims that have come and gone leave no file descriptor open.
+    """Claims that were prepared and unprepared leave no file descriptor open.
 
     Each claim over a connection of its own.
     """
     before, after = _churned(bench, lambda usage: usage.descriptors)
     expect(
         after <= before + _MORE,
-        f"{_CLAIMS} claims later {after} descriptors are open, {before} before",
-        "close files and connections where they are used",
+        f"{_CLAIMS} claims later {after} descriptors are open; before, it was {before}",
+        "close files and connections after use",
     )
 
 
 @should("resources-threads", _NODE)
 def threads_end(bench: Bench) -> None:
-    """Claims that have come and gone leave no thread running.
+    """Claims that were prepared and unprepared leave no thread running.
 
     Threads as the kernel counts them.
     """
     before, after = _churned(bench, lambda usage: usage.threads)
-    expect(after <= before + _MORE, f"{_CLAIMS} claims later there are {after} threads, {before} before", "end them")
+    expect(after <= before + _MORE, f"{_CLAIMS} claims later there are {after} threads, up from {before}", "end them")
 
 
 @should("resources-memory", _NODE)
 def memory_is_given_back(bench: Bench) -> None:
-    """Claims that have come and gone leave resident memory as it was.
+    """Claims that were prepared and unprepared do not increase resident memory.
 
     Resident memory; some is the allocator's.
     """
     before, after = _churned(bench, lambda usage: usage.resident)
     expect(
         after <= before + _MORE_BYTES,
-        f"{_CLAIMS} claims later it has {after >> 20} MiB, {before >> 20} MiB before",
+        f"{_CLAIMS} claims later it uses {after >> 20} MiB, up from {before >> 20} MiB",
         "forget what was unprepared",
     )
 
 
 @should("resources-processes", _NODE)
 def children_are_waited_for(bench: Bench) -> None:
-    """Every process that the driver has started is waited for when it has ended.
+    """The driver waits for every child process that has ended.
 
     Processes that have ended and still have a number.
     """
     _, after = _churned(bench, lambda usage: usage.zombies)
-    expect(after == 0, f"{_CLAIMS} claims later {after} ended processes were not waited for", "wait for children")
+    expect(
+        after == 0,
+        f"{_CLAIMS} claims later {after} child processes have ended and were not waited for",
+        "wait for children",
+    )
 
 
 @should("resources-files", _NODE)
 def the_folder_does_not_fill(bench: Bench) -> None:
-    """Claims that have come and gone leave no file in the driver's folder.
+    """Claims that were prepared and unprepared leave no file in the driver's folder.
 
     Files below the folder for plugins' data.
     """
     data = bench.places.data
     if data is None:
-        raise Unable("the driver's folder is not known; name its command after --")
+        raise Unable("the driver's folder is unknown; give its command after --")
     _come_and_go(bench, _WARM_UP)
     before = _files(data)
     _come_and_go(bench, _WARM_UP)
@@ -115,7 +119,7 @@ def the_folder_does_not_fill(bench: Bench) -> None:
     "kubelet, pkg/kubelet/cm/dra/plugin: a stream is opened anew whenever one ends and whenever kubelet starts",
 )
 def streams_end(bench: Bench) -> None:
-    """Health streams that have ended leave no thread and no file descriptor.
+    """Health streams that have ended leave no thread and no file descriptor behind.
 
     Streams, one after another, each of which the caller ends after its first message.
     """
@@ -131,7 +135,7 @@ def streams_end(bench: Bench) -> None:
         _more(before, after) <= _MORE,
         f"{_CLAIMS} streams later there are {after.threads} threads and {after.descriptors} descriptors, "
         f"{before.threads} and {before.descriptors} before",
-        "end what serves a stream once its caller has gone, even if there is nothing to send",
+        "stop serving a stream when its caller is gone, even if there is nothing to send",
     )
 
 
@@ -168,7 +172,7 @@ def _come_and_go(bench: Bench, count: int) -> None:
 def _usage(bench: Bench) -> ProcessUsage:
     usage = bench.started().usage()
     if usage is None:
-        raise Unable("the kernel does not say what the driver uses")
+        raise Unable("the kernel does not report what the driver uses")
     return usage
 
 

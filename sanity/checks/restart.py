@@ -1,4 +1,4 @@
-"""Restarts: what was answered to kubelet stays true, whenever the driver is killed."""
+"""Restarts and shutdown: a claim reported as prepared stays prepared, whenever the driver is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOMENTS: Final = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05)
 
 @must("restart-same-answer", _MANAGER)
 def answers_survive(bench: Bench) -> None:
-    """After a kill Prepare gives the answer of before.
+    """After a kill, Prepare gives the same answer as before.
 
     SIGKILL between two Prepares.
     """
@@ -32,15 +32,15 @@ def answers_survive(bench: Bench) -> None:
     seen = bench.edits(claim, before) if before.cdi else ""
     bench.restart()
     (after,) = bench.prepared(claim)
-    expect(after == before, f"the answer is {after}, and was {before}", "keep what was prepared on disk")
+    expect(after == before, f"the answer is {after}, but was {before}", "keep what was prepared on disk")
     if before.cdi:
         edits = bench.edits(claim, after)
-        expect(edits == seen, f"the edits are {edits}, and were {seen}", "keep what was prepared on disk")
+        expect(edits == seen, f"the edits are {edits}, but were {seen}", "keep what was prepared on disk")
 
 
 @must("restart-keeps-specs", "containers restart without a Prepare: kubelet passes the ids that it was answered")
 def specs_survive(bench: Bench) -> None:
-    """After a kill and a start the CDI ids of prepared claims resolve as before, before kubelet asks again.
+    """After a kill and a restart, the CDI ids of prepared claims resolve even before kubelet asks again.
 
     SIGKILL, a start, and a look into the folder after a while.
     """
@@ -52,12 +52,12 @@ def specs_survive(bench: Bench) -> None:
     bench.restart()
     bench.wait(bench.quiet)
     after = bench.edits(claim, answer)
-    expect(after == before, f"the edits are {after}, and were {before}", "remove no spec of a claim that is on record")
+    expect(after == before, f"the edits are {after}, but were {before}", "do not remove the specs of claims on record")
 
 
 @must("restart-unprepare", _HELPER)
 def unprepare_survives(bench: Bench) -> None:
-    """What was prepared before a kill is unprepared after it.
+    """A claim that was prepared before a kill can be unprepared after it.
 
     SIGKILL between Prepare and Unprepare; the device is free then.
     """
@@ -67,14 +67,14 @@ def unprepare_survives(bench: Bench) -> None:
     bench.restart()
     bench.unprepared(claim)
     left = bench.files_of(claim)
-    expect(not left, f"{left} is left", "undo what the record says, not what memory has")
+    expect(not left, f"{left} is left", "undo what the record on disk says, not what is in memory")
     if bench.api is not None:
         bench.prepared(bench.make_claim(claim.results))
 
 
 @must("restart-unprepare-deleted", _HELPER)
 def unprepare_survives_deletion(bench: Bench) -> None:
-    """What was prepared before a kill is unprepared after it although the claim is gone from the API server.
+    """A prepared claim can be unprepared after a kill even if it is gone from the API server.
 
     SIGKILL, and the claim is deleted before the driver starts.
     """
@@ -136,7 +136,7 @@ def _interrupted(bench: Bench, moment: float, *, prepared: bool) -> BenchClaim:
 
 @should("restart-held", "kubeletplugin/draplugin.go: last line of defense")
 def holders_survive(bench: Bench) -> None:
-    """A device that was held before a kill is held after it.
+    """A device that was held before a kill is still held after it.
 
     A claim that comes after the restart, to a device in use.
     """
@@ -145,12 +145,12 @@ def holders_survive(bench: Bench) -> None:
     bench.prepared(bench.claim([device]))
     bench.restart()
     other = bench.claim([device])
-    expect(bench.refused(other), f"{device.name} is prepared for two claims", "read who holds what when starting")
+    expect(bench.refused(other), f"{device.name} is prepared for two claims", "read at start-up who holds what")
 
 
 @should("restart-reboot", "/var/run is a tmpfs; kubelet prepares every claim again")
 def reboots_are_survived(bench: Bench) -> None:
-    """If the CDI folder is emptied while the driver is down, a repeated Prepare makes ids that resolve.
+    """If the CDI folder is emptied while the driver is down, a repeated Prepare makes the ids resolve again.
 
     SIGKILL, an empty folder, a start.
     """
@@ -165,13 +165,13 @@ def reboots_are_survived(bench: Bench) -> None:
 
     bench.restart(reboot)
     (after,) = bench.prepared(claim)
-    expect(after == before, f"the answer is {after}, and was {before}", "write the specs again from the record")
+    expect(after == before, f"the answer is {after}, but was {before}", "write the specs again from the record")
     bench.specs.edits(after.cdi)
 
 
 @must("restart-unprepared", _HELPER)
 def the_unprepared_stays_so(bench: Bench) -> None:
-    """What was unprepared before a kill does not come back.
+    """A claim that was unprepared before a kill does not come back.
 
     No file of the claim after a start; its device is free.
     """
@@ -181,25 +181,25 @@ def the_unprepared_stays_so(bench: Bench) -> None:
     bench.unprepared(claim)
     bench.restart()
     left = bench.files_of(claim)
-    expect(not left, f"{left} is there again", "flush that a claim is undone before answering")
+    expect(not left, f"{left} is there again", "flush the record to disk before you answer Unprepare")
     if bench.api is not None:
         bench.prepared(bench.make_claim(claim.results))
 
 
 @must("restart-registers", "kubelet e2e_node: must register after plugin restart")
 def registration_survives(bench: Bench) -> None:
-    """After a kill the driver says the same of itself.
+    """After a kill, the driver registers with the same information.
 
     GetInfo before and after.
     """
     before = bench.info
     bench.restart()
-    expect(bench.info == before, f"GetInfo says {bench.info}, and said {before}", "answer from constants")
+    expect(bench.info == before, f"GetInfo returns {bench.info}, but returned {before}", "answer from constants")
 
 
 @must("restart-graceful", _MANAGER)
 def graceful_restarts_are_survived(bench: Bench) -> None:
-    """After SIGTERM and a start Prepare gives the answer of before.
+    """After SIGTERM and a restart, Prepare gives the same answer as before.
 
     As the pod of a DaemonSet is replaced.
     """
@@ -212,12 +212,12 @@ def graceful_restarts_are_survived(bench: Bench) -> None:
     process.start()
     bench.connect()
     (after,) = bench.prepared(claim)
-    expect(after == before, f"the answer is {after}, and was {before}", "do not undo claims when stopping")
+    expect(after == before, f"the answer is {after}, but was {before}", "do not undo claims when stopping")
 
 
 @should("restart-server-away", "a node has to be drained, and pods have to end, without a control plane")
 def starts_without_server(bench: Bench) -> None:
-    """A driver that starts while the API server is away registers, and unprepares what it has prepared.
+    """A driver that starts while the API server is unreachable registers, and can unprepare its claims.
 
     SIGKILL, and no server when it starts.
     """
@@ -242,7 +242,7 @@ def several_restarts_are_survived(bench: Bench) -> None:
         bench.restart()
     bench.restart()
     after = bench.prepared(*claims)
-    expect(after == before, f"the answers are {after}, and were {before}", "keep every claim on disk")
+    expect(after == before, f"the answers are {after}, but were {before}", "keep every claim on disk")
 
 
 _GRACE: Final = 30.0
@@ -261,7 +261,7 @@ def _terminated(bench: Bench) -> int | None:
 
 @should("shutdown-ends", "Kubernetes, pod lifecycle: termination grace period")
 def sigterm_ends_it(bench: Bench) -> None:
-    """SIGTERM ends the driver within a pod's 30 s.
+    """SIGTERM ends the driver within 30 s, the grace period of a pod.
 
     However long it takes, SIGKILL is not needed.
     """
@@ -271,12 +271,12 @@ def sigterm_ends_it(bench: Bench) -> None:
 
 @should("shutdown-status", "Kubernetes, pod lifecycle: other statuses are failures")
 def sigterm_is_no_failure(bench: Bench) -> None:
-    """A driver that SIGTERM ends has the exit status 0.
+    """After SIGTERM the driver exits with status 0.
 
     Neither a failure nor a death by the signal.
     """
     status = _terminated(bench)
-    expect(status in (0, None), f"the status is {status}", "end in order when SIGTERM comes")
+    expect(status in (0, None), f"the exit status is {status}", "exit cleanly on SIGTERM")
 
 
 @should(
@@ -284,7 +284,7 @@ def sigterm_is_no_failure(bench: Bench) -> None:
     f"{_STOP}; kubelet deregisters when the socket is removed, and nobody else removes a stale one",
 )
 def registration_sockets_go(bench: Bench) -> None:
-    """The registration socket is gone after SIGTERM, so that kubelet takes the driver off its list.
+    """The registration socket is gone after SIGTERM, so that kubelet deregisters the driver.
 
     The socket's file.
     """
@@ -318,7 +318,7 @@ def claims_stay(bench: Bench) -> None:
     before = bench.specs.edits(answer.cdi)
     _terminated(bench)
     after = bench.specs.edits(answer.cdi)
-    expect(after == before, f"the edits are {after}, and were {before}", "leave specs where they are when stopping")
+    expect(after == before, f"the edits are {after}, but were {before}", "leave specs where they are when stopping")
 
 
 @should("shutdown-keeps-slices", f"{_STOP}: slices are not deleted on stop")

@@ -83,13 +83,13 @@ def _answers(bench: Bench, client: SocketClient) -> bool:
 
 @must("rolling-endpoints", _KUBELET)
 def instances_have_endpoints(bench: Bench) -> None:
-    """Two instances register by one name, with an endpoint each.
+    """Two instances register under the same name, each with its own endpoint.
 
     GetInfo of both.
     """
     with _two(bench) as pair:
         names = {pair.old_info.name, pair.new_info.name}
-        expect(len(names) == 1, f"they are called {sorted(names)}", "register by the driver's name")
+        expect(len(names) == 1, f"their names are {sorted(names)}", "register under the driver's name")
         seen = f"both have the endpoint {pair.new_info.endpoint}"
         expect(pair.old_info.endpoint != pair.new_info.endpoint, seen, "make the pod's UID a part of the socket's name")
 
@@ -108,7 +108,7 @@ def instances_agree(bench: Bench) -> None:
 
 @must("rolling-hand-over", _HELPER)
 def instances_hand_over(bench: Bench) -> None:
-    """What the old instance has prepared the new one unprepares, and the other way round.
+    """Each instance can unprepare what the other has prepared.
 
     The device is free for both afterwards.
     """
@@ -127,7 +127,7 @@ def instances_hand_over(bench: Bench) -> None:
 
 @should("rolling-held", "kubeletplugin/draplugin.go: last line of defense")
 def instances_share_holders(bench: Bench) -> None:
-    """A device that one instance has given the other one refuses.
+    """A device that one instance has handed out is refused by the other.
 
     Two claims to one device, one for each instance.
     """
@@ -153,9 +153,9 @@ def the_new_instance_stays(bench: Bench) -> None:
         (before,) = bench.prepared(claim, client=pair.old)
         slices = len(bench.slices()) if bench.api else 0
         pair.process.terminate(min(30.0, bench.patience))
-        expect(pair.new_socket.exists(), f"{pair.new_socket.name} is gone too", "unlink your own sockets alone")
+        expect(pair.new_socket.exists(), f"{pair.new_socket.name} is gone too", "unlink only your own sockets")
         (after,) = bench.prepared(claim, client=pair.new)
-        expect(after == before, f"the answer is {after}, and was {before}", "share the record of what is prepared")
+        expect(after == before, f"the answer is {after}, but was {before}", "share the record of what is prepared")
         bench.see_ids_resolve(before)
         left = len(bench.slices()) if bench.api else 0
         expect(left == slices, f"{left} of {slices} slices are left", "leave slices when stopping")
@@ -164,7 +164,7 @@ def the_new_instance_stays(bench: Bench) -> None:
 
 @must("rolling-fails", f"{_HELPER}; a failed update is rolled back")
 def the_old_instance_goes_on(bench: Bench) -> None:
-    """When the new instance is killed, the old one goes on.
+    """When the new instance is killed, the old one keeps working.
 
     SIGKILL to the new one.
     """
@@ -173,13 +173,13 @@ def the_old_instance_goes_on(bench: Bench) -> None:
         (before,) = bench.prepared(claim, client=pair.new)
         pair.process.kill(_NEW)
         (after,) = bench.prepared(claim, client=pair.old)
-        expect(after == before, f"the answer is {after}, and was {before}", "share the record of what is prepared")
+        expect(after == before, f"the answer is {after}, but was {before}", "share the record of what is prepared")
         bench.unprepared(claim, client=pair.old)
 
 
 @must("rolling-slices", "resourceslice controller")
 def instances_do_not_fight(bench: Bench) -> None:
-    """Two instances leave the slices as one of them would: no fight, nothing twice.
+    """Two instances publish the same slices as one: they neither fight over them nor publish anything twice.
 
     The writes while both run.
     """
@@ -193,5 +193,5 @@ def instances_do_not_fight(bench: Bench) -> None:
         expect(
             written <= 1,
             f"{written} writes of slices within {bench.quiet:g} s",
-            "publish from one of the instances, or alike",
+            "publish from only one instance, or publish the same from both",
         )

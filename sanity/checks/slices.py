@@ -49,7 +49,7 @@ def _devices(bench: Bench) -> list[KubeDocument]:
 
 @must("slices-taken", f"{_TYPES}, ResourceSlice; validation of resource.k8s.io/v1")
 def slices_are_taken(bench: Bench) -> None:
-    """No slice is one that the API server refuses: names, limits, values are valid.
+    """The API server accepts every slice: names, limits and values are valid.
 
     Return what the server refused so far, and what it has.
     """
@@ -66,7 +66,7 @@ def slices_are_taken(bench: Bench) -> None:
 
 @must("slices-driver", f"{_TYPES}, ResourceSliceSpec.driver; kubelet finds the plugin of an allocation by it")
 def slices_name_the_driver(bench: Bench) -> None:
-    """The slices name the driver as it registers.
+    """The slices name the driver by the name it registers with.
 
     Every slice that was written since the driver runs.
     """
@@ -78,7 +78,7 @@ def slices_name_the_driver(bench: Bench) -> None:
 
 @must("slices-node", f"{_TYPES}, ResourceSliceSpec.nodeName: kubelet deletes a node's slices by it")
 def slices_name_the_node(bench: Bench) -> None:
-    """Slices for devices of a node have its name in spec.nodeName, or select nodes.
+    """Slices for the devices of a node have the node's name in spec.nodeName, or select nodes.
 
     The node's name as the driver was given it.
     """
@@ -86,13 +86,15 @@ def slices_name_the_node(bench: Bench) -> None:
         name = document["spec"].get("nodeName")
         node = bench.places.node
         expect(
-            name in (None, node), f'spec.nodeName is "{name}", and the node "{node}"', "take the node's name as it is"
+            name in (None, node),
+            f'spec.nodeName is "{name}", but the node is "{node}"',
+            "use the node's name unchanged",
         )
 
 
 @should("slices-owner", "KEP-4381; resourceslice controller: one owner reference, the Node, controller=true")
 def slices_are_owned(bench: Bench) -> None:
-    """Slices of a node belong to its Node object, so that they go with it.
+    """Slices of a node are owned by its Node object, so that they are deleted with it.
 
     One owner reference, with the UID that the node has.
     """
@@ -107,7 +109,7 @@ def slices_are_owned(bench: Bench) -> None:
 
 @must("slices-complete", f"{_TYPES}, ResourcePool.resourceSliceCount: a pool that is incomplete is not allocated from")
 def pools_are_complete(bench: Bench) -> None:
-    """A pool has as many slices of its newest generation as they say, and what they refer to is in it.
+    """A pool has all slices of its newest generation, and everything that they refer to.
 
     Each pool, as a scheduler gathers it.
     """
@@ -119,12 +121,12 @@ def pools_are_complete(bench: Bench) -> None:
 
     bench.eventually(lambda: not problems(), min(bench.patience, 10))
     seen = problems()
-    expect(not seen, "; ".join(seen), "write a pool whole, with its slice count, in one generation")
+    expect(not seen, "; ".join(seen), "write the whole pool, with its slice count, in one generation")
 
 
 @must("slices-generation", f"{_TYPES}, ResourcePool.generation: older ones are to be ignored and removed")
 def generations_agree(bench: Bench) -> None:
-    """The slices of a pool are all of one generation once they have been written.
+    """Once they have been written, all slices of a pool have the same generation.
 
     No slice of an older generation stays.
     """
@@ -185,19 +187,21 @@ def _standard_problem(name: str, attribute: dict[str, Any]) -> str:
     "KEP-4381: slices are for the scheduler; each write costs every scheduler and the API server",
 )
 def devices_do_not_fluctuate(bench: Bench) -> None:
-    """Nothing in a device changes by itself: no time, no counter, no temperature.
+    """Published devices do not change by themselves: no times, no counters, no temperatures.
 
     The same devices after a while.
     """
     before = _devices(bench)
     bench.wait(bench.quiet)
     changed = [device["name"] for device, again in zip(before, _devices(bench), strict=False) if device != again]
-    expect(not changed, f"devices {changed[:5]} changed within {bench.quiet:g} s", "publish what describes the device")
+    expect(
+        not changed, f"devices {changed[:5]} changed within {bench.quiet:g} s", "publish only what describes the device"
+    )
 
 
 @must("slices-taints", f"KEP-5055; {_TYPES}, DeviceTaint.timeAdded")
 def taints_keep_their_time(bench: Bench) -> None:
-    """Taints are published without a time that changes: the server sets timeAdded, and it stays.
+    """Taints are published with a stable timeAdded: the server sets it, and it stays.
 
     The times of taints after a while.
     """
@@ -210,4 +214,4 @@ def taints_keep_their_time(bench: Bench) -> None:
 
     before = times()
     bench.wait(bench.quiet)
-    expect(times() == before, f"the taints are {times()} after {before}", "keep timeAdded of a taint that stays")
+    expect(times() == before, f"the taints are {times()}, but were {before}", "keep timeAdded of a taint that stays")

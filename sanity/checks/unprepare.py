@@ -25,7 +25,7 @@ def _stranger(name: str = "") -> BenchClaim:
     f"{_PROTO}, NodeUnprepareResourcesResponse.claims: every claim must have an entry, even an empty one",
 )
 def every_unprepare_is_answered(bench: Bench) -> None:
-    """Every claim of the call has an entry in the answer, by its UID, and no other has.
+    """The answer has an entry for every claim of the call, by its UID, and no other entries.
 
     A prepared claim, and its UID alone, also beside another that is prepared.
     """
@@ -157,12 +157,12 @@ def claims_are_prepared_again(bench: Bench) -> None:
 
 @should("unprepare-empty-call", f"{_PROTO}, a list, which may be empty")
 def empty_unprepares_are_answered(bench: Bench) -> None:
-    """A call without claims is answered with none.
+    """A call without claims gets an empty answer.
 
     Nothing asked, nothing answered.
     """
     answers = bench.unprepare()
-    expect(not answers, f"the answer has {sorted(answers)}", "answer for the claims of the call alone")
+    expect(not answers, f"the answer has {sorted(answers)}", "answer only for the claims of the call")
 
 
 @must("unprepare-v1beta1", "kubelet takes the form that it knows; it may be another one after an update of kubelet")
@@ -172,7 +172,7 @@ def other_version_unprepares(bench: Bench) -> None:
     Prepared by v1, unprepared by v1beta1; its device is free then.
     """
     if not set(DRA_SERVICES) <= set(bench.info.versions):
-        raise Unable(f"the driver serves {list(bench.info.versions)} alone")
+        raise Unable(f"the driver serves only {list(bench.info.versions)}")
     (device,) = bench.devices()
     for prepares, unprepares in (tuple(DRA_SERVICES), tuple(DRA_SERVICES)[::-1]):
         claim = bench.claim([device])

@@ -109,7 +109,7 @@ class OddIds(RightDriver):
         return [{**device, "cdi": [f"light={claim.uid}"]} for device in super().prepare(claim)]
 
 
-@fault("cdi-resolves", "so that no runtime takes either")
+@fault("cdi-resolves", "so runtimes accept neither")
 class WritesTwice(RightDriver):
     def write(self, record: Document) -> None:
         super().write(record)

@@ -111,7 +111,7 @@ class AlphaUnknown(RightDriver):
         return report
 
 
-@fault("health-not-advertised", "is served and not advertised")
+@fault("health-not-advertised", "is served, but not advertised")
 class SilentHealth(DriverWithoutHealth):
     def health_services(self, instance: Instance) -> list[Any]:
         return RightDriver.health_services(self, instance)

@@ -60,7 +60,7 @@ class InPlace(Files):
         path.write_text(content)
 
 
-@fault("cdi-written-whole", "was written under the name that runtimes read")
+@fault("cdi-written-whole", "was written in place, so that a runtime can read half of it")
 class WritesInPlace(RightDriver):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -243,7 +243,7 @@ class InsistsOnFields(Publishing):
             return document
 
 
-@fault("slices-selected", "lists select nothing")
+@fault("slices-selected", "lists have no selector")
 class ListsAll(Publishing):
     class publisher(Publisher):  # noqa: N801
         selector = ""
@@ -254,7 +254,7 @@ class Polls(Publishing):
     publisher = Impatient
 
 
-@fault("slices-locked", "updates name no version")
+@fault("slices-locked", "updates have no resourceVersion")
 class BlindUpdates(Publishing):
     class publisher(Documents):  # noqa: N801
         def change(self, document: Document, index: int) -> None:

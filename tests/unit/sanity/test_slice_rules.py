@@ -96,7 +96,7 @@ def piece(count: int = 1, **content: Any) -> dict[str, Any]:
     ("slices", "says"),
     [
         ([piece(2)], 'pool "node" has 1 slices, and they say 2'),
-        ([piece(2, devices=[{"name": "a"}]), piece(2, devices=[{"name": "a"}])], 'device "a" stands twice'),
+        ([piece(2, devices=[{"name": "a"}]), piece(2, devices=[{"name": "a"}])], 'device "a" is listed twice'),
         (
             [piece(1, devices=[{"name": "a", "consumesCounters": [{"counterSet": "s", "counters": {"n": {}}}]}])],
             'consumes counter "n" of set "s"',

@@ -170,7 +170,7 @@ def test_a_check_that_breaks_on_what_a_driver_says_fails_alone() -> None:
     with bench_of(RightDriver) as bench:
         outcomes = run_checks(bench, [check("cdi-a", run=surprised), check("cdi-b", look=lambda _: None)])
     assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.PASSED]
-    assert outcomes[0].text == "the check broke on what it saw: KeyError: 'devices'"
+    assert outcomes[0].text == "the check itself failed: KeyError: 'devices'"
 
 
 def test_a_driver_that_never_answers_has_a_report_with_one_failure() -> None:
@@ -206,7 +206,7 @@ def test_the_checks_of_get_info_are_run_on_a_driver_that_never_answers_its_calls
 
 def test_a_run_in_which_no_claim_was_tried_proves_nothing() -> None:
     skipped = [CheckOutcome(each, Verdict.SKIPPED, "no device is published") for each in CHECKS]
-    assert unproven(skipped) == "no claim was tried: no device is published"
+    assert unproven(skipped) == "no claim was tested: no device is published"
     assert unproven([*skipped, CheckOutcome(CHECKS[0], Verdict.PASSED)]) == ""
     assert unproven([CheckOutcome(check("registration-a"), Verdict.SKIPPED, "x")]) == ""
 
