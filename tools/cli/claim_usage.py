@@ -59,7 +59,7 @@ UNSEEN: Final = "no container of it can be looked into"
 """The word on a claim of which no container is to be seen."""
 
 
-class _Look(msgspec.Struct, frozen=True):
+class _Snapshot(msgspec.Struct, frozen=True):
     """The containers of the claims at one moment, and when that was, in seconds of a clock that never goes back."""
 
     at: float
@@ -77,10 +77,10 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
     """
     records = tuple(record for record in records if record.held)
     book = UsageBook()
-    first = _take(book, root, records)
+    first = _snapshot(book, root, records)
     before = {(each.claim, each.pod): each for each in book.usage().pods}
     time.sleep(seconds)
-    last = _take(book, root, records)
+    last = _snapshot(book, root, records)
     usage = book.usage()
     for figure, count in usage.unread.items():
         if count:
@@ -109,7 +109,7 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
     return documents
 
 
-def _take(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Look:
+def _snapshot(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Snapshot:
     seen = require_visible(root, pod_uids(records))
     placed = placements(records, seen.containers, seen.processes, online_for_pods(root))
     shares: dict[PlacedContainer, list[Record]] = {}
@@ -127,7 +127,7 @@ def _take(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Look:
     ]
     known = {record.ref: len(record.held) for record in records}
     book.take(now, known, readings)
-    return _Look(now, placed)
+    return _Snapshot(now, placed)
 
 
 def _pod(usage: PodUsage, before: PodUsage | None, held: int, seconds: float) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def command(
     write_pictures(html, svg, lambda: _picture(root, Path(kubelet_root)))
     if not emit(rows, output):
         _draw_claims(rows)
-        _draw_looks(rows, verify=verify, usage=usage)
+        _draw_checked(rows, verify=verify, usage=usage)
     _judge(rows, placements)
 
 
@@ -340,7 +340,7 @@ def _device(name: str, amounts: Mapping[str, int]) -> str:
     return f"{name} {Quantity.binary(amounts[name])}" if name in amounts else name
 
 
-def _draw_looks(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None:
+def _draw_checked(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None:
     """Print what was seen of the claims' containers, by `--verify` and by `--usage`."""
     if verify:
         _draw_verified(rows)

@@ -29,7 +29,7 @@ from dranode.tools.cli.on_node import ThisNode, plugins_here
 from dranode.tools.diagnosis.facts import ServeOptions
 from dranode.tools.diagnosis.live_objects import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
 from dranode.tools.diagnosis.scheduler import fit_answer, scheduler_answer
-from dranode.tools.diagnosis.steps import Passed, Station, Way
+from dranode.tools.diagnosis.steps import Outcome, Step, Trace
 from dranode.tools.readers.host import NodeHost
 from dranode.tools.readers.pods import DumpObjects, PodReader
 from dranode.tools.readers.sources import FromCluster, FromStore, ObjectSource
@@ -193,86 +193,86 @@ def show(ctx: click.Context, subject: Subject, output: str, page: Explainer, clu
     The exit status is 1 if something stopped, or if nothing is known.
     """
     with cluster.waiting() if cluster is not None else contextlib.nullcontext():
-        ways = page.explain(subject)
-    if not emit(page_document(str(subject), ways, page.unasked), output):
-        draw_page(console(), ways, page.unasked)
-    if any(way.unknown or way.stopped is not None for way in ways):
+        traces = page.explain(subject)
+    if not emit(page_document(str(subject), traces, page.unasked), output):
+        draw_page(console(), traces, page.unasked)
+    if any(trace.unknown or trace.stopped is not None for trace in traces):
         ctx.exit(1)
 
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_STYLES: Final = {Passed.YES: "green", Passed.STOPPED: "red", Passed.UNSEEN: "yellow"}
+_STYLES: Final = {Outcome.PASSED: "green", Outcome.STOPPED: "red", Outcome.UNSEEN: "yellow"}
 # As wide as the longest word, `stopped`, and one more.
 _WORD: Final = 8
 
 
-def page_document(about: str, ways: Sequence[Way], unasked: Sequence[str]) -> dict[str, Any]:
+def page_document(about: str, traces: Sequence[Trace], unasked: Sequence[str]) -> dict[str, Any]:
     """Return the page as a plain document.
 
-    A station is `{"name", "passed", "what", "details", "fix", "cause"}`, a way `{"about", "claim", "driver", "stopped",
-    "stations"}`, the page `{"about", "causes", "ways", "unasked"}`; `causes` are the stations that stop it, each as
+    A step is `{"name", "passed", "what", "details", "fix", "cause"}`, a trace `{"about", "claim", "driver", "stopped",
+    "stations"}`, the page `{"about", "causes", "ways", "unasked"}`; `causes` are the steps that stop it, each as
     `{"cause", "about", "what", "details", "fix"}`.
     """
     return {
         "about": about,
         "causes": [
             {
-                "cause": way.stopped.cause.value if way.stopped.cause else None,
-                "about": way.about,
-                "what": way.stopped.what,
-                "details": list(way.stopped.details),
-                "fix": way.stopped.fix,
+                "cause": trace.stopped.cause.value if trace.stopped.cause else None,
+                "about": trace.about,
+                "what": trace.stopped.what,
+                "details": list(trace.stopped.details),
+                "fix": trace.stopped.fix,
             }
-            for way in ways
-            if way.stopped is not None
+            for trace in traces
+            if trace.stopped is not None
         ],
         "ways": [
             {
-                "about": way.about,
-                "claim": way.claim or None,
-                "driver": way.driver or None,
-                "stopped": way.stopped.name if way.stopped else None,
-                "stations": [_station(station) for station in way.stations],
+                "about": trace.about,
+                "claim": trace.claim or None,
+                "driver": trace.driver or None,
+                "stopped": trace.stopped.name if trace.stopped else None,
+                "stations": [_step_document(step) for step in trace.steps],
             }
-            for way in ways
+            for trace in traces
         ],
         "unasked": list(unasked),
     }
 
 
-def _station(station: Station) -> dict[str, Any]:
+def _step_document(step: Step) -> dict[str, Any]:
     return {
-        "name": station.name,
-        "passed": station.passed.value,
-        "what": station.what,
-        "details": list(station.details),
-        "fix": station.fix or None,
-        "cause": station.cause.value if station.cause else None,
+        "name": step.name,
+        "passed": step.outcome.value,
+        "what": step.what,
+        "details": list(step.details),
+        "fix": step.fix or None,
+        "cause": step.cause.value if step.cause else None,
     }
 
 
-def draw_page(screen: Console, ways: Sequence[Way], unasked: Sequence[str]) -> None:
+def draw_page(screen: Console, traces: Sequence[Trace], unasked: Sequence[str]) -> None:
     """Print the page for people."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    for way in ways:
-        screen.print(f"{way.about}{f', {way.driver}' if way.driver else ''}", markup=False)
+    for trace in traces:
+        screen.print(f"{trace.about}{f', {trace.driver}' if trace.driver else ''}", markup=False)
         # A column for the words, so that what follows hangs under its text.
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=_WORD)
         grid.add_column(overflow="fold")
-        for station in way.stations:
-            code = (f" ({station.cause})", "dim") if station.cause else ""
-            style = _STYLES[station.passed]
-            grid.add_row(Text(station.passed, style=style), Text.assemble(f"{station.name}: {station.what}", code))
-            for line in station.details:
+        for step in trace.steps:
+            code = (f" ({step.cause})", "dim") if step.cause else ""
+            style = _STYLES[step.outcome]
+            grid.add_row(Text(step.outcome, style=style), Text.assemble(f"{step.name}: {step.what}", code))
+            for line in step.details:
                 grid.add_row("", Text(line))
-            if station.fix:
-                grid.add_row("", Text(f"-> {station.fix}"))
+            if step.fix:
+                grid.add_row("", Text(f"-> {step.fix}"))
         screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
     for sentence in unasked:
         screen.print(hanging("not seen", sentence, style="dim"))

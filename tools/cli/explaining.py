@@ -1,4 +1,4 @@
-"""Explains a pod or a claim: which ways there are to follow, from where this runs."""
+"""Explains a pod or a claim: which traces there are to follow, from where this runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.prepare import refused_beforehand
 from dranode.driver.claims.record import Record
 from dranode.tools.cli.on_node import ThisNode
-from dranode.tools.diagnosis.live_objects import ClusterObjects, FitAnswer, PodFacts, Presence, SchedulerAnswer
+from dranode.tools.diagnosis.live_objects import ClusterObjects, FitAnswer, Lookup, PodFacts, SchedulerAnswer
 from dranode.tools.diagnosis.pod import follow_pod
 from dranode.tools.diagnosis.pod_on_node import follow_allocated, node_of
-from dranode.tools.diagnosis.steps import Passed, Station, StopCause, Way, as_root, stopped, unseen
+from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, Trace, as_root, stopped, unseen
 from dranode.tools.readers.pods import PodReader
 from dranode.tools.readers.sources import ObjectSource
 
@@ -103,8 +103,8 @@ class Explainer:
         """Return one sentence for everything that the cluster was not allowed, or not able, to say."""
         return tuple(dict.fromkeys(self.cluster.unasked)) if self.cluster is not None else ()
 
-    def explain(self, subject: Subject) -> tuple[Way, ...]:
-        """Return the ways of a pod with its claims, or of a claim with its pods.
+    def explain(self, subject: Subject) -> tuple[Trace, ...]:
+        """Return the path of a pod with its claims, or of a claim with its pods.
 
         Raises:
             DranodeError: the cluster, or what the node holds, cannot be read.
@@ -114,14 +114,14 @@ class Explainer:
         no_pod = False
         if subject.kind != "ResourceClaim":
             facts = self.cluster.read(subject.namespace, subject.name)
-            no_pod = facts.presence is Presence.MISSING
-            if facts.presence is Presence.THERE or (subject.kind == "Pod" and no_pod):
+            no_pod = facts.lookup is Lookup.MISSING
+            if facts.lookup is Lookup.FOUND or (subject.kind == "Pod" and no_pod):
                 return tuple(self._pod(facts))
         return tuple(self._claim(self.cluster, subject, no_pod=no_pod))
 
     # --- pods ---
 
-    def _pod(self, facts: PodFacts) -> Iterator[Way]:
+    def _pod(self, facts: PodFacts) -> Iterator[Trace]:
         yield follow_pod(self._asked(facts))
         for each in facts.claims:
             if each.claim is not None:
@@ -147,20 +147,20 @@ class Explainer:
 
     # --- claims ---
 
-    def _claim(self, cluster: PodReader, subject: Subject, *, no_pod: bool) -> Iterator[Way]:
-        presence, claim = cluster.claim(subject.namespace, subject.name)
-        if presence is not Presence.THERE:
+    def _claim(self, cluster: PodReader, subject: Subject, *, no_pod: bool) -> Iterator[Trace]:
+        lookup, claim = cluster.claim(subject.namespace, subject.name)
+        if lookup is not Lookup.FOUND:
             recorded = tuple(self._recorded(subject)) if self.node is not None else ()
             yield from recorded
-            if presence is Presence.UNASKED and not recorded:
+            if lookup is Lookup.UNASKED and not recorded:
                 yield self._invisible(subject, no_pod=no_pod)
             # A ledger that cannot be read is no driver's word.
-            elif presence is Presence.MISSING and not any(way.driver for way in recorded):
-                yield Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
+            elif lookup is Lookup.MISSING and not any(trace.driver for trace in recorded):
+                yield Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
             return
         users = cluster.users(subject.namespace, subject.name, claim)
         pods = [cluster.read(subject.namespace, user) for user in users[:_MOST_PODS]]
-        living = [facts for facts in pods if facts.presence is Presence.THERE]
+        living = [facts for facts in pods if facts.lookup is Lookup.FOUND]
         yield from (follow_pod(self._asked(facts)) for facts in living)
         if claim is None:
             return
@@ -170,25 +170,27 @@ class Explainer:
         elif not living:
             yield self._unused(claim, users)
 
-    def _unused(self, claim: ResourceClaim, users: tuple[str, ...]) -> Way:
-        """Return the way of a claim that is not allocated, and whose pods cannot be read, or that has none."""
+    def _unused(self, claim: ResourceClaim, users: tuple[str, ...]) -> Trace:
+        """Return the path of a claim that is not allocated, and whose pods cannot be read, or that has none."""
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-        station = stopped(
+        step = stopped(
             "claim",
             StopCause.CLAIM_UNUSED,
             "no pod uses it, and a claim is allocated with the first pod that names it",
             "start a pod with resourceClaimName, or see whether its pod has another one",
         )
         if users or any("pods of namespace" in sentence for sentence in self.unasked):
-            station = unseen(
+            step = unseen(
                 "claim",
                 "it is not allocated; its pods could not be read",
                 f"kubectl describe resourceclaim {claim.metadata.name} -n {claim.metadata.namespace}",
             )
-        return Way(f"claim {name}", (station,), claim=name)
+        return Trace(f"claim {name}", (step,), claim=name)
 
-    def _allocated(self, claim: ResourceClaim, bound: str, *, waits: bool = False, left: bool = False) -> Iterator[Way]:
-        """Yield the ways of a claim.
+    def _allocated(
+        self, claim: ResourceClaim, bound: str, *, waits: bool = False, left: bool = False
+    ) -> Iterator[Trace]:
+        """Yield the path of a claim.
 
         Args:
             claim: the claim.
@@ -200,18 +202,18 @@ class Explainer:
         for driver in sorted(drivers_of(claim.status.allocation)):
             place = bound or node_of(claim, driver)
             if self.node is not None and driver in self.node.plugins and place == self.node.options.node:
-                yield self._way(self.node, driver, claim.metadata.namespace, claim.metadata.name)
+                yield self._trace(self.node, driver, claim.metadata.namespace, claim.metadata.name)
                 continue
             seen = (_unreleased(claim),) if left else self._from_afar(claim, driver, place, waits=waits)
-            yield Way(f"claim {name}", tuple(seen), driver, name)
+            yield Trace(f"claim {name}", tuple(seen), driver, name)
 
-    def _from_afar(self, claim: ResourceClaim, driver: str, place: str, *, waits: bool) -> Iterator[Station]:
-        """Yield the stations of a claim on another node, up to where it stopped as far as that is seen from here."""
-        stations = tuple(follow_allocated(claim, driver))
+    def _from_afar(self, claim: ResourceClaim, driver: str, place: str, *, waits: bool) -> Iterator[Step]:
+        """Yield the steps of a claim on another node, up to where it stopped as far as that is seen from here."""
+        steps = tuple(follow_allocated(claim, driver))
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-        yield from stations
+        yield from steps
         # Where the driver says nothing, what it refuses whatever its node holds is decided here as it decides.
-        if stations[-1].passed is Passed.UNSEEN and place and waits:
+        if steps[-1].outcome is Outcome.UNSEEN and place and waits:
             refusal = self._refusal(claim, driver, place)
             if refusal:
                 yield stopped("prepare", StopCause.PREPARE_REFUSED, refusal, _DRY)
@@ -226,7 +228,7 @@ class Explainer:
         ref = ClaimRef.of(claim)
         return refused_beforehand(ref, claim, plugin, place, None if devices is None else Inventory(devices))
 
-    def _rest(self, place: str, driver: str, claim: str) -> Iterator[Station]:
+    def _rest(self, place: str, driver: str, claim: str) -> Iterator[Step]:
         """Yield what cannot be seen from here of a claim on another node, with the command that shows it."""
         if place:
             command = self._command(place, driver, claim)
@@ -250,7 +252,7 @@ class Explainer:
 
     # --- this node alone ---
 
-    def _recorded(self, subject: Subject) -> Iterator[Way]:
+    def _recorded(self, subject: Subject) -> Iterator[Trace]:
         """Yield what this node alone knows: by the claims on record, of that name or of a pod of that name."""
         if self.node is None:
             raise UsageError(
@@ -268,53 +270,53 @@ class Explainer:
             if (record.name == subject.name or subject.name in {pod.name for pod in pods_among(record.pods)})
         }
         for driver, name in sorted(mine):
-            yield self._way(self.node, driver, subject.namespace, name)
+            yield self._trace(self.node, driver, subject.namespace, name)
         if not mine and unread:
             what = f"whether {subject} is on record here: {'; '.join(unread)}"
-            yield Way(str(subject), (unseen("record", what, as_root("dranode doctor", root=self.node.root)),))
+            yield Trace(str(subject), (unseen("record", what, as_root("dranode doctor", root=self.node.root)),))
         elif not mine and self.cluster is None:
             yield self._unknown(subject, [record for _, record in records])
 
-    def _way(self, node: ThisNode, driver: str, namespace: str, name: str) -> Way:
-        """Return the way of a claim on this node, or the one station that says why it could not be followed there."""
+    def _trace(self, node: ThisNode, driver: str, namespace: str, name: str) -> Trace:
+        """Return the path of a claim on this node, or the one step that says why it could not be followed there."""
         try:
-            return node.way(driver, namespace, name, self.source)
+            return node.trace(driver, namespace, name, self.source)
         except DranodeError as error:
             claim = f"{namespace}/{name}"
             about = f"claim {claim} on node {node.options.node}"
-            return Way(about, (unseen("node", str(error), as_root("dranode doctor", root=node.root)),), driver, claim)
+            return Trace(about, (unseen("node", str(error), as_root("dranode doctor", root=node.root)),), driver, claim)
 
-    def _stored(self, claim: ResourceClaim) -> Iterator[Way]:
-        """Yield the ways of a claim where there are no pods to ask for."""
+    def _stored(self, claim: ResourceClaim) -> Iterator[Trace]:
+        """Yield the path of a claim where there are no pods to ask for."""
         if claim.status.allocation is not None:
             yield from self._allocated(claim, "")
             return
-        station = stopped(
+        step = stopped(
             "allocation",
             StopCause.CLAIM_NOT_ALLOCATED,
             "the scheduler has not allocated it",
             "dranode allocate says what is missing on each node",
         )
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
-        yield Way(f"claim {name}", (station,), claim=name)
+        yield Trace(f"claim {name}", (step,), claim=name)
 
-    def _unknown(self, subject: Subject, records: Iterable[Record]) -> Way:
-        """Return the way of a subject of which these records, of its namespace, do not say anything."""
+    def _unknown(self, subject: Subject, records: Iterable[Record]) -> Trace:
+        """Return the path of a subject of which these records, of its namespace, do not say anything."""
         node = self.node.options.node if self.node is not None else ""
         if self.source is not None:
-            return Way(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
+            return Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
         # A pod may have what its PodGroup has, and its own name is on no record then.
         shared = {str(record.ref): ", ".join(map(str, groups)) for record in records if (groups := _groups(record))}
         beside = (f"; claim {ref} is for {groups}, whose pods are not on record" for ref, groups in shared.items())
         what = f"nothing is on record here of {subject}, and there is no cluster to ask{''.join(beside)}"
-        return Way(
+        return Trace(
             str(subject),
             (unseen("record", what, f"dranode explain with --kubeconfig, or as the pod of the driver on {node}"),),
             unknown=True,
         )
 
-    def _invisible(self, subject: Subject, *, no_pod: bool) -> Way:
-        """Return the way of what may be a claim that could not be read."""
+    def _invisible(self, subject: Subject, *, no_pod: bool) -> Trace:
+        """Return the path of what may be a claim that could not be read."""
         name = f"{subject.namespace}/{subject.name}"
         if no_pod:
             what = f"there is no pod {name}, and whether there is a claim of that name could not be read"
@@ -326,7 +328,7 @@ class Explainer:
         if self.node is not None:
             what += ", and nothing is on record here of it"
             fix = "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
-        return Way(str(subject), (unseen("claim", what, fix),), unknown=True)
+        return Trace(str(subject), (unseen("claim", what, fix),), unknown=True)
 
 
 def _groups(record: Record) -> tuple[ResourceClaimConsumerReference, ...]:
@@ -352,12 +354,12 @@ def _is_left(claim: ResourceClaim, pods: Sequence[PodFacts]) -> bool:
 def _is_over(consumer: ResourceClaimConsumerReference, facts: PodFacts) -> bool:
     pod = facts.pod
     if pod is None:
-        return facts.presence is Presence.MISSING
+        return facts.lookup is Lookup.MISSING
     # A pod of the same name may be another one by now.
     return pod.metadata.uid != consumer.uid or pod.status.phase in ("Succeeded", "Failed")
 
 
-def _unreleased(claim: ResourceClaim) -> Station:
+def _unreleased(claim: ResourceClaim) -> Step:
     users = ", ".join(pod.name for pod in pods_among(claim.status.reserved_for))
     going = ", and it is being deleted" if claim.metadata.deletion_timestamp is not None else ""
     return stopped(
@@ -369,7 +371,7 @@ def _unreleased(claim: ResourceClaim) -> Station:
     )
 
 
-def _missing(subject: Subject) -> Station:
+def _missing(subject: Subject) -> Step:
     if subject.kind == "ResourceClaim":
         what, cause = f"there is no claim {subject.namespace}/{subject.name}", StopCause.CLAIM_MISSING
     else:

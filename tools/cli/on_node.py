@@ -16,7 +16,7 @@ from dranode.show.ledger_reading import read_ledger
 from dranode.tools.diagnosis import node, runtime
 from dranode.tools.diagnosis.claim import follow
 from dranode.tools.diagnosis.facts import Facts, Fault, NodeFacts, Place, ServeOptions
-from dranode.tools.diagnosis.steps import StopCause, Way
+from dranode.tools.diagnosis.steps import StopCause, Trace
 from dranode.tools.readers.claim import ClaimReader
 from dranode.tools.readers.host import NodeHost
 from dranode.tools.readers.runtime import read_runtime
@@ -53,17 +53,17 @@ class ThisNode:
     real: bool = True
     root: bool = False
 
-    def way(self, driver: str, namespace: str, name: str, source: ObjectSource | None) -> Way:
-        """Return the way of a claim on this node, as far as it concerns one driver.
+    def trace(self, driver: str, namespace: str, name: str, source: ObjectSource | None) -> Trace:
+        """Return the path of a claim on this node, as far as it concerns one driver.
 
         Raises:
             DranodeError: the claim or the ledger cannot be read.
         """
         plugin = self.plugins[driver]
         reader = ClaimReader(self.host, self.options, source, self.pod_resources, self._runtime(plugin), root=self.root)
-        stations = tuple(follow(reader.read(namespace, name, plugin)))
+        steps = tuple(follow(reader.read(namespace, name, plugin)))
         claim = f"{namespace}/{name}"
-        return Way(f"claim {claim} on node {self.options.node}", stations, driver, claim)
+        return Trace(f"claim {claim} on node {self.options.node}", steps, driver, claim)
 
     def recorded(self, unread: list[str]) -> Iterator[tuple[str, Record]]:
         """Yield the claims on record, each after its driver; `unread` gets a sentence on each ledger not read."""

@@ -1,7 +1,7 @@
 """Follows one claim on one node from its allocation to the cgroup of its containers, and says where it stopped.
 
-The way of a claim there: allocation (scheduler), driver, record (ledger), CDI spec, container runtime, container
-(kubelet's pod-resources), CPUs and memory (cgroup). Each station is judged on its own facts, and the stations after the
+The path of a claim there: allocation (scheduler), driver, record (ledger), CDI spec, container runtime, container
+(kubelet's pod-resources), CPUs and memory (cgroup). Each step is judged on its own facts, and the steps after the
 first stop are not reported.
 """
 
@@ -20,7 +20,7 @@ from dranode.driver.claims.expected_cpus import cpus_of_requests
 from dranode.driver.claims.record import ClaimState, Record
 from dranode.tools.diagnosis.facts import Fault
 from dranode.tools.diagnosis.placement import PlacedContainer
-from dranode.tools.diagnosis.steps import Passed, Station, StopCause, as_root, stopped, unseen, went
+from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, as_root, passed, stopped, unseen
 
 
 class ContainerMemory(msgspec.Struct, frozen=True):
@@ -94,17 +94,17 @@ class ClaimFacts(msgspec.Struct, frozen=True):
     root: bool = False
 
 
-def follow(facts: ClaimFacts) -> Iterator[Station]:
-    """Yield the stations of the claim up to the one where it stopped."""
-    for look in _WAY:
-        station = look(facts)
-        if station is not None:
-            yield station
-            if station.passed is Passed.STOPPED:
+def follow(facts: ClaimFacts) -> Iterator[Step]:
+    """Yield the steps of the claim up to the one where it stopped."""
+    for check in _STEPS:
+        step = check(facts)
+        if step is not None:
+            yield step
+            if step.outcome is Outcome.STOPPED:
                 return
 
 
-def _allocation(facts: ClaimFacts) -> Station:
+def _allocation(facts: ClaimFacts) -> Step:
     claim = facts.claim
     if claim is None and not facts.gone:
         return unseen(
@@ -130,7 +130,7 @@ def _allocation(facts: ClaimFacts) -> Station:
     return _place(facts, claim, claim.status.allocation)
 
 
-def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult) -> Station:
+def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult) -> Step:
     try:
         results = results_of(allocation, facts.driver)
     except DocumentError as error:
@@ -149,14 +149,14 @@ def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult
             "start a pod that uses it",
         )
     users = ", ".join(map(str, claim.status.reserved_for))
-    return went("allocation", f"{devices} of node {facts.node}, reserved for {users}")
+    return passed("allocation", f"{devices} of node {facts.node}, reserved for {users}")
 
 
-def _driver(facts: ClaimFacts) -> Station:
+def _driver(facts: ClaimFacts) -> Step:
     if facts.serving is None:
         return unseen("driver", f"whether {facts.driver} is served here cannot be seen", "dranode doctor, as root")
     if facts.serving:
-        return went("driver", f"{facts.driver} is served here")
+        return passed("driver", f"{facts.driver} is served here")
     if facts.record is not None:
         return unseen("driver", f"{facts.driver} is not served now, but the claim is on record")
     return stopped(
@@ -167,7 +167,7 @@ def _driver(facts: ClaimFacts) -> Station:
     )
 
 
-def _record(facts: ClaimFacts) -> Station:
+def _record(facts: ClaimFacts) -> Step:
     anew = "delete the pods that use the claim, so that it is unprepared and allocated anew"
     if facts.damaged:
         return stopped("record", StopCause.RECORD_UNUSABLE, f"its record is quarantined: {facts.damaged}", anew)
@@ -190,10 +190,10 @@ def _record(facts: ClaimFacts) -> Station:
         requests = cpus_of_requests(record)
         each = ", ".join(f"{request}: {cpus}" for request, cpus in requests.items())
         given.insert(0, f"CPUs {record.cpus}{f' ({each})' if len(requests) > 1 else ''}")
-    return went("record", f"prepared with {', '.join(given)}" if given else "prepared")
+    return passed("record", f"prepared with {', '.join(given)}" if given else "prepared")
 
 
-def _unrecorded(facts: ClaimFacts) -> Station:
+def _unrecorded(facts: ClaimFacts) -> Step:
     if facts.other_uid:
         return stopped(
             "record",
@@ -224,7 +224,7 @@ def _unrecorded(facts: ClaimFacts) -> Station:
     )
 
 
-def _spec(facts: ClaimFacts) -> Station | None:
+def _spec(facts: ClaimFacts) -> Step | None:
     if not facts.spec:
         return None
     if facts.spec_unseen:
@@ -237,10 +237,10 @@ def _spec(facts: ClaimFacts) -> Station | None:
             f"{facts.spec}: {facts.spec_problem}",
             "restart the driver, which writes it again from its record",
         )
-    return went("CDI spec", facts.spec)
+    return passed("CDI spec", facts.spec)
 
 
-def _runtime(facts: ClaimFacts) -> Station | None:
+def _runtime(facts: ClaimFacts) -> Step | None:
     # A container on the right CPUs proves more than a file in which the runtime's configuration may stand.
     if any(container.inside for container in facts.containers or ()):
         return None
@@ -249,7 +249,7 @@ def _runtime(facts: ClaimFacts) -> Station | None:
     return None
 
 
-def _container(facts: ClaimFacts) -> Station:
+def _container(facts: ClaimFacts) -> Step:
     if facts.users is None:
         command = (
             "see that kubelet runs, and that its socket is to be seen from here" if facts.root else "run this as root"
@@ -265,10 +265,10 @@ def _container(facts: ClaimFacts) -> Station:
             "kubectl dranode explain with its pod says what the pod waits for; if it runs, no container names the "
             "claim under resources.claims",
         )
-    return went("container", ", ".join(facts.users))
+    return passed("container", ", ".join(facts.users))
 
 
-def _cpus(facts: ClaimFacts) -> Station | None:
+def _cpus(facts: ClaimFacts) -> Step | None:
     record = facts.record
     if record is None or not record.cpus:
         return None
@@ -303,10 +303,10 @@ def _cpus(facts: ClaimFacts) -> Station | None:
             "dranode doctor says whether the container runtime runs with one (CPUAffinity= of systemd), which all "
             "containers inherit",
         )
-    return went("CPUs", ", ".join(map(_running_on, right)))
+    return passed("CPUs", ", ".join(map(_running_on, right)))
 
 
-def _memory(facts: ClaimFacts) -> Station | None:
+def _memory(facts: ClaimFacts) -> Step | None:
     if facts.record is None or facts.memory is None:
         return None
     wrong = [each for each in facts.memory if each.right is False]
@@ -332,14 +332,14 @@ def _memory(facts: ClaimFacts) -> Station | None:
             "not every container's cgroup, or the record of every claim in them, is to be seen",
             as_root("dranode claims --verify", root=facts.root),
         )
-    return went("container memory", ", ".join(map(str, facts.memory)))
+    return passed("container memory", ", ".join(map(str, facts.memory)))
 
 
 def _running_on(container: PlacedContainer) -> str:
     return f"{container.name or container.seen.path} on {container.seen.actual}"
 
 
-_WAY: Final[tuple[Callable[[ClaimFacts], Station | None], ...]] = (
+_STEPS: Final[tuple[Callable[[ClaimFacts], Step | None], ...]] = (
     _allocation,
     _driver,
     _record,

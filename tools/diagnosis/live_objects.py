@@ -292,10 +292,10 @@ class LiveEvent(APIDocument, frozen=True, kw_only=True):
         return observed or self.last_timestamp or self.event_time or self.first_timestamp or ""
 
 
-class Presence(Enum):
-    """The presence of an object; `UNASKED` means that it is unknown."""
+class Lookup(Enum):
+    """Whether an object was found; `UNASKED` means that the server did not or could not say."""
 
-    THERE = auto()
+    FOUND = auto()
     MISSING = auto()
     UNASKED = auto()
 
@@ -317,9 +317,9 @@ class PodClaim(msgspec.Struct, frozen=True):
     name: str = ""
     template: str = ""
     needed: bool = True
-    presence: Presence = Presence.UNASKED
+    lookup: Lookup = Lookup.UNASKED
     claim: ResourceClaim | None = None
-    template_presence: Presence = Presence.UNASKED
+    template_lookup: Lookup = Lookup.UNASKED
 
 
 class NodeGroup(msgspec.Struct, frozen=True):
@@ -393,12 +393,12 @@ class PodFacts(msgspec.Struct, frozen=True):
     """
 
     name: str
-    presence: Presence
+    lookup: Lookup
     pod: LivePod | None = None
     claims: tuple[PodClaim, ...] = ()
     events: tuple[LiveEvent, ...] | None = None
     node: LiveNode | None = None
-    node_presence: Presence = Presence.UNASKED
+    node_lookup: Lookup = Lookup.UNASKED
     published: frozenset[str] | None = None
     scheduler: SchedulerAnswer | None = None
     fit: FitAnswer | None = None

@@ -1,7 +1,7 @@
 """Follows one pod from `kubectl apply` to containers that run, and says where it stopped.
 
-The way of a pod: the pod itself, its claims, kube-scheduler, its node, Prepare, its containers, the health of its
-devices. Each station is judged on its own facts, and the stations after the first stop are not reported. An Event
+The path of a pod: the pod itself, its claims, kube-scheduler, its node, Prepare, its containers, the health of its
+devices. Each step is judged on its own facts, and the steps after the first stop are not reported. An Event
 counts as long as the pod is still where the Event was written: one that has passed says nothing of now.
 """
 
@@ -13,16 +13,16 @@ from typing import Final
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.allocation import drivers_of
 from dranode.driver.claims.consumers import owning_group
-from dranode.tools.diagnosis.live_objects import LivePod, PodClaim, PodFacts, Presence
+from dranode.tools.diagnosis.live_objects import LivePod, Lookup, PodClaim, PodFacts
 from dranode.tools.diagnosis.pod_on_node import (
-    container_stations,
-    device_stations,
-    node_stations,
-    prepare_stations,
+    container_steps,
+    device_steps,
+    node_steps,
+    prepare_steps,
 )
-from dranode.tools.diagnosis.pod_scheduling import scheduling_stations
+from dranode.tools.diagnosis.pod_scheduling import scheduling_steps
 from dranode.tools.diagnosis.reports import container_report, creation_report, ending_report, reported
-from dranode.tools.diagnosis.steps import Passed, Station, StopCause, Way, stopped, unseen, went
+from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, Trace, passed, stopped, unseen
 
 _EVICTIONS: Final = {
     "DeletionByDeviceTaintManager": StopCause.DEVICE_TAINT_EVICTION,
@@ -33,23 +33,23 @@ _EVICTIONS: Final = {
 }
 
 
-def follow_pod(facts: PodFacts) -> Way:
-    """Return the pod's way up to the station where it stopped."""
-    return Way(f"pod {facts.name}", tuple(_stations(facts)))
+def follow_pod(facts: PodFacts) -> Trace:
+    """Return the pod's path up to the step where it stopped."""
+    return Trace(f"pod {facts.name}", tuple(_steps(facts)))
 
 
-def _stations(facts: PodFacts) -> Iterator[Station]:
-    for look in _WAY:
-        for station in look(facts):
-            yield station
-            if station.passed is Passed.STOPPED:
+def _steps(facts: PodFacts) -> Iterator[Step]:
+    for check in _STEPS:
+        for step in check(facts):
+            yield step
+            if step.outcome is Outcome.STOPPED:
                 return
-        if facts.pod is None or (look is _itself and facts.pod.status.phase in ("Succeeded", "Failed")):
+        if facts.pod is None or (check is _itself and facts.pod.status.phase in ("Succeeded", "Failed")):
             return
 
 
-def _itself(facts: PodFacts) -> Iterator[Station]:
-    if facts.presence is Presence.UNASKED:
+def _itself(facts: PodFacts) -> Iterator[Step]:
+    if facts.lookup is Lookup.UNASKED:
         yield unseen("pod", "the pod was not asked for, so only its claims are looked at")
         return
     if facts.pod is None:
@@ -66,23 +66,23 @@ def _itself(facts: PodFacts) -> Iterator[Station]:
         yield ended
         return
     where = f" on node {facts.node_name}" if facts.node_name else ", on no node"
-    yield went("pod", f"{facts.pod.status.phase or 'Pending'}{where}")
+    yield passed("pod", f"{facts.pod.status.phase or 'Pending'}{where}")
 
 
-def _ended(facts: PodFacts, pod: LivePod) -> Station | None:
-    """Return the station of a pod that has ended or is about to."""
+def _ended(facts: PodFacts, pod: LivePod) -> Step | None:
+    """Return the step of a pod that has ended or is about to."""
     disruption = pod.status.condition("DisruptionTarget")
     if disruption is not None and disruption.status == "True":
         return _disrupted(disruption.reason, disruption.message)
     match pod.status.phase:
         case "Succeeded":
-            return went("pod", "it has run and ended well")
+            return passed("pod", "it has run and ended well")
         case "Failed":
             return _failed(facts, pod)
     return _terminating(facts) if pod.metadata.deletion_timestamp is not None else None
 
 
-def _disrupted(reason: str, message: str) -> Station:
+def _disrupted(reason: str, message: str) -> Step:
     cause = _EVICTIONS.get(reason, StopCause.POD_EVICTED)
     fix = (
         "see why a device of its claims is tainted (kubectl dranode devices), and mend it; its controller makes "
@@ -93,7 +93,7 @@ def _disrupted(reason: str, message: str) -> Station:
     return stopped("pod", cause, f"it was evicted ({reason}): {message.rstrip('.') or 'no reason is given'}", fix)
 
 
-def _failed(facts: PodFacts, pod: LivePod) -> Station:
+def _failed(facts: PodFacts, pod: LivePod) -> Step:
     status = pod.status
     said = status.message.rstrip(".") or "no reason is given"
     if status.reason == "Evicted":
@@ -112,7 +112,7 @@ def _failed(facts: PodFacts, pod: LivePod) -> Station:
     return stopped("pod", StopCause.POD_ENDED, what, "read what it says: kubectl logs; its claims were prepared")
 
 
-def _terminating(facts: PodFacts) -> Station:
+def _terminating(facts: PodFacts) -> Step:
     running = [one.name for one in facts.containers if one.state.running is not None]
     drivers = sorted(
         {driver for one in facts.claims if one.claim for driver in drivers_of(one.claim.status.allocation)}
@@ -121,7 +121,7 @@ def _terminating(facts: PodFacts) -> Station:
     if report is not None:
         return reported("pod", report)
     if running:
-        return went("pod", f"it is being deleted, and its container {', '.join(running)} still runs")
+        return passed("pod", f"it is being deleted, and its container {', '.join(running)} still runs")
     away = [driver for driver in drivers if facts.published is not None and driver not in facts.published]
     if away and facts.node_name:
         return stopped(
@@ -138,15 +138,15 @@ def _terminating(facts: PodFacts) -> Station:
     )
 
 
-def claim_stations(facts: PodFacts) -> Iterator[Station]:
-    """Yield the station of the pod's claims, and those of them that could not be asked for."""
+def claim_steps(facts: PodFacts) -> Iterator[Step]:
+    """Yield the step of the pod's claims, and those of them that could not be asked for."""
     needed = [claim for claim in facts.claims if claim.needed]
     for claim in needed:
-        station = _claim(facts, claim)
-        if station is not None:
-            yield station
+        step = _claim(facts, claim)
+        if step is not None:
+            yield step
     known = [f"{claim.name}{f' ({claim.entry})' if claim.entry else ' (for extended resources)'}" for claim in needed]
-    yield went("claims", ", ".join(known) if known else _none(facts))
+    yield passed("claims", ", ".join(known) if known else _none(facts))
 
 
 def _none(facts: PodFacts) -> str:
@@ -158,10 +158,10 @@ def _none(facts: PodFacts) -> str:
     return "it has none"
 
 
-def _claim(facts: PodFacts, claim: PodClaim) -> Station | None:
+def _claim(facts: PodFacts, claim: PodClaim) -> Step | None:
     if not claim.name:
         return _unmade(facts, claim)
-    if claim.presence is Presence.MISSING:
+    if claim.lookup is Lookup.MISSING:
         group = facts.pod.spec.pod_group if facts.pod is not None else ""
         whose = f"the pod, or for its PodGroup {group}," if group else "the pod"
         anew = f"it was made for {whose} and has been deleted: delete the pod, so that it is made anew"
@@ -198,9 +198,9 @@ def _made_for(claim: ResourceClaim, pod: LivePod) -> bool:
     return bool(pod.spec.pod_group) and owning_group(claim) == pod.spec.pod_group
 
 
-def _unmade(facts: PodFacts, claim: PodClaim) -> Station:
+def _unmade(facts: PodFacts, claim: PodClaim) -> Step:
     report = creation_report(facts.events or (), facts.namespace, claim.entry)
-    if claim.template_presence is Presence.MISSING:
+    if claim.template_lookup is Lookup.MISSING:
         return stopped(
             "claims",
             StopCause.TEMPLATE_MISSING,
@@ -219,16 +219,16 @@ def _unmade(facts: PodFacts, claim: PodClaim) -> Station:
     )
 
 
-def _if_bound(look: Callable[[PodFacts], Iterator[Station]]) -> Callable[[PodFacts], Iterator[Station]]:
-    return lambda facts: look(facts) if facts.node_name else iter(())
+def _if_bound(check: Callable[[PodFacts], Iterator[Step]]) -> Callable[[PodFacts], Iterator[Step]]:
+    return lambda facts: check(facts) if facts.node_name else iter(())
 
 
-_WAY: Final[tuple[Callable[[PodFacts], Iterator[Station]], ...]] = (
+_STEPS: Final[tuple[Callable[[PodFacts], Iterator[Step]], ...]] = (
     _itself,
-    claim_stations,
-    scheduling_stations,
-    _if_bound(node_stations),
-    _if_bound(prepare_stations),
-    _if_bound(container_stations),
-    _if_bound(device_stations),
+    claim_steps,
+    scheduling_steps,
+    _if_bound(node_steps),
+    _if_bound(prepare_steps),
+    _if_bound(container_steps),
+    _if_bound(device_steps),
 )

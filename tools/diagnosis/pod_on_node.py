@@ -1,4 +1,4 @@
-"""The stations of a pod on its node, as the cluster knows them: the node, Prepare, the containers, their devices."""
+"""The steps of a pod on its node, as the cluster knows them: the node, Prepare, the containers, their devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.answers import NOT_ENFORCED
 from dranode.driver.claims.consumers import groups_among, is_reserved_for
 from dranode.driver.claims.status import PREPARE_FAILED, READY
-from dranode.tools.diagnosis.live_objects import LiveContainerStatus, PodClaim, PodFacts, Presence
+from dranode.tools.diagnosis.live_objects import LiveContainerStatus, Lookup, PodClaim, PodFacts
 from dranode.tools.diagnosis.reports import (
     Report,
     container_report,
@@ -20,12 +20,12 @@ from dranode.tools.diagnosis.reports import (
     readiness_report,
     reported,
 )
-from dranode.tools.diagnosis.steps import Passed, Station, StopCause, stopped, unseen, went
+from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, passed, stopped, unseen
 
 
-def node_stations(facts: PodFacts) -> Iterator[Station]:
+def node_steps(facts: PodFacts) -> Iterator[Step]:
     """Yield how the node is."""
-    if facts.node_presence is Presence.MISSING:
+    if facts.node_lookup is Lookup.MISSING:
         yield stopped(
             "node",
             StopCause.NODE_MISSING,
@@ -45,16 +45,16 @@ def node_stations(facts: PodFacts) -> Iterator[Station]:
         command = f"kubectl describe node {facts.node_name}"
         yield unseen("node", f"nobody has said yet whether node {facts.node_name} is ready", command)
     else:
-        yield went("node", f"{facts.node_name} is ready")
+        yield passed("node", f"{facts.node_name} is ready")
 
 
-def prepare_stations(facts: PodFacts) -> Iterator[Station]:
+def prepare_steps(facts: PodFacts) -> Iterator[Step]:
     """Yield whether the pod's claims were prepared, or what kubelet and drivers say that keeps them from it."""
     pod, known = facts.pod, [claim.claim for claim in facts.claims if claim.claim is not None]
     if pod is None or not known:
         return
     if facts.started:
-        yield went("prepare", "kubelet has had its claims prepared")
+        yield passed("prepare", "kubelet has had its claims prepared")
         return
     for claim in known:
         if claim.status.allocation is None:
@@ -84,7 +84,7 @@ def prepare_stations(facts: PodFacts) -> Iterator[Station]:
     yield _preparing(facts)
 
 
-def _preparing(facts: PodFacts) -> Station:
+def _preparing(facts: PodFacts) -> Step:
     report = prepare_report(facts.events or (), facts.node_name)
     if report is not None:
         return _group_refused(facts, report) or reported("prepare", report)
@@ -95,11 +95,11 @@ def _preparing(facts: PodFacts) -> Station:
     if facts.events is None:
         command = f"kubectl describe pod {facts.name.rpartition('/')[2]} -n {facts.namespace}"
         return unseen("prepare", "its Events could not be read, which say whether a driver refuses its claims", command)
-    return went("prepare", "nobody has reported that its claims cannot be prepared")
+    return passed("prepare", "nobody has reported that its claims cannot be prepared")
 
 
-def _group_refused(facts: PodFacts, report: Report) -> Station | None:
-    """Return the station of a claim that the pod has by its PodGroup, where kubelet does not know of that."""
+def _group_refused(facts: PodFacts, report: Report) -> Step | None:
+    """Return the step of a claim that the pod has by its PodGroup, where kubelet does not know of that."""
     group = facts.pod.spec.pod_group if facts.pod is not None else ""
     if not group or report.cause not in (StopCause.CLAIM_NOT_RESERVED, StopCause.CLAIM_OF_ANOTHER_POD):
         return None
@@ -124,7 +124,7 @@ def _refusals(claims: Iterable[PodClaim]) -> Iterator[str]:
                 yield str(condition.get("message") or "the driver could not prepare the claim").rstrip(".")
 
 
-def container_stations(facts: PodFacts) -> Iterator[Station]:
+def container_steps(facts: PodFacts) -> Iterator[Step]:
     """Yield whether the containers run, or what the first one waits for."""
     pod = facts.pod
     if pod is None:
@@ -146,12 +146,12 @@ def container_stations(facts: PodFacts) -> Iterator[Station]:
     yield unseen("containers", f"{which}, and {said}", f"journalctl -u kubelet, on {facts.node_name}")
 
 
-def _running(facts: PodFacts, statuses: Iterable[LiveContainerStatus]) -> Station:
-    """Return the station of containers that have all been started."""
+def _running(facts: PodFacts, statuses: Iterable[LiveContainerStatus]) -> Step:
+    """Return the step of containers that have all been started."""
     unready = [one.name for one in statuses if one.state.running is not None and one.ready is False]
     report = readiness_report(facts.events or (), unready)
     return (
-        reported("containers", report) if report is not None else went("containers", ", ".join(map(_state, statuses)))
+        reported("containers", report) if report is not None else passed("containers", ", ".join(map(_state, statuses)))
     )
 
 
@@ -161,7 +161,7 @@ def _state(status: LiveContainerStatus) -> str:
     return f"{status.name} runs{', and is not ready' if status.ready is False else ''}"
 
 
-def device_stations(facts: PodFacts) -> Iterator[Station]:
+def device_steps(facts: PodFacts) -> Iterator[Step]:
     """Yield devices that are unhealthy, and claims that no container names."""
     pod = facts.pod
     if pod is None:
@@ -182,9 +182,9 @@ def device_stations(facts: PodFacts) -> Iterator[Station]:
     named = {entry.name for container in containers for entry in container.resources.claims}
     for claim in facts.claims:
         if claim.entry and claim.needed and claim.entry not in named:
-            yield Station(
+            yield Step(
                 "devices",
-                Passed.UNSEEN,
+                Outcome.UNSEEN,
                 f'no container names the claim "{claim.entry}", so none gets its CDI devices; drivers that serve a '
                 "whole pod, such as those of networks, need no more",
                 f"write resources: {{claims: [{{name: {claim.entry}}}]}} into the container that should have it",
@@ -225,7 +225,7 @@ def _selected_nodes(allocation: AllocationResult) -> set[str]:
     }
 
 
-def follow_allocated(claim: ResourceClaim, driver: str) -> Iterator[Station]:
+def follow_allocated(claim: ResourceClaim, driver: str) -> Iterator[Step]:
     """Yield what is known of a claim's devices of one driver: which, who may use them, what it says of them."""
     results = [result for result in readable_results(claim.status.allocation) if result.driver == driver]
     devices = ", ".join(f"{result.device}{' (admin access)' if result.admin_access else ''}" for result in results)
@@ -234,11 +234,11 @@ def follow_allocated(claim: ResourceClaim, driver: str) -> Iterator[Station]:
     if not users:
         yield unseen("allocation", f"{devices} of pool {pools}, reserved for nobody at the moment")
     else:
-        yield went("allocation", f"{devices} of pool {pools}, reserved for {users}")
+        yield passed("allocation", f"{devices} of pool {pools}, reserved for {users}")
     yield _said(claim, driver)
 
 
-def _said(claim: ResourceClaim, driver: str) -> Station:
+def _said(claim: ResourceClaim, driver: str) -> Step:
     conditions = list(ready_conditions(claim, driver))
     for condition in conditions:
         if condition.get("status") == "False":
@@ -247,9 +247,9 @@ def _said(claim: ResourceClaim, driver: str) -> Station:
             return stopped("driver", cause, what, fix)
     for condition in conditions:
         if condition.get("reason") == NOT_ENFORCED:
-            return went("driver", f"{driver} has prepared it, and says: {condition.get('message')}")
+            return passed("driver", f"{driver} has prepared it, and says: {condition.get('message')}")
     if conditions:
-        return went("driver", f"{driver} says that its devices are ready")
+        return passed("driver", f"{driver} says that its devices are ready")
     return unseen("driver", f"{driver} says nothing of it in status.devices, which a driver need not")
 
 

@@ -1,4 +1,4 @@
-"""The station of kube-scheduler: why a pod is on no node."""
+"""The step of kube-scheduler: why a pod is on no node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dranode.driver.claims.consumers import MOST_CONSUMERS, is_reserved_for
 from dranode.sim.cluster.binding import binding_failure
 from dranode.tools.diagnosis.live_objects import FitAnswer, LivePod, NodeGroup, PodFacts
 from dranode.tools.diagnosis.reports import scheduling_report
-from dranode.tools.diagnosis.steps import Passed, Station, StopCause, stopped, unseen, went
+from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, passed, stopped, unseen
 
 _NAMED: Final = 4
 _FIXES: Final = {
@@ -35,13 +35,13 @@ _FIXES: Final = {
 }
 
 
-def scheduling_stations(facts: PodFacts) -> Iterator[Station]:
+def scheduling_steps(facts: PodFacts) -> Iterator[Step]:
     """Yield where kube-scheduler has put the pod, or what keeps it from every node."""
     pod = facts.pod
     if pod is None:
         return
     if facts.node_name:
-        yield went("scheduler", f"bound to node {facts.node_name}")
+        yield passed("scheduler", f"bound to node {facts.node_name}")
         return
     if pod.spec.scheduling_gates:
         gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
@@ -55,7 +55,7 @@ def scheduling_stations(facts: PodFacts) -> Iterator[Station]:
     yield _binding(facts) or _answered(facts, pod)
 
 
-def _full(facts: PodFacts, pod: LivePod) -> Iterator[Station]:
+def _full(facts: PodFacts, pod: LivePod) -> Iterator[Step]:
     for claim in facts.claims:
         if claim.claim is None or is_reserved_for(claim.claim, pod.metadata.uid, pod.spec.pod_group):
             continue
@@ -70,8 +70,8 @@ def _full(facts: PodFacts, pod: LivePod) -> Iterator[Station]:
             )
 
 
-def _binding(facts: PodFacts) -> Station | None:
-    """Return the station of a pod that waits for its devices to be bound (KEP-5007)."""
+def _binding(facts: PodFacts) -> Step | None:
+    """Return the step of a pod that waits for its devices to be bound (KEP-5007)."""
     for claim in facts.claims:
         # Of devices that failed to bind nobody waits for more; what follows is kube-scheduler's answer.
         if claim.claim is None or (facts.pod is not None and _fails_to_bind(claim.claim, facts.pod)):
@@ -100,7 +100,7 @@ def _fails_to_bind(claim: ResourceClaim, pod: LivePod) -> bool:
     return bool(binding_failure(claim, pod.metadata.uid, pod.spec.pod_group))
 
 
-def _answered(facts: PodFacts, pod: LivePod) -> Station:
+def _answered(facts: PodFacts, pod: LivePod) -> Step:
     answer = facts.scheduler
     if answer is not None and answer.cause is not None:
         return stopped("scheduler", answer.cause, answer.error, _fix(answer.cause))
@@ -110,12 +110,12 @@ def _answered(facts: PodFacts, pod: LivePod) -> Station:
         holders = answer.holders if answer is not None else ()
         what = f"no node takes it, and nearest is {_grouped(nearest)}"
         details = (*map(_grouped, groups[1:]), *holders)
-        return Station("scheduler", Passed.STOPPED, what, _fix(nearest.cause), nearest.cause, details)
+        return Step("scheduler", Outcome.STOPPED, what, _fix(nearest.cause), nearest.cause, details)
     return _unplaced(facts, pod, nearest)
 
 
-def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Station:
-    """Return the station of a pod whose claims keep it from no node, as far as that was asked."""
+def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Step:
+    """Return the step of a pod whose claims keep it from no node, as far as that was asked."""
     scheduled = pod.status.condition("PodScheduled")
     devices = "its claims fit on" if facts.claims else "its extended resources fit on"
     asked = facts.claims or (facts.scheduler is not None and facts.scheduler.extended)
@@ -124,9 +124,9 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Stati
     said = said or scheduling_report(facts.events or ())
     now = f"; by now it would fit on {facts.fit.node}" if facts.fit is not None and facts.fit.node else ""
     if said:
-        return Station(
+        return Step(
             "scheduler",
-            Passed.STOPPED,
+            Outcome.STOPPED,
             f"{fits}{pod.spec.scheduler_name} says: {said.rstrip('.')}{now}",
             "do what it says; CPU, memory, ports, volumes and other plug-ins count beside claims",
             StopCause.UNSCHEDULABLE,
@@ -142,7 +142,7 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Stati
     if facts.fit is not None and not facts.fit.node:
         what = f"{fits}no node takes it: {facts.fit.message}"
         fix = _fix(StopCause.UNSCHEDULABLE)
-        return Station("scheduler", Passed.STOPPED, what, fix, StopCause.UNSCHEDULABLE, _behind(facts.fit))
+        return Step("scheduler", Outcome.STOPPED, what, fix, StopCause.UNSCHEDULABLE, _behind(facts.fit))
     silent = (
         "has not said anything of it yet"
         if facts.events is not None

@@ -19,7 +19,7 @@ from dranode.tools.diagnosis.live_objects import (
     LiveContainerStatus,
     LiveEvent,
 )
-from dranode.tools.diagnosis.steps import Station, StopCause, stopped
+from dranode.tools.diagnosis.steps import Step, StopCause, stopped
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -36,9 +36,9 @@ class Report(msgspec.Struct, frozen=True):
     fix: str
 
 
-def reported(station: str, report: Report) -> Station:
-    """Return the station where a report says that it stopped."""
-    return stopped(station, report.cause, report.what, report.fix)
+def reported(step: str, report: Report) -> Step:
+    """Return the step where a report says that it stopped."""
+    return stopped(step, report.cause, report.what, report.fix)
 
 
 _PREFIX: Final = re.compile(r"^(?:Failed to prepare dynamic resources: )?(?:prepare dynamic resources: )?")
@@ -134,7 +134,7 @@ def ending_report(events: Sequence[LiveEvent], node: str) -> Report | None:
 
 
 def container_report(status: LiveContainerStatus, node: str) -> Report | None:
-    """Return why a container does not run; None if it runs, has ended well, or is only on its way."""
+    """Return why a container does not run; None if it runs, has ended well, or is only on its path."""
     ended = status.state.terminated
     if ended is not None and ended.exit_code:
         return _ended(status.name, ended)

@@ -19,7 +19,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     code: str
     severity: Severity
-    look: Callable[[Facts], Iterable[Fault]]
+    check: Callable[[Facts], Iterable[Fault]]
 
 
 _STOPS, _WARNS = Severity.STOPS, Severity.WARNS
@@ -105,7 +105,7 @@ def diagnose(facts: Facts) -> tuple[Finding, ...]:
 
 def _findings(facts: Facts) -> Iterator[Finding]:
     for rule in RULES:
-        for fault in rule.look(facts):
+        for fault in rule.check(facts):
             yield Finding(rule.code, fault.severity or rule.severity, fault)
     for problem in facts.options.problems:
         severity = Severity.STOPS if problem.stops else Severity.WARNS

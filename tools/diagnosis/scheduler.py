@@ -111,7 +111,7 @@ def scheduler_answer(
             error=str(error),
             extended=tuple(extended.items()),
         )
-    # Of devices that do not fit even where nothing is allocated, nobody is in the way.
+    # Of devices that do not fit even where nothing is allocated, nobody is in the path.
     taken = bool(judged) and judged[0].cause is StopCause.DEVICES_IN_USE
     first_node = next((node for node in nodes if taken and node.metadata.name == judged[0].nodes[0]), None)
     usable = allocator.usable(unallocated, answers.view(first_node).pools) if first_node is not None else frozenset()

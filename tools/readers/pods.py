@@ -25,9 +25,9 @@ from dranode.tools.diagnosis.live_objects import (
     LiveEvent,
     LiveNode,
     LivePod,
+    Lookup,
     PodClaim,
     PodFacts,
-    Presence,
 )
 
 T = TypeVar("T")
@@ -53,8 +53,8 @@ class PodReader:
         Raises:
             ApiError: the server cannot be asked at all.
         """
-        presence, pod = self._pod(namespace, name)
-        facts = PodFacts(f"{namespace}/{name}", presence, pod, unasked=tuple(self.unasked))
+        lookup, pod = self._pod(namespace, name)
+        facts = PodFacts(f"{namespace}/{name}", lookup, pod, unasked=tuple(self.unasked))
         if pod is None:
             return facts
         there, node = self._node(pod.spec.node_name)
@@ -63,12 +63,12 @@ class PodReader:
             claims=tuple(self._claims(namespace, pod)),
             events=self._events(namespace, pod),
             node=node,
-            node_presence=there,
+            node_lookup=there,
             published=self._published(pod),
             unasked=tuple(self.unasked),
         )
 
-    def claim(self, namespace: str, name: str) -> tuple[Presence, ResourceClaim | None]:
+    def claim(self, namespace: str, name: str) -> tuple[Lookup, ResourceClaim | None]:
         """Read a claim.
 
         Raises:
@@ -126,18 +126,18 @@ class PodReader:
             f"the pods of namespace {namespace}", lambda: self.objects.values(LivePod, "Pod", namespace, **query)
         )
 
-    def _pod(self, namespace: str, name: str) -> tuple[Presence, LivePod | None]:
+    def _pod(self, namespace: str, name: str) -> tuple[Lookup, LivePod | None]:
         return self._object(LivePod, "Pod", namespace, name)
 
-    def _object(self, into: type[T], kind: str, namespace: str, name: str) -> tuple[Presence, T | None]:
+    def _object(self, into: type[T], kind: str, namespace: str, name: str) -> tuple[Lookup, T | None]:
         try:
             document = self.objects.find(kind, namespace, name)
         except ApiError as error:
             if error.status not in _RIGHTS:
                 raise
             self.unasked.append(f"the {kind} {namespace}/{name}: {error}")
-            return Presence.UNASKED, None
-        return (Presence.MISSING, None) if document is None else (Presence.THERE, value_of(into, kind, document))
+            return Lookup.UNASKED, None
+        return (Lookup.MISSING, None) if document is None else (Lookup.FOUND, value_of(into, kind, document))
 
     def _ask(self, what: str, question: Callable[[], T]) -> T | None:
         try:
@@ -161,16 +161,16 @@ class PodReader:
             return self._existing(namespace, PodClaim(entry.name, entry.resource_claim_name))
         template = entry.resource_claim_template_name or ""
         if entry.name not in made:
-            presence, _ = self._object(dict, "ResourceClaimTemplate", namespace, template)
-            return PodClaim(entry.name, template=template, template_presence=presence)
+            lookup, _ = self._object(dict, "ResourceClaimTemplate", namespace, template)
+            return PodClaim(entry.name, template=template, template_lookup=lookup)
         name = made[entry.name]
         if not name:
             return PodClaim(entry.name, template=template, needed=False)
         return self._existing(namespace, PodClaim(entry.name, name, template))
 
     def _existing(self, namespace: str, claim: PodClaim) -> PodClaim:
-        presence, found = self.claim(namespace, claim.name)
-        return replace(claim, presence=presence, claim=found)
+        lookup, found = self.claim(namespace, claim.name)
+        return replace(claim, lookup=lookup, claim=found)
 
     def _events(self, namespace: str, pod: LivePod) -> tuple[LiveEvent, ...] | None:
         # By UID, for the Events of an earlier pod of that name are not this pod's.
@@ -180,8 +180,8 @@ class PodReader:
             lambda: self.objects.values(LiveEvent, "Event", namespace, fieldSelector=selector),
         )
 
-    def _node(self, name: str) -> tuple[Presence, LiveNode | None]:
-        return self._object(LiveNode, "Node", "", name) if name else (Presence.UNASKED, None)
+    def _node(self, name: str) -> tuple[Lookup, LiveNode | None]:
+        return self._object(LiveNode, "Node", "", name) if name else (Lookup.UNASKED, None)
 
     def _published(self, pod: LivePod) -> frozenset[str] | None:
         """Read which drivers publish on the pod's node; asked only about a pod that is being deleted."""

@@ -102,7 +102,7 @@ def not_able(_: object) -> None:
 
 def test_an_outcome_follows_from_how_a_check_ends() -> None:
     with bench_of(RightDriver) as bench:
-        checks = [check("cdi-a", run=broken), check("cdi-b", look=not_able), check("cdi-c", look=lambda _: None)]
+        checks = [check("cdi-a", run=broken), check("cdi-b", run=not_able), check("cdi-c", run=lambda _: None)]
         outcomes = run_checks(bench, checks)
     assert [(each.verdict, each.text, each.remedy) for each in outcomes] == [
         (Verdict.FAILED, "seen", "do"),
@@ -119,7 +119,7 @@ def test_a_driver_that_ends_during_a_check_fails_it_and_is_started_again() -> No
     with bench_of(RightDriver) as bench:
         driver = bench.process
         assert isinstance(driver, RightDriver)
-        outcomes = run_checks(bench, [check("cdi-a", run=end), check("cdi-b", look=lambda _: None)])
+        outcomes = run_checks(bench, [check("cdi-a", run=end), check("cdi-b", run=lambda _: None)])
     assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.PASSED]
     assert outcomes[0].text == "the driver ended with status 3 during the check"
 
@@ -143,7 +143,7 @@ def test_a_check_after_which_the_driver_does_not_start_fails_and_the_next_has_an
         ends()
 
     with bench_of(Torn) as bench:
-        first, second = run_checks(bench, [check("cdi-a", run=tear), check("cdi-b", look=lambda _: None)])
+        first, second = run_checks(bench, [check("cdi-a", run=tear), check("cdi-b", run=lambda _: None)])
         assert (bench.places.data.parent / "plugins-1" / "torn").exists()  # type: ignore[union-attr]
     assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
     assert "does not start again after it, except with an empty folder: no registration socket answers" in first.text
@@ -168,7 +168,7 @@ def test_a_check_that_breaks_on_what_a_driver_says_fails_alone() -> None:
         raise KeyError("devices")
 
     with bench_of(RightDriver) as bench:
-        outcomes = run_checks(bench, [check("cdi-a", run=surprised), check("cdi-b", look=lambda _: None)])
+        outcomes = run_checks(bench, [check("cdi-a", run=surprised), check("cdi-b", run=lambda _: None)])
     assert [each.verdict for each in outcomes] == [Verdict.FAILED, Verdict.PASSED]
     assert outcomes[0].text == "the check itself failed: KeyError: 'devices'"
 

@@ -41,8 +41,8 @@ def explain(cluster: PodCluster, tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
-def stations(page: Any, way: int = 0) -> list[tuple[str, str]]:
-    return [(one["name"], one["passed"]) for one in page["ways"][way]["stations"]]
+def steps(page: Any, trace: int = 0) -> list[tuple[str, str]]:
+    return [(one["name"], one["passed"]) for one in page["ways"][trace]["stations"]]
 
 
 def running_pod(cluster: PodCluster, **more: Any) -> None:
@@ -57,7 +57,7 @@ def test_a_pod_that_runs_is_followed_to_its_containers_and_nothing_is_named(clus
     running_pod(cluster)
     status, page = explain()
     assert (status, page["causes"], page["unasked"]) == (0, [], [])
-    assert stations(page) == [
+    assert steps(page) == [
         ("pod", "passed"), ("claims", "passed"), ("scheduler", "passed"), ("node", "passed"), ("prepare", "passed"),
         ("containers", "passed"),
     ]  # fmt: skip
@@ -131,8 +131,8 @@ def test_the_claims_of_any_driver_are_followed(cluster: PodCluster, explain: Any
     cluster.api.objects.edit("resourceclaims", "both", says, "default")
     cluster.pod(claims={"gpu": "both"}, node="worker-2", containers=[running()], status={"phase": "Running"})
     status, page = explain()
-    assert (status, [way["driver"] for way in page["ways"]]) == (0, [None, GPU, "nic.example.com"])
-    told = {way["driver"]: [one["what"] for one in way["stations"]] for way in page["ways"][1:]}
+    assert (status, [trace["driver"] for trace in page["ways"]]) == (0, [None, GPU, "nic.example.com"])
+    told = {trace["driver"]: [one["what"] for one in trace["stations"]] for trace in page["ways"][1:]}
     assert told[GPU][:2] == ["gpu-0 of pool worker-2, reserved for app", f"{GPU} says that its devices are ready"]
     assert told["nic.example.com"][0] == "nic-3 of pool rack-7, reserved for app"
 
@@ -168,8 +168,8 @@ def test_a_claim_that_containers_are_not_held_to_is_explained_from_a_laptop(
     cluster.api.objects.edit("resourceclaims", "mine", says, "default")
     cluster.pod(claims={"cpus": "mine"}, node="worker-2", containers=[running()], status={"phase": "Running"})
     _, page = explain()
-    stations = [one for way in page["ways"] for one in way["stations"] if why.message in one["what"]]
-    assert [one["passed"] for one in stations] == ["passed" if why.chosen else "stopped"]
+    steps = [one for trace in page["ways"] for one in trace["stations"] if why.message in one["what"]]
+    assert [one["passed"] for one in steps] == ["passed" if why.chosen else "stopped"]
     assert [one["cause"] for one in page["causes"]] == ([] if why.chosen else [StopCause.NRI_OFF])
 
 
@@ -211,7 +211,10 @@ def test_extended_resources_that_no_node_has_are_answered_as_the_claim_that_woul
 def test_a_claim_is_followed_by_its_pods(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
     status, page = explain("default/app-cpus-x7k2p")
-    assert (status, [way["about"] for way in page["ways"]]) == (0, ["pod default/app", "claim default/app-cpus-x7k2p"])
+    assert (status, [trace["about"] for trace in page["ways"]]) == (
+        0,
+        ["pod default/app", "claim default/app-cpus-x7k2p"],
+    )
     assert explain("claim/app-cpus-x7k2p", "-n", "default")[1]["ways"] == page["ways"]
 
 
@@ -242,7 +245,7 @@ def test_what_the_account_may_not_read_is_said_and_not_judged(cluster: PodCluste
     cluster.api.faults.append(Fault(path="/nodes/", status=403, body=body, times=9))
     status, page = explain()
     assert (status, page["causes"]) == (0, [])
-    assert dict(stations(page))["node"] == "unseen"
+    assert dict(steps(page))["node"] == "unseen"
     assert [sentence.partition(":")[0] for sentence in page["unasked"]] == [
         "the Node /worker-1",
         "the Events of namespace default",
@@ -294,8 +297,8 @@ def test_the_page_for_people_has_causes_and_fixes(cluster: PodCluster, explain: 
 # --- what kubelet, kube-scheduler or the node have not said ---
 
 
-def said(page: Any, station: str) -> str:
-    return str(next(one["what"] for one in page["ways"][0]["stations"] if one["name"] == station))
+def said(page: Any, step: str) -> str:
+    return str(next(one["what"] for one in page["ways"][0]["stations"] if one["name"] == step))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +324,7 @@ def test_containers_that_nobody_reported_are_not_said_to_be_created(
 def test_a_node_that_says_nothing_of_itself_is_not_ready_for_that(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
     cluster.api.objects.edit("nodes", "worker-1", lambda node: node["status"].pop("conditions"))
-    assert ("node", "unseen") in stations(explain()[1])
+    assert ("node", "unseen") in steps(explain()[1])
 
 
 def test_an_event_of_the_scheduler_counts_where_it_has_set_no_condition(cluster: PodCluster, explain: Any) -> None:

@@ -105,9 +105,9 @@ def test_a_pod_whose_claims_fit_is_explained_by_what_else_it_lacks(cluster: PodC
 def test_a_pod_that_would_fit_by_now_is_not_stopped_by_anything(cluster: PodCluster, explain: Any) -> None:
     wanting(cluster, cpu="2")
     status, page = explain()
-    station = page["ways"][0]["stations"][-1]
-    assert (status, station["passed"]) == (0, "unseen")
-    assert "it would fit on worker-" in station["what"]
+    step = page["ways"][0]["stations"][-1]
+    assert (status, step["passed"]) == (0, "unseen")
+    assert "it would fit on worker-" in step["what"]
 
 
 def test_without_the_right_to_list_pods_the_rest_is_still_said(cluster: PodCluster, explain: Any) -> None:

@@ -21,21 +21,21 @@ def machine() -> Iterator[RecordedMachine]:
         yield RecordedMachine(Path(folder))
 
 
-def stations(machine: RecordedMachine, driver: str = "memory") -> dict[str, tuple[str, str, str | None]]:
+def steps(machine: RecordedMachine, driver: str = "memory") -> dict[str, tuple[str, str, str | None]]:
     """What explain says of the claim's way on the node, by station: passed, what, cause."""
     folder = machine.folder
     words = ["default/a", "--root", str(folder), "--node-name", "node", "--drivers", driver, "-o", "json"]
     nowhere = {"KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": "", "HOME": str(folder)}
     ran = CliRunner(env=nowhere).invoke(command, [*words, "--kubelet-root", "/kubelet", "--cdi-dir", "/cdi"])
     assert ran.stdout, ran.exception
-    way = json.loads(ran.stdout)["ways"][-1]
-    return {one["name"]: (one["passed"], one["what"], one.get("cause")) for one in way["stations"]}
+    trace = json.loads(ran.stdout)["ways"][-1]
+    return {one["name"]: (one["passed"], one["what"], one.get("cause")) for one in trace["stations"]}
 
 
 def test_a_container_with_its_memory_is_the_end_of_the_way(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     container(machine, of_2MB=str(64 * MIB))
-    seen = stations(machine)
+    seen = steps(machine)
     assert seen["record"][:2] == ("passed", "prepared with 512Mi of memory-numa1, 64Mi of hugepages-2m-numa1")
     assert seen["container memory"][0] == "passed"
     assert seen["container memory"][1].endswith("takes memory from NUMA nodes 1 and may have 64Mi in pages of 2MB")
@@ -44,7 +44,7 @@ def test_a_container_with_its_memory_is_the_end_of_the_way(machine: RecordedMach
 def test_more_pages_than_the_claims_are_kubelets(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
     container(machine, of_2MB="max")
-    assert stations(machine)["container memory"][0] == "passed"
+    assert steps(machine)["container memory"][0] == "passed"
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_more_pages_than_the_claims_are_kubelets(machine: RecordedMachine) -> No
 def test_other_memory_stops_the_way(machine: RecordedMachine, nodes: str, limit: str, sentence: str) -> None:
     prepare(machine, MEMORY)
     container(machine, nodes=nodes, of_2MB=limit)
-    passed, what, cause = stations(machine)["container memory"]
+    passed, what, cause = steps(machine)["container memory"]
     assert (passed, cause) == ("stopped", "wrong-memory")
     assert sentence in what
 
 
 def test_what_cannot_be_read_is_not_judged(machine: RecordedMachine) -> None:
     prepare(machine, MEMORY)
-    assert stations(machine)["container memory"][0] == "unseen"
+    assert steps(machine)["container memory"][0] == "unseen"
     container(machine)
-    assert stations(machine)["container memory"][0] == "unseen"
+    assert steps(machine)["container memory"][0] == "unseen"
 
 
 def test_a_record_that_does_not_say_its_memory_is_not_one_without(
@@ -76,7 +76,7 @@ def test_a_record_that_does_not_say_its_memory_is_not_one_without(
     prepare(machine, MEMORY)
     container(machine, of_2MB=str(64 * MIB))
     unread_pins(monkeypatch, "uid-a")
-    passed, what, _ = stations(machine)["container memory"]
+    passed, what, _ = steps(machine)["container memory"]
     assert passed == "unseen"
     assert "it is of another version" in what
 
@@ -87,12 +87,12 @@ def test_a_container_is_not_judged_by_some_of_its_claims_where_another_does_not_
     prepare(machine, MEMORY)
     prepare(machine, {"memory-numa0": "64Mi"}, "b")
     container(machine, f"{WHOLE} DRANODE_MEMS_uid-b=0 DRANODE_MEMORY_uid-b_0=0", nodes="0-1", of_2MB=str(64 * MIB))
-    assert stations(machine)["container memory"][0] == "passed"
+    assert steps(machine)["container memory"][0] == "passed"
     unread_pins(monkeypatch, "uid-b")
-    assert stations(machine)["container memory"][0] == "unseen"
+    assert steps(machine)["container memory"][0] == "unseen"
 
 
 def test_cpus_with_local_memory_may_be_held_to_fewer_nodes_by_another_claim(machine: RecordedMachine) -> None:
     local_cpus(machine)
     container(machine, f"DRA_CPUSET_uid-a=4-5 {WHOLE}", nodes="1")
-    assert stations(machine, "cpu")["container memory"][0] == "passed"
+    assert steps(machine, "cpu")["container memory"][0] == "passed"

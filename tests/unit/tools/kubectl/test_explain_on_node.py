@@ -39,7 +39,7 @@ PAUSE = "cd" * 32
 
 
 @dataclass
-class Way:
+class Trace:
     """A claim on a node where everything went well, until a test breaks something."""
 
     node: FakeNode
@@ -83,41 +83,41 @@ class Way:
         page = json.loads(ran.stdout)
         self.causes = [each["cause"] for each in page["causes"]]
         answer = page["ways"][-1]
-        stations = [(one["name"], one["passed"], one["what"]) for one in answer["stations"]]
-        stopped = [name for name, passed, _ in stations if passed == "stopped"]
+        steps = [(one["name"], one["passed"], one["what"]) for one in answer["stations"]]
+        stopped = [name for name, passed, _ in steps if passed == "stopped"]
         assert stopped == ([answer["stopped"]] if answer["stopped"] else [])
-        return ran.exit_code, stations, answer["stations"][-1]["fix"] or ""
+        return ran.exit_code, steps, answer["stations"][-1]["fix"] or ""
 
 
 @pytest.fixture
-def way() -> Iterator[Way]:
+def trace() -> Iterator[Trace]:
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="d") as folder:
-        yield Way(FakeNode(Path(folder), stack), Path(folder))
+        yield Trace(FakeNode(Path(folder), stack), Path(folder))
 
 
-def ledger(way: Way) -> Path:
-    return way.folder / KUBELET / "plugins" / DRIVER / "ledger.db"
+def ledger(trace: Trace) -> Path:
+    return trace.folder / KUBELET / "plugins" / DRIVER / "ledger.db"
 
 
-def change(way: Way, statement: str) -> None:
-    with closing(sqlite3.connect(ledger(way))) as db, db:
+def change(trace: Trace, statement: str) -> None:
+    with closing(sqlite3.connect(ledger(trace))) as db, db:
         db.execute(statement)
 
 
-def stop(way: Way, *arguments: str) -> tuple[str, str, str]:
+def stop(trace: Trace, *arguments: str) -> tuple[str, str, str]:
     """Where the claim stopped, why, and what to do."""
-    status, stations, fix = way.explain("default/a", *arguments)
+    status, steps, fix = trace.explain("default/a", *arguments)
     assert status == 1
-    name, passed, what = stations[-1]
+    name, passed, what = steps[-1]
     assert passed == "stopped"
     assert fix
     return name, what, fix
 
 
-def test_a_claim_that_went_all_the_way_is_reported_station_by_station(way: Way) -> None:
-    status, stations, _ = way.explain()
+def test_a_claim_that_went_all_the_way_is_reported_station_by_station(trace: Trace) -> None:
+    status, steps, _ = trace.explain()
     assert status == 0
-    assert [(name, passed) for name, passed, _ in stations] == [
+    assert [(name, passed) for name, passed, _ in steps] == [
         ("allocation", "passed"),
         ("driver", "passed"),
         ("record", "passed"),
@@ -125,238 +125,238 @@ def test_a_claim_that_went_all_the_way_is_reported_station_by_station(way: Way) 
         ("container", "passed"),
         ("CPUs", "passed"),
     ]
-    whats = {name: what for name, _, what in stations}
+    whats = {name: what for name, _, what in steps}
     assert whats["allocation"] == "cpudevnuma000 of node node, reserved for pod-a"
     assert whats["record"] == "prepared with CPUs 1,5"
     assert whats["container"] == "pod-a/main"
     assert whats["CPUs"].endswith(f"cri-containerd-{CONTAINER}.scope on 1,5")
 
 
-def test_a_claim_that_does_not_exist(way: Way) -> None:
-    status, stations, fix = way.explain("default/b")
-    assert (status, stations) == (1, [("claim", "stopped", "there is no pod or claim default/b")])
+def test_a_claim_that_does_not_exist(trace: Trace) -> None:
+    status, steps, fix = trace.explain("default/b")
+    assert (status, steps) == (1, [("claim", "stopped", "there is no pod or claim default/b")])
     assert "namespace and name" in fix
 
 
-def test_a_claim_that_was_deleted_while_it_was_prepared(way: Way) -> None:
-    (way.folder / "store" / "resourceclaims" / "default.a.yaml").unlink()
-    name, what, fix = stop(way)
+def test_a_claim_that_was_deleted_while_it_was_prepared(trace: Trace) -> None:
+    (trace.folder / "store" / "resourceclaims" / "default.a.yaml").unlink()
+    name, what, fix = stop(trace)
     assert (name, "still has it on record" in what, "drain" in fix) == ("allocation", True, True)
 
 
-def test_a_claim_that_is_not_allocated(way: Way) -> None:
-    way.changed(allocation=None)
-    name, what, fix = stop(way)
+def test_a_claim_that_is_not_allocated(trace: Trace) -> None:
+    trace.changed(allocation=None)
+    name, what, fix = stop(trace)
     assert (name, what) == ("allocation", "the scheduler has not allocated it")
     assert "dranode allocate" in fix
 
 
-def test_a_claim_on_another_node_is_not_judged_by_what_this_one_holds(way: Way) -> None:
-    change(way, "DELETE FROM claims")
-    status, stations, fix = way.explain("default/a", "--store", str(way.folder / "store"), "--node-name", "other")
-    assert (status, stations[-1]) == (0, ("node", "unseen", "what node node holds of it cannot be seen from here"))
-    assert stations[0] == ("allocation", "passed", "cpudevnuma000 of pool node, reserved for pod-a")
+def test_a_claim_on_another_node_is_not_judged_by_what_this_one_holds(trace: Trace) -> None:
+    change(trace, "DELETE FROM claims")
+    status, steps, fix = trace.explain("default/a", "--store", str(trace.folder / "store"), "--node-name", "other")
+    assert (status, steps[-1]) == (0, ("node", "unseen", "what node node holds of it cannot be seen from here"))
+    assert steps[0] == ("allocation", "passed", "cpudevnuma000 of pool node, reserved for pod-a")
     assert "--node-name node" in fix
 
 
-def test_a_claim_of_another_driver_is_shown_and_not_judged(way: Way) -> None:
-    document = encode(way.claim)
+def test_a_claim_of_another_driver_is_shown_and_not_judged(trace: Trace) -> None:
+    document = encode(trace.claim)
     for result in document["status"]["allocation"]["devices"]["results"]:
         result["driver"] = "nic.example.com"
-    way.put(decode(ResourceClaim, document))
-    status, stations, _ = way.explain()
-    assert (status, [name for name, _, _ in stations]) == (0, ["allocation", "driver", "node"])
-    assert stations[1][2] == "nic.example.com says nothing of it in status.devices, which a driver need not"
+    trace.put(decode(ResourceClaim, document))
+    status, steps, _ = trace.explain()
+    assert (status, [name for name, _, _ in steps]) == (0, ["allocation", "driver", "node"])
+    assert steps[1][2] == "nic.example.com says nothing of it in status.devices, which a driver need not"
 
 
-def test_a_pod_is_known_by_the_claims_that_are_on_record_for_it(way: Way) -> None:
-    status, stations, _ = way.explain("default/pod-a")
-    assert (status, stations[2]) == (0, ("record", "passed", "prepared with CPUs 1,5"))
+def test_a_pod_is_known_by_the_claims_that_are_on_record_for_it(trace: Trace) -> None:
+    status, steps, _ = trace.explain("default/pod-a")
+    assert (status, steps[2]) == (0, ("record", "passed", "prepared with CPUs 1,5"))
 
 
-def test_a_claim_of_a_pod_group_is_followed_to_the_containers_of_its_pods(way: Way) -> None:
+def test_a_claim_of_a_pod_group_is_followed_to_the_containers_of_its_pods(trace: Trace) -> None:
     """The record does not say which pods they are; kubelet names them, and their containers have the variables."""
-    way.put(way.node.prepare("g", grouped=True))
-    uid = way.claim.metadata.uid
-    way.pods.run("crew-0", "g", uid)
+    trace.put(trace.node.prepare("g", grouped=True))
+    uid = trace.claim.metadata.uid
+    trace.pods.run("crew-0", "g", uid)
     cgroup = f"kubepods.slice/kubepods-podmember.slice/cri-containerd-{'ef' * 32}.scope"
-    way.node.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", "2,6\n")
-    way.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t2,6\n")
-    way.node.write("proc/500/cgroup", f"0::/{cgroup}\n")
-    way.node.write("proc/500/environ", f"DRA_CPUSET_{uid}=2,6\0")
-    status, stations, _ = way.explain("default/g")
-    whats = {name: what for name, _, what in stations}
-    assert (status, stations[-1][:2]) == (0, ("CPUs", "passed"))
+    trace.node.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", "2,6\n")
+    trace.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t2,6\n")
+    trace.node.write("proc/500/cgroup", f"0::/{cgroup}\n")
+    trace.node.write("proc/500/environ", f"DRA_CPUSET_{uid}=2,6\0")
+    status, steps, _ = trace.explain("default/g")
+    whats = {name: what for name, _, what in steps}
+    assert (status, steps[-1][:2]) == (0, ("CPUs", "passed"))
     assert whats["allocation"] == "cpudevnuma000 of node node, reserved for podgroup crew"
     assert whats["container"] == "crew-0/main"
     assert whats["CPUs"] == f"/sys/fs/cgroup/{cgroup} on 2,6"
 
 
-def test_a_pod_group_is_not_a_pod_that_is_on_record(way: Way) -> None:
-    way.node.prepare("g", grouped=True)
+def test_a_pod_group_is_not_a_pod_that_is_on_record(trace: Trace) -> None:
+    trace.node.prepare("g", grouped=True)
     beside = "claim default/g is for podgroup crew, whose pods are not on record"
     for pod in ("crew", "crew-0"):
-        _, stations, _ = way.explain(f"default/{pod}", "--drivers", "cpu")
+        _, steps, _ = trace.explain(f"default/{pod}", "--drivers", "cpu")
         what = f"nothing is on record here of default/{pod}, and there is no cluster to ask; {beside}"
-        assert stations == [("record", "unseen", what)]
+        assert steps == [("record", "unseen", what)]
 
 
-def test_a_claim_that_no_pod_uses(way: Way) -> None:
-    way.changed(reserved_for=())
-    assert stop(way)[:2] == ("allocation", "it was allocated cpudevnuma000, but is reserved for no pod")
+def test_a_claim_that_no_pod_uses(trace: Trace) -> None:
+    trace.changed(reserved_for=())
+    assert stop(trace)[:2] == ("allocation", "it was allocated cpudevnuma000, but is reserved for no pod")
 
 
-def test_a_claim_that_waits_for_its_driver(way: Way) -> None:
-    (way.folder / KUBELET / "plugins_registry" / SOCKET).unlink()
-    change(way, "DELETE FROM claims")
-    name, what, fix = stop(way)
+def test_a_claim_that_waits_for_its_driver(trace: Trace) -> None:
+    (trace.folder / KUBELET / "plugins_registry" / SOCKET).unlink()
+    change(trace, "DELETE FROM claims")
+    name, what, fix = stop(trace)
     assert (name, "nobody serves dra.cpu" in what, "doctor" in fix) == ("driver", True, True)
 
 
-def test_a_claim_that_is_not_prepared(way: Way) -> None:
-    change(way, "DELETE FROM claims")
-    name, what, fix = stop(way)
+def test_a_claim_that_is_not_prepared(trace: Trace) -> None:
+    change(trace, "DELETE FROM claims")
+    name, what, fix = stop(trace)
     assert (name, what) == ("record", "it is not prepared, and nothing on record here keeps it from being prepared")
     assert "FailedPrepareDynamicResources" in fix
 
 
-def test_a_claim_whose_name_is_still_held_by_its_predecessor(way: Way) -> None:
-    old = way.claim.metadata.uid
-    way.put(msgspec.structs.replace(way.claim, metadata=msgspec.structs.replace(way.claim.metadata, uid="new")))
-    assert stop(way)[:2] == ("record", f"an older claim of the same name (UID {old}) is still prepared")
+def test_a_claim_whose_name_is_still_held_by_its_predecessor(trace: Trace) -> None:
+    old = trace.claim.metadata.uid
+    trace.put(msgspec.structs.replace(trace.claim, metadata=msgspec.structs.replace(trace.claim.metadata, uid="new")))
+    assert stop(trace)[:2] == ("record", f"an older claim of the same name (UID {old}) is still prepared")
 
 
-def test_a_claim_whose_record_is_damaged(way: Way) -> None:
-    change(way, "UPDATE claims SET checksum = 0")
-    name, what, _ = stop(way)
+def test_a_claim_whose_record_is_damaged(trace: Trace) -> None:
+    change(trace, "UPDATE claims SET checksum = 0")
+    name, what, _ = stop(trace)
     assert (name, what) == ("record", "its record is quarantined: the row does not match its checksum")
 
 
-def test_a_claim_that_was_allocated_anew_under_its_record(way: Way) -> None:
-    document = encode(way.claim)
+def test_a_claim_that_was_allocated_anew_under_its_record(trace: Trace) -> None:
+    document = encode(trace.claim)
     document["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = {"dra.cpu/cpu": "4"}
-    way.put(decode(ResourceClaim, document))
-    assert stop(way)[:2] == ("record", "it is prepared for another allocation than it has now")
+    trace.put(decode(ResourceClaim, document))
+    assert stop(trace)[:2] == ("record", "it is prepared for another allocation than it has now")
 
 
-def test_a_claim_without_its_cdi_spec(way: Way) -> None:
-    (spec,) = (way.folder / "run" / "cdi").iterdir()
+def test_a_claim_without_its_cdi_spec(trace: Trace) -> None:
+    (spec,) = (trace.folder / "run" / "cdi").iterdir()
     spec.unlink()
-    name, what, fix = stop(way)
+    name, what, fix = stop(trace)
     assert name == "CDI spec"
     assert what.startswith(f"/var/run/cdi/{spec.name}: it is not there")
     assert fix.startswith("restart the driver")
 
 
-def test_a_claim_whose_cdi_spec_no_runtime_loads(way: Way) -> None:
-    (spec,) = (way.folder / "run" / "cdi").iterdir()
+def test_a_claim_whose_cdi_spec_no_runtime_loads(trace: Trace) -> None:
+    (spec,) = (trace.folder / "run" / "cdi").iterdir()
     spec.write_text(spec.read_text().replace("dra.k8s.io/cpu", "dra.k8s.io"))
-    assert "no runtime loads it" in stop(way)[1]
+    assert "no runtime loads it" in stop(trace)[1]
 
 
-def test_a_claim_whose_cdi_spec_is_another_claims(way: Way) -> None:
-    (spec,) = (way.folder / "run" / "cdi").iterdir()
+def test_a_claim_whose_cdi_spec_is_another_claims(trace: Trace) -> None:
+    (spec,) = (trace.folder / "run" / "cdi").iterdir()
     spec.write_text(spec.read_text().replace('"name":"claim-', '"name":"other-'))
-    assert f"lacks the devices dra.k8s.io/cpu=claim-{way.claim.metadata.uid}" in stop(way)[1]
+    assert f"lacks the devices dra.k8s.io/cpu=claim-{trace.claim.metadata.uid}" in stop(trace)[1]
 
 
-def test_a_claim_that_no_container_has_yet(way: Way) -> None:
-    way.pods.end("pod-a")
-    name, what, fix = stop(way)
+def test_a_claim_that_no_container_has_yet(trace: Trace) -> None:
+    trace.pods.end("pod-a")
+    name, what, fix = stop(trace)
     assert (name, what) == ("container", "kubelet has given it to no container yet")
     assert "resources.claims" in fix
 
 
-def test_a_container_on_other_cpus_than_its_claims(way: Way) -> None:
-    way.cgroup(CONTAINER, "0-7")
-    name, what, fix = stop(way)
+def test_a_container_on_other_cpus_than_its_claims(trace: Trace) -> None:
+    trace.cgroup(CONTAINER, "0-7")
+    name, what, fix = stop(trace)
     assert name == "CPUs"
     assert f"cri-containerd-{CONTAINER}.scope on 0-7 rather than 1,5" in what
     assert "NRI" in fix
 
 
-def test_a_container_with_two_claims_runs_on_the_cpus_of_both_though_nothing_names_it(way: Way) -> None:
-    other = way.node.prepare("b", pod="a")
-    way.pods.also("pod-a", "b", other.metadata.uid)
-    way.cgroup(CONTAINER, "1-2,5-6")
-    status, stations, _ = way.explain()
-    assert (status, stations[-1][1]) == (0, "passed")
-    assert stations[-1][2].endswith(f"cri-containerd-{CONTAINER}.scope on 1-2,5-6")
-    way.cgroup(CONTAINER, "0-7")
-    assert f"cri-containerd-{CONTAINER}.scope on 0-7 rather than 1-2,5-6" in stop(way)[1]
+def test_a_container_with_two_claims_runs_on_the_cpus_of_both_though_nothing_names_it(trace: Trace) -> None:
+    other = trace.node.prepare("b", pod="a")
+    trace.pods.also("pod-a", "b", other.metadata.uid)
+    trace.cgroup(CONTAINER, "1-2,5-6")
+    status, steps, _ = trace.explain()
+    assert (status, steps[-1][1]) == (0, "passed")
+    assert steps[-1][2].endswith(f"cri-containerd-{CONTAINER}.scope on 1-2,5-6")
+    trace.cgroup(CONTAINER, "0-7")
+    assert f"cri-containerd-{CONTAINER}.scope on 0-7 rather than 1-2,5-6" in stop(trace)[1]
 
 
-def test_a_container_with_two_claims_is_right_where_kubelet_does_not_answer(way: Way) -> None:
-    way.node.prepare("b", pod="a")
-    way.pods.close()
+def test_a_container_with_two_claims_is_right_where_kubelet_does_not_answer(trace: Trace) -> None:
+    trace.node.prepare("b", pod="a")
+    trace.pods.close()
     for cpus, passed in (("1,5", "passed"), ("1-2,5-6", "passed"), ("1-3,5-6", "stopped")):
-        way.cgroup(CONTAINER, cpus)
-        assert way.explain()[1][-1][:2] == ("CPUs", passed)
+        trace.cgroup(CONTAINER, cpus)
+        assert trace.explain()[1][-1][:2] == ("CPUs", passed)
 
 
-def test_names_condemn_no_container_where_kubelet_does_not_answer(way: Way) -> None:
-    way.pods.close()
+def test_names_condemn_no_container_where_kubelet_does_not_answer(trace: Trace) -> None:
+    trace.pods.close()
     sidecar = "ef" * 32
-    way.cgroup(sidecar, "0-7")
+    trace.cgroup(sidecar, "0-7")
     names = {"main": CONTAINER, "sidecar": sidecar}
     statuses = [{"name": name, "containerID": f"containerd://{id_}"} for name, id_ in names.items()]
     with ApiServer() as api:
-        api.put("resourceclaims", plain(way.claim))
+        api.put("resourceclaims", plain(trace.claim))
         api.put(
             "pods", {"metadata": {"namespace": "default", "name": "pod-a"}, "status": {"containerStatuses": statuses}}
         )
-        status, stations, _ = way.explain("default/a", "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))
-    assert (status, stations[-2][1], stations[-1][1]) == (0, "unseen", "passed")
+        status, steps, _ = trace.explain("default/a", "--kubeconfig", api.kubeconfig(trace.folder / "kubeconfig"))
+    assert (status, steps[-2][1], steps[-1][1]) == (0, "unseen", "passed")
 
 
-def test_a_cgroup_that_is_not_to_be_seen_stops_nothing(way: Way) -> None:
-    for path in (way.folder / "sys/fs/cgroup").rglob("cpuset.cpus.effective"):
+def test_a_cgroup_that_is_not_to_be_seen_stops_nothing(trace: Trace) -> None:
+    for path in (trace.folder / "sys/fs/cgroup").rglob("cpuset.cpus.effective"):
         path.unlink()
-    status, stations, _ = way.explain()
-    assert (status, stations[-1][:2]) == (0, ("CPUs", "unseen"))
+    status, steps, _ = trace.explain()
+    assert (status, steps[-1][:2]) == (0, ("CPUs", "unseen"))
 
 
-def test_without_an_api_server_the_node_alone_is_looked_at(way: Way) -> None:
-    status, stations, _ = way.explain("default/a", "--drivers", "cpu")
-    assert (status, stations[0][1], stations[-1][:2]) == (0, "unseen", ("CPUs", "passed"))
+def test_without_an_api_server_the_node_alone_is_looked_at(trace: Trace) -> None:
+    status, steps, _ = trace.explain("default/a", "--drivers", "cpu")
+    assert (status, steps[0][1], steps[-1][:2]) == (0, "unseen", ("CPUs", "passed"))
 
 
 def test_processes_that_may_not_be_looked_into_stop_nothing_and_hide_the_cpus_alone(
-    way: Way, monkeypatch: pytest.MonkeyPatch
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [name for name, passed, _ in way.explain()[1] if passed == "unseen"] == []
-    forbid(monkeypatch, way.folder / "proc" / "2")
-    status, stations, _ = way.explain()
-    ((name, what),) = [(name, what) for name, passed, what in stations if passed == "unseen"]
+    assert [name for name, passed, _ in trace.explain()[1] if passed == "unseen"] == []
+    forbid(monkeypatch, trace.folder / "proc" / "2")
+    status, steps, _ = trace.explain()
+    ((name, what),) = [(name, what) for name, passed, what in steps if passed == "unseen"]
     assert (status, name) == (0, "CPUs")
     assert what.startswith("/proc/2/status cannot be read, so which processes run where is not known: Permission")
 
 
-def test_a_damaged_ledger_hides_what_this_node_holds_and_not_the_rest(way: Way) -> None:
-    ledger(way).write_bytes(b"nonsense" * 512)
-    status, ((name, passed, what),), _ = way.explain()
+def test_a_damaged_ledger_hides_what_this_node_holds_and_not_the_rest(trace: Trace) -> None:
+    ledger(trace).write_bytes(b"nonsense" * 512)
+    status, ((name, passed, what),), _ = trace.explain()
     assert (status, name, passed) == (0, "node", "unseen")
     assert what.startswith("the ledger ")
 
 
 @pytest.mark.parametrize("name", ["default/a", "default/pod-a"])
 def test_a_ledger_that_may_not_be_read_is_not_taken_for_an_empty_one(
-    way: Way, monkeypatch: pytest.MonkeyPatch, name: str
+    trace: Trace, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    forbid(monkeypatch, ledger(way).parent)
-    status, stations, _ = way.explain(name, "--drivers", "cpu")
-    ((station, passed, what),) = stations
-    assert (status, station, passed) == (0, "record", "unseen")
+    forbid(monkeypatch, ledger(trace).parent)
+    status, steps, _ = trace.explain(name, "--drivers", "cpu")
+    ((step, passed, what),) = steps
+    assert (status, step, passed) == (0, "record", "unseen")
     assert what.startswith("whether ")
-    assert what.endswith(f"{ledger(way)} cannot be used: Permission denied")
+    assert what.endswith(f"{ledger(trace)} cannot be used: Permission denied")
 
 
-def test_a_registry_that_may_not_be_looked_into_stops_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    forbid(monkeypatch, way.folder / KUBELET / "plugins_registry")
-    change(way, "DELETE FROM claims")
-    status, stations, _ = way.explain()
-    assert stations[1] == ("driver", "unseen", "whether dra.cpu is served here cannot be seen")
-    assert (status, stations[2][:2]) == (1, ("record", "stopped"))
+def test_a_registry_that_may_not_be_looked_into_stops_nothing(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch, trace.folder / KUBELET / "plugins_registry")
+    change(trace, "DELETE FROM claims")
+    status, steps, _ = trace.explain()
+    assert steps[1] == ("driver", "unseen", "whether dra.cpu is served here cannot be seen")
+    assert (status, steps[2][:2]) == (1, ("record", "stopped"))
 
 
 @pytest.mark.parametrize(
@@ -371,26 +371,26 @@ def test_a_registry_that_may_not_be_looked_into_stops_nothing(way: Way, monkeypa
         (KUBELET, "driver"),
     ],
 )
-def test_what_is_not_there_to_be_seen_stops_nothing(way: Way, path: str, unseen: str) -> None:
-    gone = way.folder / path
+def test_what_is_not_there_to_be_seen_stops_nothing(trace: Trace, path: str, unseen: str) -> None:
+    gone = trace.folder / path
     if gone.is_dir():
         shutil.rmtree(gone)
     else:
         gone.unlink()
         gone.with_name("ledger.db-copy").unlink(missing_ok=True)
-    status, stations, _ = way.explain()
-    assert (status, next(name for name, passed, _ in stations if passed == "unseen")) == (0, unseen)
+    status, steps, _ = trace.explain()
+    assert (status, next(name for name, passed, _ in steps if passed == "unseen")) == (0, unseen)
 
 
-def test_a_ledger_that_left_its_copy_is_not_taken_for_one_without_the_claim(way: Way) -> None:
-    (way.folder / f"{KUBELET}/plugins/{DRIVER}/ledger.db").unlink()
-    ((name, passed, sentence),) = way.explain()[1]
+def test_a_ledger_that_left_its_copy_is_not_taken_for_one_without_the_claim(trace: Trace) -> None:
+    (trace.folder / f"{KUBELET}/plugins/{DRIVER}/ledger.db").unlink()
+    ((name, passed, sentence),) = trace.explain()[1]
     assert (name, passed) == ("node", "unseen")
     assert "ledger.db-copy lies beside it" in sentence
 
 
-def test_a_cdi_spec_that_may_not_be_read_stops_nothing(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    (spec,) = (way.folder / "run" / "cdi").iterdir()
+def test_a_cdi_spec_that_may_not_be_read_stops_nothing(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    (spec,) = (trace.folder / "run" / "cdi").iterdir()
     real = os.open
 
     def refused(path: str | Path, *arguments: Any) -> int:
@@ -399,86 +399,86 @@ def test_a_cdi_spec_that_may_not_be_read_stops_nothing(way: Way, monkeypatch: py
         return real(path, *arguments)
 
     monkeypatch.setattr(os, "open", refused)
-    status, stations, _ = way.explain()
-    name, passed, what = stations[3]
+    status, steps, _ = trace.explain()
+    name, passed, what = steps[3]
     assert (status, name, passed) == (0, "CDI spec", "unseen")
     assert what == f"/var/run/cdi/{spec.name} cannot be read: Permission denied"
 
 
-def test_an_api_that_is_not_there_says_nothing_of_the_claim(way: Way) -> None:
+def test_an_api_that_is_not_there_says_nothing_of_the_claim(trace: Trace) -> None:
     with ApiServer() as api:
-        api.put("resourceclaims", plain(way.claim))
+        api.put("resourceclaims", plain(trace.claim))
         api.faults.append(Fault(path="/resourceclaims/a", status=404, body="404 page not found", times=9))
-        arguments = ["default/a", "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig")]
-        ran = CliRunner().invoke(command, [*arguments, "--root", str(way.folder), "--node-name", "node"])
+        arguments = ["default/a", "--kubeconfig", api.kubeconfig(trace.folder / "kubeconfig")]
+        ran = CliRunner().invoke(command, [*arguments, "--root", str(trace.folder), "--node-name", "node"])
     assert isinstance(ran.exception, ApiError)
     assert "404 page not found" in str(ran.exception)
 
 
-def test_conmon_is_no_container_of_the_pod(way: Way) -> None:
+def test_conmon_is_no_container_of_the_pod(trace: Trace) -> None:
     pod = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podpod_uid_a.slice"
-    (way.folder / "sys/fs/cgroup" / pod / f"cri-containerd-{CONTAINER}.scope").rename(
-        way.folder / "sys/fs/cgroup" / pod / f"crio-{CONTAINER}.scope"
+    (trace.folder / "sys/fs/cgroup" / pod / f"cri-containerd-{CONTAINER}.scope").rename(
+        trace.folder / "sys/fs/cgroup" / pod / f"crio-{CONTAINER}.scope"
     )
-    way.node.write(f"sys/fs/cgroup/{pod}/crio-conmon-{CONTAINER}.scope/cpuset.cpus.effective", "0,2-4,6-7\n")
+    trace.node.write(f"sys/fs/cgroup/{pod}/crio-conmon-{CONTAINER}.scope/cpuset.cpus.effective", "0,2-4,6-7\n")
     status = [{"name": "main", "containerID": f"cri-o://{CONTAINER}"}]
     with ApiServer() as api:
-        api.put("resourceclaims", plain(way.claim))
+        api.put("resourceclaims", plain(trace.claim))
         api.put(
             "pods", {"metadata": {"namespace": "default", "name": "pod-a"}, "status": {"containerStatuses": status}}
         )
-        done, stations, _ = way.explain("default/a", "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))
-    assert (done, stations[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
+        done, steps, _ = trace.explain("default/a", "--kubeconfig", api.kubeconfig(trace.folder / "kubeconfig"))
+    assert (done, steps[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
 
 
 @pytest.mark.parametrize("text", ["a/", "/a", "a/b/c/d", "node/default/a"])
-def test_what_is_no_name_is_refused(way: Way, text: str) -> None:
-    ran = CliRunner(env={"HOME": str(way.folder)}).invoke(command, [text])
+def test_what_is_no_name_is_refused(trace: Trace, text: str) -> None:
+    ran = CliRunner(env={"HOME": str(trace.folder)}).invoke(command, [text])
     assert isinstance(ran.exception, UsageError)
 
 
-def test_an_api_server_knows_claims_and_the_names_of_containers(way: Way) -> None:
+def test_an_api_server_knows_claims_and_the_names_of_containers(trace: Trace) -> None:
     sidecar = "ef" * 32
-    way.cgroup(sidecar, "0-7")
+    trace.cgroup(sidecar, "0-7")
     names = {"main": CONTAINER, "sidecar": sidecar}
     statuses = [{"name": name, "containerID": f"containerd://{id_}"} for name, id_ in names.items()]
     with ApiServer() as api:
-        kubeconfig = api.kubeconfig(way.folder / "kubeconfig")
-        status, stations, _ = way.explain("default/a", "--kubeconfig", kubeconfig)
-        assert (status, stations[0][2].partition(",")[0]) == (1, "there is no claim default/a")
-        api.put("resourceclaims", plain(way.claim))
+        kubeconfig = api.kubeconfig(trace.folder / "kubeconfig")
+        status, steps, _ = trace.explain("default/a", "--kubeconfig", kubeconfig)
+        assert (status, steps[0][2].partition(",")[0]) == (1, "there is no claim default/a")
+        api.put("resourceclaims", plain(trace.claim))
         api.put(
             "pods", {"metadata": {"namespace": "default", "name": "pod-a"}, "status": {"containerStatuses": statuses}}
         )
-        status, stations, _ = way.explain("default/a", "--kubeconfig", kubeconfig)
+        status, steps, _ = trace.explain("default/a", "--kubeconfig", kubeconfig)
         # The sidecar has no claim, so its CPUs are nobody's business here.
-        assert (status, stations[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
-        way.cgroup(CONTAINER, "1-2,5")
-        name, what, _ = stop(way, "--kubeconfig", kubeconfig)
+        assert (status, steps[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
+        trace.cgroup(CONTAINER, "1-2,5")
+        name, what, _ = stop(trace, "--kubeconfig", kubeconfig)
         assert (name, what) == ("CPUs", "the kernel has main on 1-2,5 rather than 1,5")
 
 
-def test_a_claim_that_prepare_would_refuse_is_refused_with_the_very_sentence(way: Way) -> None:
+def test_a_claim_that_prepare_would_refuse_is_refused_with_the_very_sentence(trace: Trace) -> None:
     big = allocated_claim("big", DRIVER, ["cpudevnuma000"], consumedCapacity={"dra.cpu/cpu": "8"}, shareID="share-big")
-    Store(way.folder / "store").put(big)
-    status, stations, fix = way.explain("default/big")
+    Store(trace.folder / "store").put(big)
+    status, steps, fix = trace.explain("default/big")
     (plugin,) = load_plugins(("cpu",), open_machine(MACHINE), {})
-    serving = NodeClaims(plugin, way.folder / KUBELET / "plugins" / DRIVER, way.folder / "run" / "cdi")
+    serving = NodeClaims(plugin, trace.folder / KUBELET / "plugins" / DRIVER, trace.folder / "run" / "cdi")
     serving.open()
     (answer,) = serving.prepare({reference(big): big}).values()
     serving.close()
     assert not isinstance(answer, Prepared)
-    assert stations[-1] == ("record", "stopped", str(answer))
+    assert steps[-1] == ("record", "stopped", str(answer))
     assert "1,5 held by default/a" in str(answer)
     assert (status, fix) == (1, "do what it says; kubelet asks again by itself")
 
 
-def test_a_device_that_only_other_options_publish_is_no_verdict(way: Way) -> None:
+def test_a_device_that_only_other_options_publish_is_no_verdict(trace: Trace) -> None:
     other = allocated_claim("other", DRIVER, ["cpudev003"])
-    Store(way.folder / "store").put(other)
-    status, stations, _ = way.explain("default/other")
-    assert (status, stations[-1][1]) == (0, "unseen")
-    assert "with these options dra.cpu has no device cpudev003 here" in stations[2][2]
+    Store(trace.folder / "store").put(other)
+    status, steps, _ = trace.explain("default/other")
+    assert (status, steps[-1][1]) == (0, "unseen")
+    assert "with these options dra.cpu has no device cpudev003 here" in steps[2][2]
 
 
 @pytest.mark.parametrize(
@@ -489,54 +489,54 @@ def test_a_device_that_only_other_options_publish_is_no_verdict(way: Way) -> Non
     ],
 )
 def test_what_is_off_in_the_runtime_is_named_rather_than_an_image(
-    way: Way, nri: dict[str, Any], cri: dict[str, Any], cause: str, what: str
+    trace: Trace, nri: dict[str, Any], cri: dict[str, Any], cause: str, what: str
 ) -> None:
-    way.node.containerd(nri, cri)
-    way.node.silence()
-    shutil.rmtree(way.folder / "sys/fs/cgroup/kubepods.slice")
+    trace.node.containerd(nri, cri)
+    trace.node.silence()
+    shutil.rmtree(trace.folder / "sys/fs/cgroup/kubepods.slice")
     with ApiServer() as api:
-        api.put("resourceclaims", plain(way.claim))
-        name, said, fix = stop(way, "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))
+        api.put("resourceclaims", plain(trace.claim))
+        name, said, fix = stop(trace, "--kubeconfig", api.kubeconfig(trace.folder / "kubeconfig"))
     assert (name, what in said) == ("runtime", True)
     assert "restart containerd" in fix
-    assert way.causes == [cause]
+    assert trace.causes == [cause]
 
 
-def test_a_claim_that_is_not_prepared_because_nri_is_off_says_so(way: Way) -> None:
+def test_a_claim_that_is_not_prepared_because_nri_is_off_says_so(trace: Trace) -> None:
     new = allocated_claim("late", DRIVER, ["cpudevnuma000"], consumedCapacity={"dra.cpu/cpu": "1"})
-    way.node.silence()
+    trace.node.silence()
     with ApiServer() as api:
         api.put("resourceclaims", plain(new))
-        arguments = ("--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))
-        _, stations, _ = way.explain("default/late", *arguments)
-    assert stations[-1][:2] == ("record", "stopped")
-    assert "claims are not enforced, and none is prepared" in stations[-1][2]
-    assert way.causes == ["nri-off"]
+        arguments = ("--kubeconfig", api.kubeconfig(trace.folder / "kubeconfig"))
+        _, steps, _ = trace.explain("default/late", *arguments)
+    assert steps[-1][:2] == ("record", "stopped")
+    assert "claims are not enforced, and none is prepared" in steps[-1][2]
+    assert trace.causes == ["nri-off"]
 
 
-def test_a_runtime_whose_containers_run_where_they_should_is_not_judged_by_a_file(way: Way) -> None:
-    way.node.containerd({"disable": True}, {"enable_cdi": False})
-    way.node.silence()
+def test_a_runtime_whose_containers_run_where_they_should_is_not_judged_by_a_file(trace: Trace) -> None:
+    trace.node.containerd({"disable": True}, {"enable_cdi": False})
+    trace.node.silence()
     with ApiServer() as api:
-        api.put("resourceclaims", plain(way.claim))
-        assert way.explain("default/a", "--kubeconfig", api.kubeconfig(way.folder / "kubeconfig"))[0] == 0
+        api.put("resourceclaims", plain(trace.claim))
+        assert trace.explain("default/a", "--kubeconfig", api.kubeconfig(trace.folder / "kubeconfig"))[0] == 0
 
 
-def test_the_runtime_of_the_machine_is_not_that_of_a_local_run(way: Way) -> None:
-    way.node.containerd({}, {"cdi_spec_dirs": ["/elsewhere"]})
-    shutil.rmtree(way.folder / "sys/fs/cgroup/kubepods.slice")
-    assert way.explain()[0] == 0
+def test_the_runtime_of_the_machine_is_not_that_of_a_local_run(trace: Trace) -> None:
+    trace.node.containerd({}, {"cdi_spec_dirs": ["/elsewhere"]})
+    shutil.rmtree(trace.folder / "sys/fs/cgroup/kubepods.slice")
+    assert trace.explain()[0] == 0
 
 
-def test_a_container_whose_processes_inherited_an_affinity_is_named(way: Way) -> None:
+def test_a_container_whose_processes_inherited_an_affinity_is_named(trace: Trace) -> None:
     cgroup = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podpod_uid_a.slice"
     cgroup = f"{cgroup}/cri-containerd-{CONTAINER}.scope"
-    way.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t1\n")
-    way.node.write("proc/500/cgroup", f"0::/{cgroup}\n")
-    way.node.write("proc/500/environ", "")
-    _, stations, _ = way.explain()
-    assert stations[-1][:2] == ("CPUs", "stopped")
-    assert "no process on 5" in stations[-1][2]
-    assert way.causes == ["wrong-cpus"]
-    way.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t1,5\n")
-    assert way.explain()[0] == 0
+    trace.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t1\n")
+    trace.node.write("proc/500/cgroup", f"0::/{cgroup}\n")
+    trace.node.write("proc/500/environ", "")
+    _, steps, _ = trace.explain()
+    assert steps[-1][:2] == ("CPUs", "stopped")
+    assert "no process on 5" in steps[-1][2]
+    assert trace.causes == ["wrong-cpus"]
+    trace.node.write("proc/500/status", "Name:\tmain\nState:\tS\nPPid:\t1\nCpus_allowed_list:\t1,5\n")
+    assert trace.explain()[0] == 0

@@ -40,7 +40,7 @@ def test_every_cause_is_seeded() -> None:
 
 def test_the_page_on_trouble_says_of_every_rule_of_doctor_what_it_means() -> None:
     rows = re.findall(r"^\| `([a-z0-9-]+)` \| (stops|warns) \| (.+) \|$", FINDINGS, re.MULTILINE)
-    means = {rule.code: " ".join((rule.look.__doc__ or "").split()) for rule in RULES}
+    means = {rule.code: " ".join((rule.check.__doc__ or "").split()) for rule in RULES}
     assert rows == [(rule.code, rule.severity.value, means[rule.code]) for rule in RULES]
 
 

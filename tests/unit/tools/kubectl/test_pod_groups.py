@@ -130,8 +130,8 @@ def test_a_kubelet_that_knows_no_claims_of_groups_is_named(
 
 def test_the_pods_of_a_groups_claim_are_followed(cluster: PodCluster, run: Any) -> None:
     grouped(cluster)
-    ways = json.loads(run("explain", "claim/team", "-o", "json"))["ways"]
-    assert {"pod default/a", "pod default/b"} <= {way["about"] for way in ways}
+    traces = json.loads(run("explain", "claim/team", "-o", "json"))["ways"]
+    assert {"pod default/a", "pod default/b"} <= {trace["about"] for trace in traces}
 
 
 def test_the_pods_of_a_claim_that_was_made_for_a_group_are_followed(cluster: PodCluster, run: Any) -> None:
@@ -139,8 +139,8 @@ def test_the_pods_of_a_claim_that_was_made_for_a_group_are_followed(cluster: Pod
     made = {"cpus": "crew-c-x7k2p"}
     cluster.pod("z", claims={"cpus": "crew-c-x7k2p"}, node="worker-1", containers=CREATING)
     cluster.pod("a", templates={"cpus": "t"}, made=made, node="worker-1", containers=CREATING, **MEMBER)
-    ways = json.loads(run("explain", "claim/crew-c-x7k2p", "-o", "json"))["ways"]
-    assert {"pod default/a", "pod default/z"} <= {way["about"] for way in ways}
+    traces = json.loads(run("explain", "claim/crew-c-x7k2p", "-o", "json"))["ways"]
+    assert {"pod default/a", "pod default/z"} <= {trace["about"] for trace in traces}
 
 
 def test_of_a_groups_pods_those_without_a_node_wait(cluster: PodCluster, run: Any) -> None:
