@@ -57,7 +57,7 @@ def spec(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (spec(sharedCounters=[{"name": "s", "counters": {"n": {"value": "1"}}}]), "cannot share a slice"),
         (spec(devices=[{"name": f"d{n}"} for n in range(129)]), "129 are more than 128"),
         (spec(devices=[{"name": f"d{n}", "taints": [{"key": "k", "effect": "None"}]} for n in range(65)]), "than 64"),
-        (spec(devices=[{"name": "a"}, {"name": "a"}]), "stands twice"),
+        (spec(devices=[{"name": "a"}, {"name": "a"}]), "is listed twice"),
         (spec(devices=[], sharedCounters=[{"name": "s", "counters": {}}]), "are not 1 to 32"),
         (spec(devices=[], sharedCounters=[{"name": f"s{n}", "counters": COUNTERS} for n in range(9)]), "9 are"),
         (device(name="a_b"), "is not a DNS label"),
@@ -95,7 +95,7 @@ def piece(count: int = 1, **content: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("slices", "says"),
     [
-        ([piece(2)], 'pool "node" has 1 slices, and they say 2'),
+        ([piece(2)], 'pool "node" has 1 slices, but they say 2'),
         ([piece(2, devices=[{"name": "a"}]), piece(2, devices=[{"name": "a"}])], 'device "a" is listed twice'),
         (
             [piece(1, devices=[{"name": "a", "consumesCounters": [{"counterSet": "s", "counters": {"n": {}}}]}])],

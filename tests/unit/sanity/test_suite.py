@@ -146,7 +146,7 @@ def test_a_check_after_which_the_driver_does_not_start_fails_and_the_next_has_an
         first, second = run_checks(bench, [check("cdi-a", run=tear), check("cdi-b", run=lambda _: None)])
         assert (bench.places.data.parent / "plugins-1" / "torn").exists()  # type: ignore[union-attr]
     assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
-    assert "does not start again after it, except with an empty folder: no registration socket answers" in first.text
+    assert "afterwards the driver starts only with an empty folder: no registration socket answers" in first.text
     assert first.text.startswith("seen; ") == (first.remedy == "do")
 
 
