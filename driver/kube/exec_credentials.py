@@ -81,7 +81,7 @@ class ExecCredentials:
         self._lock = threading.Lock()
         self._status: ExecCredentialStatus | None = None
         self._until: datetime | None = None
-        self._runs = 0
+        self._failures = 0
         self._failure: UnreachableError | None = None
 
     def headers(self) -> Mapping[str, str]:
@@ -105,10 +105,10 @@ class ExecCredentials:
         return PairInPEM(status.client_certificate_data, status.client_key_data)
 
     def _current(self) -> ExecCredentialStatus:
-        runs = self._runs
+        failures = self._failures
         with self._lock:
             # One that failed while this thread waited for it is not run again for each of those who wait.
-            if self._failure is not None and self._runs != runs:
+            if self._failure is not None and self._failures != failures:
                 raise self._failure
             if self._status is None or (self._until is not None and self._until <= self._clock()):
                 self._status = self._given()
@@ -118,12 +118,11 @@ class ExecCredentials:
             return self._status
 
     def _given(self) -> ExecCredentialStatus:
-        self._runs += 1
-        self._failure = None
         try:
             return self._status_of(self._output())
         except UnreachableError as error:
             self._failure = error
+            self._failures += 1
             raise
 
     def _output(self) -> bytes:
