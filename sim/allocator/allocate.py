@@ -14,17 +14,19 @@ from dataclasses import replace
 from fractions import Fraction
 
 from dranode.api.resource import DeviceClaim, DeviceClass, Node, ResourceClaim, ResourceSlice
-from dranode.sim.allocator.explain import Miss, Stage, nearest_miss, usable_devices
+from dranode.sim.allocator.explain import Miss, Stage, nearest_miss, notes_on_failure, notes_on_success, usable_devices
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.notes import notes_on_failure, notes_on_success
-from dranode.sim.allocator.orders import orders
-from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
-from dranode.sim.allocator.picks import Oddity, Solution
-from dranode.sim.allocator.pools import Pool, PoolIndex
-from dranode.sim.allocator.reads import AttributesRead
+from dranode.sim.allocator.pools import AttributesRead, Pool, PoolIndex, orders
 from dranode.sim.allocator.releases import Change
-from dranode.sim.allocator.requests import AllocationRequest, allocation_requests, claim_name
-from dranode.sim.allocator.result import allocation
+from dranode.sim.allocator.requests import (
+    AllocationError,
+    AllocationRequest,
+    Outcome,
+    Reason,
+    allocation_requests,
+    claim_name,
+)
+from dranode.sim.allocator.result import Oddity, Solution, allocation
 from dranode.sim.allocator.search import search
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from dranode.api.quantity import Quantity
 from dranode.api.resource import ResourceClaim
 from dranode.sim.allocator.capacity import consumptions, shortage
-from dranode.sim.allocator.claim_constraints import ClaimConstraints
+from dranode.sim.allocator.constraints import ClaimConstraints
 from dranode.sim.allocator.counters import CounterLedger, Drawn
-from dranode.sim.allocator.outcome import AllocationError, Reason
-from dranode.sim.allocator.picks import DevicePick, Oddity
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.releases import Change
-from dranode.sim.allocator.requests import Alternative, claim_name
+from dranode.sim.allocator.requests import AllocationError, Alternative, Reason, claim_name
+from dranode.sim.allocator.result import DevicePick, Oddity
 from dranode.sim.allocator.selectors import Selectors
 from dranode.sim.allocator.state import Allocated, Amount, PoolID
-from dranode.sim.allocator.taints import untolerated
+from dranode.sim.allocator.taint_rules import untolerated
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from dranode.api.errors import UsageError
 from dranode.sim.allocator.releases import GATES, NEWEST_STABLE, Change, Release
-from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel.declarations import KnownToCEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,124 @@
 """Resource pools as one node sees them: the newest generation, complete and consistent, devices in the order of search.
 
 Source: KEP-4381, KEP-4815, KEP-5963; `GatherPools` of kube-scheduler says which slices count and in which order.
+Attributes that no claim reads, such as serial numbers, do not tell devices apart.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from itertools import chain, groupby
+from math import factorial, prod
+from typing import Final, TypeVar
+
+import msgspec
 
 from dranode.api.documents import encode_json
-from dranode.api.resource import CounterSet, Device, Node, NodeSelector, ResourceSlice, ResourceSliceSpec
+from dranode.api.resource import (
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    DeviceClaim,
+    DeviceClass,
+    DeviceSelector,
+    DeviceSubRequest,
+    ExactDeviceRequest,
+    Node,
+    NodeSelector,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import selects
-from dranode.sim.allocator.reads import AttributesRead
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.state import PoolID
+from dranode.sim.cel.declarations import KnownToCEL
+from dranode.sim.cel.expression import AttributeName, attributes_read, split_name
+
+
+@dataclass(frozen=True, slots=True)
+class AttributesRead:
+    """The attributes that selectors and constraints look at.
+
+    Attributes:
+        names: domain and identifier of each; None if it may be any.
+    """
+
+    names: frozenset[AttributeName] | None
+
+    @classmethod
+    def of(cls, claims: Iterable[DeviceClaim], classes: Iterable[DeviceClass], declared: KnownToCEL) -> AttributesRead:
+        """Look at claims and classes, whose expressions may use what is declared."""
+        names: set[AttributeName] = set()
+        for device_class in classes:
+            if not _enter(names, device_class.spec.selectors, declared):
+                return cls(None)
+        for claim in claims:
+            if not _enter_claim(names, claim, declared):
+                return cls(None)
+        return cls(frozenset(names))
+
+    def covers(self, claim: DeviceClaim, declared: KnownToCEL) -> bool:
+        """Return whether the claim looks at nothing else."""
+        if self.names is None:
+            return True
+        names: set[AttributeName] = set()
+        return _enter_claim(names, claim, declared) and names <= self.names
+
+    def distinguishing(self, device: Device, driver: str) -> Device:
+        """Return the device without its name, and without attributes that nobody looks at.
+
+        Those remain whose mere presence may end an evaluation: lists, versions, and what has no value.
+        """
+        if self.names is None:
+            return msgspec.structs.replace(device, name="")
+        names = self.names
+        attributes = {
+            name: attribute
+            for name, attribute in device.attributes.items()
+            if not _is_plain(attribute) or split_name(name, driver) in names or ("", name.rpartition("/")[2]) in names
+        }
+        return msgspec.structs.replace(device, name="", attributes=attributes)
+
+
+def _enter_claim(names: set[AttributeName], claim: DeviceClaim, declared: KnownToCEL) -> bool:
+    """Add what a claim looks at; False if it may be any attribute."""
+    for constraint in claim.constraints:
+        for name in (constraint.match_attribute, constraint.distinct_attribute):
+            if name is not None:
+                domain, _, identifier = name.rpartition("/")
+                names.add((domain, identifier))
+    return all(
+        not request.derived_attributes and _enter(names, request.selectors, declared)
+        for request in _exact_requests(claim)
+    )
+
+
+def _exact_requests(claim: DeviceClaim) -> Iterator[ExactDeviceRequest | DeviceSubRequest]:
+    for request in claim.requests:
+        if request.exactly is not None:
+            yield request.exactly
+        yield from request.first_available
+
+
+def _enter(names: set[AttributeName], selectors: Iterable[DeviceSelector], declared: KnownToCEL) -> bool:
+    for selector in selectors:
+        read = attributes_read(selector.cel.expression, declared) if selector.cel is not None else frozenset()
+        if read is None:
+            return False
+        names |= read
+    return True
+
+
+def _is_plain(attribute: DeviceAttribute) -> bool:
+    return any(value is not None for value in (attribute.int_, attribute.bool_, attribute.string)) and not any(
+        value is not None
+        for value in (attribute.version, attribute.ints, attribute.bools, attribute.strings, attribute.versions)
+    )
+
 
 # What a node declares that can leave out calls to a driver.
 _OPTIONAL_OPERATIONS: Final = "DRAOptionalNodeOperations"
@@ -326,3 +427,36 @@ def _unknown_counter(devices: Iterable[Device], counters: Mapping[str, CounterSe
                 if name not in known.counters:
                     return f"counter {name} not found in counter set {known.name}"
     return ""
+
+
+# Releases without a fixed order of search range over Go maps, in another order each time.
+# Of more orders than these, as many are taken, evenly.
+MAX_ORDERS: Final = 24
+
+T = TypeVar("T")
+
+
+def orders(pools: Sequence[Pool]) -> Iterator[tuple[Pool, ...]]:
+    """The pools in other orders than the one given: all, or `MAX_ORDERS` of them."""
+    slices = [_slices(pool) for pool in pools]
+    count = factorial(len(pools)) * prod(factorial(len(each)) for each in slices)
+    step = count // MAX_ORDERS | 1 if count > MAX_ORDERS else 1
+    for number in range(step, count, step):
+        rest, made = number, []
+        for pool, each in zip(pools, slices, strict=True):
+            rest, inside = divmod(rest, factorial(len(each)))
+            made.append(replace(pool, candidates=tuple(chain.from_iterable(_permutation(each, inside)))))
+        yield tuple(_permutation(made, rest))
+
+
+def _permutation(items: Sequence[T], number: int) -> list[T]:
+    """The permutation of that number, of as many as there are; number 0 leaves the items as they are."""
+    left, made = list(items), []
+    for size in range(len(items), 0, -1):
+        number, index = divmod(number, size)
+        made.append(left.pop(index))
+    return made
+
+
+def _slices(pool: Pool) -> list[tuple[Candidate, ...]]:
+    return [tuple(group) for _, group in groupby(pool.candidates, key=lambda candidate: id(candidate.slice))]

@@ -1,19 +1,24 @@
-"""The requests of a claim in one form: each is a list of alternatives, of which `exactly` has one.
+"""The requests of a claim in one form, and the outcomes of an attempt to allocate it.
 
-What kube-scheduler refuses before it searches is found here. It ends the attempt for the pod, but in its turn: another
-request, before it, may end the attempt first with what only the devices of a node can tell.
+Each request is a list of alternatives, of which `exactly` has one. What kube-scheduler refuses before it searches is
+found here. It ends the attempt for the pod, but in its turn: another request, before it, may end the attempt first with
+what only the devices of a node can tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from dranode.api.errors import DranodeError
 from dranode.api.quantity import Quantity
 from dranode.api.resource import (
+    AllocationResult,
     DeviceClass,
     DeviceRequest,
     DeviceSelector,
@@ -23,7 +28,67 @@ from dranode.api.resource import (
     ResourceClaim,
 )
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import AllocationError, Reason
+
+Scope: TypeAlias = Literal["node", "fatal"]
+
+
+class Reason(Enum):
+    """The reason why a claim was not allocated, in stable words."""
+
+    DOES_NOT_FIT = "does-not-fit"
+    CLASS_NOT_FOUND = "class-not-found"
+    CEL_COMPILE = "cel-compile"
+    CEL_RUNTIME = "cel-runtime"
+    FEATURE_OFF = "feature-off"
+    INCOMPLETE_CLAIM = "incomplete-claim"
+    TOO_MANY_DEVICES = "too-many-devices"
+    POOL_INCOMPLETE = "pool-incomplete"
+    POOL_INVALID = "pool-invalid"
+    CONSTRAINT_ON_ALL = "constraint-on-all"
+    CAPACITY_OVERFLOW = "capacity-overflow"
+    SEARCH_TOO_LONG = "search-too-long"
+    SCHEDULER_PANICS = "scheduler-panics"
+
+
+class AllocationError(DranodeError):
+    """The attempt ends here, which is more than that the claim does not fit.
+
+    Attributes:
+        message: why, in one sentence; of the scope `node`, kube-scheduler's words.
+        reason: the same in stable words.
+        scope: `node` lets the scheduler try other nodes, `fatal` ends the attempt for the pod.
+        detail: what kube-scheduler does not say.
+    """
+
+    def __init__(self, message: str, reason: Reason, scope: Scope = "fatal", detail: str = "") -> None:
+        super().__init__(f"{message}: {detail}" if detail else message)
+        self.message = message
+        self.reason = reason
+        self.scope: Scope = scope
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The allocation of one claim.
+
+    Attributes:
+        claim: the claim.
+        node: the node on which it was allocated, or was tried.
+        allocation: `status.allocation`, if it was allocated.
+        error: one sentence, if it was not.
+        reason: the same in stable words.
+        scope: `node` or `fatal` for errors; None if the claim simply does not fit.
+        notes: one sentence each on what is odd about the answer, though kube-scheduler gives it.
+    """
+
+    claim: ResourceClaim
+    node: str | None = None
+    allocation: AllocationResult | None = None
+    error: str | None = None
+    reason: Reason | None = None
+    scope: Scope | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

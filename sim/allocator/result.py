@@ -1,4 +1,6 @@
-"""From the devices found to `status.allocation`: results, configurations and node selector.
+"""The picks of an attempt to allocate, and the `status.allocation` made of them.
+
+What is made: results, configurations and node selector.
 
 Source: KEP-4381, KEP-4816 and kube-scheduler, which lists the configurations of a class once with all requests of the
 class; how it lists those of the claim is one of the changes of 1.37 (`releases.Change.CONFIGS_ONCE`).
@@ -6,10 +8,13 @@ class; how it lists those of the claim is one of the changes of 1.37 (`releases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 
 import msgspec
 
+from dranode.api.quantity import Quantity
 from dranode.api.resource import (
     AllocationResult,
     DeviceAllocationConfiguration,
@@ -22,10 +27,47 @@ from dranode.api.resource import (
 from dranode.driver.claims.grant import main_request
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.nodeselector import only, union
-from dranode.sim.allocator.picks import DevicePick
-from dranode.sim.allocator.pools import node_place
+from dranode.sim.allocator.pools import Candidate, node_place
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationRequest, Alternative
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePick:
+    """One device for one request.
+
+    Attributes:
+        alternative: the request or the alternative that it is for.
+        number: the candidate's number in the attempt.
+        candidate: the device.
+        share: what a share of it consumes by capacity; None if it is taken as a whole.
+    """
+
+    alternative: Alternative
+    number: int
+    candidate: Candidate
+    share: Mapping[str, Quantity] | None
+
+
+class Oddity(Enum):
+    """Behaviour of kube-scheduler that surprises, and what may have decided the answer."""
+
+    ADMIN_BLOCKS = auto()
+    ADMIN_NEEDS_CAPACITY = auto()
+    NO_FIXED_ORDER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A solution, or that there is none.
+
+    Attributes:
+        picks: for each claim what it gets, in the order of its requests; None if nothing fits.
+        oddities: what was met on the way.
+    """
+
+    picks: tuple[tuple[DevicePick, ...], ...] | None
+    oddities: frozenset[Oddity] = frozenset()
 
 
 def allocation(

@@ -8,13 +8,11 @@ import msgspec
 
 from dranode.api.resource import Device, DeviceAttribute, DeviceClass, DeviceSelector
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import AllocationError, Reason
 from dranode.sim.allocator.pools import Candidate, Content
 from dranode.sim.allocator.releases import Change
-from dranode.sim.allocator.requests import Alternative
-from dranode.sim.cel.attribute import compile_attribute
+from dranode.sim.allocator.requests import AllocationError, Alternative, Reason
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
-from dranode.sim.cel.expression import compile_selector
+from dranode.sim.cel.expression import compile_attribute, compile_selector
 
 
 @dataclass(frozen=True, slots=True)

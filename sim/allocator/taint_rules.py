@@ -1,4 +1,4 @@
-"""DeviceTaintRules (KEP-5055): taints that an administrator puts on devices, beside those that drivers publish.
+"""Device taints and who tolerates them, and the DeviceTaintRules by which administrators add taints (KEP-5055).
 
 Source: `resource.k8s.io/v1`, and the tracker of k8s.io/dynamic-resource-allocation, which merges rules into slices.
 """
@@ -6,17 +6,46 @@ Source: `resource.k8s.io/v1`, and the tracker of k8s.io/dynamic-resource-allocat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import APIDocument, Device, DeviceTaint, ObjectMeta, ResourceSlice
+from dranode.api.resource import APIDocument, Device, DeviceTaint, DeviceToleration, ObjectMeta, ResourceSlice
 from dranode.api.slice_validation import EFFECTS, selection_errors, taint_errors
 from dranode.api.validation import FieldError, metadata_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Change
+
+# Other effects, None among them, keep no pod away.
+_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+def untolerated(device: Device, tolerations: tuple[DeviceToleration, ...]) -> DeviceTaint | None:
+    """The first taint that keeps the device from being allocated, if there is one."""
+    return next(
+        (
+            taint
+            for taint in device.taints
+            if taint.effect in _EFFECTS and not any(tolerates(toleration, taint) for toleration in tolerations)
+        ),
+        None,
+    )
+
+
+def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    """An empty effect or key means any; the operator is Exists or, by default, Equal."""
+    if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
+        return False
+    match toleration.operator:
+        case "Exists":
+            return True
+        case "" | "Equal":
+            return toleration.value == taint.value
+        case _:
+            return False
 
 
 class DeviceTaintSelector(APIDocument, frozen=True, kw_only=True):

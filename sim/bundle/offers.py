@@ -1,36 +1,198 @@
-"""Makes the offers for a fleet: its bundles, and a proved claim template for each shape of them."""
+"""Makes the offers for a fleet: its bundles, and a claim template for each shape of them, proved on the fleet.
+
+To prove a shape, the allocator gives its claims until no more fit, and what each got is looked at. Devices that do not
+say where they are are reported, so that nothing can be said to be aligned with them.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from dranode.api.errors import number_of
-from dranode.api.resource import DeviceClass, Node
+from dranode.api.resource import AllocationResult, DeviceClass, Node, ObjectMeta, ResourceClaim
+from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import AllocationError
 from dranode.sim.allocator.pools import Content
+from dranode.sim.allocator.requests import AllocationError
 from dranode.sim.allocator.selectors import Selectors
-from dranode.sim.allocator.state import Allocated
-from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle, BundledDevice, bundles
-from dranode.sim.bundle.kinds import DeviceKind, Kinds
-from dranode.sim.bundle.manifests import class_of
-from dranode.sim.bundle.proof import Grounds, Proof, prove
+from dranode.sim.allocator.state import Allocated, PoolState
+from dranode.sim.bundle.groups import (
+    NUMA_NODE,
+    PCIE_ROOT,
+    Bundle,
+    BundledDevice,
+    DeviceKind,
+    Kinds,
+    bundles,
+    shared_values,
+)
 from dranode.sim.bundle.shapes import (
     Shape,
+    class_of,
     half_socket_notes,
     half_socket_shapes,
     left_out_notes,
     numa_shapes,
     share_shapes,
+    spec_of,
 )
-from dranode.sim.bundle.unplaced import unplaced_notes
+from dranode.sim.cluster.devices import NodeViews, View
 from dranode.sim.cluster.pods import ClusterDocuments
-from dranode.sim.cluster.views import NodeViews, View
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 from dranode.sim.fit.allocating import allocate_in_turn
+
+_PCI_ADDRESS: Final = "pciBusID"
+# So many devices of a kind are named, the others counted.
+_MOST_NAMED: Final = 4
+
+
+def unplaced_notes(devices: Mapping[str, Sequence[BundledDevice]], single: frozenset[str]) -> Iterator[str]:
+    """Yield a sentence for the devices of each kind that are in no bundle, since they do not say where they are.
+
+    Args:
+        devices: those of each node.
+        single: the nodes that have one NUMA node only, where nothing can be far from anything.
+    """
+    doubtful: dict[DeviceKind, list[str]] = {}
+    near: dict[DeviceKind, list[str]] = {}
+    rootless: dict[DeviceKind, list[str]] = {}
+    for node, its in devices.items():
+        for each in its:
+            name = f"{node}/{each.device.name}"
+            if not each.values(NUMA_NODE):
+                (near if node in single else doubtful).setdefault(each.kind, []).append(name)
+            if _on_pci(each) and not each.values(PCIE_ROOT):
+                rootless.setdefault(each.kind, []).append(name)
+    for kind, names in sorted(doubtful.items()):
+        words = _Words.of(names, kind)
+        yield (
+            f"{words.subject} not say {words.their} NUMA node, so nothing is known to be aligned with {words.them}: "
+            f"{words.they} in no bundle of one, no template gives {words.them}, and what is shown of each NUMA node "
+            f"may lack {words.them}"
+        )
+    for kind, names in sorted(near.items()):
+        words = _Words.of(names, kind)
+        yield (
+            f"{words.subject} not say {words.their} NUMA node; there is one only, so {words.they} near everything, but "
+            f"constraints by NUMA node refuse {words.them}: {words.they} in no bundle of one and in no template, ask "
+            f"for {words.them} without such a constraint"
+        )
+    for kind, names in sorted(rootless.items()):
+        words = _Words.of(names, kind)
+        yield (
+            f"{words.subject} not say {words.their} PCIe root, so nothing is known to be below one root with "
+            f"{words.them}: {words.they} in no bundle of one"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words for one device or several."""
+
+    subject: str
+    their: str
+    them: str
+    they: str
+
+    @classmethod
+    def of(cls, names: Sequence[str], kind: DeviceKind) -> _Words:
+        named = ", ".join(names[:_MOST_NAMED])
+        rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        if len(names) == 1:
+            return cls(f"1 device of {kind.name} ({named}) does", "its", "it", "it is")
+        return cls(f"{len(names)} devices of {kind.name} ({named}{rest}) do", "their", "them", "they are")
+
+
+def _on_pci(device: BundledDevice) -> bool:
+    return any(name.rpartition("/")[2] == _PCI_ADDRESS for name in device.device.attributes)
+
+
+# Nobody asks for more of one node, and each costs a search.
+_MOST_ON_A_NODE: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """The fleet that shapes are proved on.
+
+    Attributes:
+        allocator: the fleet's allocator.
+        views: its nodes.
+        devices: its devices by driver, pool and name.
+        allocated: what claims have already.
+    """
+
+    allocator: Allocator
+    views: Sequence[View]
+    devices: Mapping[tuple[str, str, str], BundledDevice]
+    allocated: Allocated
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The allocator's answer about a shape.
+
+    Attributes:
+        nodes: how many claims fit at once on each node; nodes on which none fits are left out.
+        problem: why it is not proved; empty if it is.
+        capped: whether counting stopped on a node before nothing fitted any more.
+    """
+
+    nodes: Mapping[str, int]
+    problem: str = ""
+    capped: bool = False
+
+    @property
+    def count(self) -> int:
+        """Return how many claims fit at once."""
+        return sum(self.nodes.values())
+
+
+def prove(shape: Shape, classes: Mapping[DeviceKind, str], grounds: Grounds) -> Proof:
+    """Allocate claims of the shape on one node after another; `classes` has the class of each kind of device."""
+    allocated = grounds.allocated
+    nodes: dict[str, int] = {}
+    known: dict[int, int] = {}
+    why = ""
+    claim = ResourceClaim(metadata=ObjectMeta(name=shape.name, namespace="default"), spec=spec_of(shape, classes))
+    for view in grounds.views:
+        # Nodes that differ by name alone have room for as many.
+        alike = not view.shared and not any(allocated.pool(pool.id) != PoolState() for pool in view.pools)
+        if not alike or view.kind not in known:
+            count, after = 0, allocated
+            while count < _MOST_ON_A_NODE:
+                (outcome,) = grounds.allocator.allocate([claim], view.node, after)
+                if outcome.allocation is None:
+                    why = outcome.error or why
+                    break
+                problem = _misaligned(shape, outcome.allocation, grounds.devices)
+                if problem:
+                    return Proof({}, problem)
+                count, after = count + 1, after.with_allocations([outcome.allocation])
+            known[view.kind] = count
+            if view.shared:
+                allocated = after
+        if known[view.kind]:
+            nodes[view.node.metadata.name] = known[view.kind]
+    return Proof(nodes, "" if nodes else why, capped=_MOST_ON_A_NODE in nodes.values())
+
+
+def _misaligned(
+    shape: Shape, allocation: AllocationResult, devices: Mapping[tuple[str, str, str], BundledDevice]
+) -> str:
+    """Return which alignment the devices of an allocation do not keep; empty if they keep all."""
+    given: dict[str, list[BundledDevice]] = {}
+    for result in readable_results(allocation):
+        given.setdefault(result.request, []).append(devices[result.driver, result.pool, result.device])
+    for alignment in shape.alignments:
+        together = [each for request in alignment.requests for each in given.get(request, ())]
+        if not shared_values(together, alignment.attribute):
+            return f"what it was given does not share {alignment.attribute}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Decides what claims to offer for a fleet: one for a whole NUMA node, for half a socket, for a GPU with its share.
 
 A shape is made for the bundles that have the same devices and much the same amounts, and asks for what the smallest of
-them has, so that it fits on all of them.
+them has, so that it fits on all of them. It is written as ResourceClaimTemplates with the DeviceClasses that they name.
 """
 
 from __future__ import annotations
@@ -11,8 +11,22 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle
-from dranode.sim.bundle.kinds import DeviceAmount, DeviceKind
+from dranode.api.resource import (
+    CapacityRequirements,
+    CELSelector,
+    DeviceClaim,
+    DeviceClass,
+    DeviceClassSpec,
+    DeviceConstraint,
+    DeviceRequest,
+    DeviceSelector,
+    ExactDeviceRequest,
+    ObjectMeta,
+    ResourceClaimSpec,
+    ResourceClaimTemplate,
+    ResourceClaimTemplateSpec,
+)
+from dranode.sim.bundle.groups import NUMA_NODE, PCIE_ROOT, Bundle, DeviceAmount, DeviceKind, quantity, selector_of
 
 # Bundles whose amounts differ by no more than a tenth get one shape.
 _ALIKE: Final = Fraction(9, 10)
@@ -236,3 +250,48 @@ def _on_pci(bundle: Bundle, kind: DeviceKind) -> bool:
 
 def _pci_kinds(bundles: Iterable[Bundle]) -> frozenset[DeviceKind]:
     return frozenset(each.kind for bundle in bundles for each in bundle.devices if _on_pci(bundle, each.kind))
+
+
+_API: str = "resource.k8s.io/v1"
+
+
+def class_of(kind: DeviceKind, kinds: Iterable[DeviceKind]) -> DeviceClass:
+    """Return a class that selects the devices of a kind, and of `kinds` no other."""
+    selector = DeviceSelector(cel=CELSelector(expression=selector_of(kind, kinds)))
+    return DeviceClass(
+        api_version=_API,
+        kind="DeviceClass",
+        metadata=ObjectMeta(name=kind.name),
+        spec=DeviceClassSpec(selectors=(selector,)),
+    )
+
+
+def spec_of(shape: Shape, classes: Mapping[DeviceKind, str]) -> ResourceClaimSpec:
+    """Return what a claim of the shape asks for; `classes` has the class of each kind."""
+    return ResourceClaimSpec(
+        devices=DeviceClaim(
+            requests=tuple(_request(want, classes[want.kind]) for want in shape.wants),
+            constraints=tuple(
+                DeviceConstraint(match_attribute=each.attribute, requests=each.requests) for each in shape.alignments
+            ),
+        )
+    )
+
+
+def template_of(shape: Shape, classes: Mapping[DeviceKind, str]) -> ResourceClaimTemplate:
+    """Return the template of the shape."""
+    return ResourceClaimTemplate(
+        api_version=_API,
+        kind="ResourceClaimTemplate",
+        metadata=ObjectMeta(name=shape.name),
+        spec=ResourceClaimTemplateSpec(spec=spec_of(shape, classes)),
+    )
+
+
+def _request(want: Want, device_class: str) -> DeviceRequest:
+    if want.kind.capacity:
+        capacity = CapacityRequirements(requests={want.kind.capacity: quantity(want.amount)})
+        exactly = ExactDeviceRequest(device_class_name=device_class, capacity=capacity)
+    else:
+        exactly = ExactDeviceRequest(device_class_name=device_class, count=want.count)
+    return DeviceRequest(name=want.name, exactly=exactly)

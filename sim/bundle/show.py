@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dranode.api.documents import encode
 from dranode.show.terminal import columns, hanging
-from dranode.sim.bundle.kinds import DeviceKind, quantity
-from dranode.sim.bundle.manifests import template_of
-from dranode.sim.bundle.shapes import Shape
+from dranode.sim.bundle.groups import DeviceKind, quantity
+from dranode.sim.bundle.shapes import Shape, template_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,20 +1,183 @@
 """Estimates the greatest cost of a call and the size of its result, by the sizes of its arguments.
 
-Sources: cel-go (checker/cost.go), k8s.io/apiserver/pkg/cel/library/cost.go.
+Sources: cel-go (checker/cost.go, ext/lists.go, ext/sets.go), k8s.io/apiserver/pkg/cel/library/cost.go.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
-from dranode.sim.cel.costs import REGEX, TRAVERSAL
-from dranode.sim.cel.extent import MOST, NOTHING, ONE, UNKNOWN, Extent, exactly
-from dranode.sim.cel.known import KnownToCEL
-from dranode.sim.cel.list_estimates import LIST_ESTIMATES
-from dranode.sim.cel.operands import Estimate, EstimateRule, Operand
-from dranode.sim.cel.types import CIDR, FORMAT, IP, QUANTITY, SEMVER, URL, TypeKind
+from dranode.sim.cel.costs import LIST, ORDERED_KINDS, REGEX, TRAVERSAL
+from dranode.sim.cel.declarations import KnownToCEL
+from dranode.sim.cel.types import CIDR, FORMAT, IP, QUANTITY, SEMVER, URL, CELType, TypeKind
+
+MOST: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """From `least` to `most`: of a size, or of a cost."""
+
+    least: int
+    most: int
+
+    def __add__(self, other: Extent) -> Extent:
+        """The bounds of a sum."""
+        return Extent(min(self.least + other.least, MOST), min(self.most + other.most, MOST))
+
+    def __mul__(self, other: Extent) -> Extent:
+        """The bounds of a product."""
+        return Extent(min(self.least * other.least, MOST), min(self.most * other.most, MOST))
+
+    def __or__(self, other: Extent) -> Extent:
+        """The bounds of either."""
+        return Extent(min(self.least, other.least), max(self.most, other.most))
+
+    def scaled(self, factor: float) -> Extent:
+        """The bounds of a multiple, rounded up."""
+        return Extent(_scaled(self.least, factor), _scaled(self.most, factor))
+
+
+def _scaled(number: int, factor: float) -> int:
+    product = math.ceil(float(number) * factor) if number and factor else 0
+    return min(product, MOST)
+
+
+def exactly(number: int) -> Extent:
+    """One number."""
+    return Extent(number, number)
+
+
+UNKNOWN: Final = Extent(0, MOST)
+NOTHING: Final = Extent(0, 0)
+ONE: Final = Extent(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The bounds of a cost, and of the size of the result if that is known."""
+
+    cost: Extent
+    size: Extent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An argument.
+
+    Attributes:
+        path: where it is in a device; empty if it is in none.
+        literal: its value if it is written out.
+        size_of_path: the sizes of what is in a device.
+    """
+
+    type: CELType
+    size: Extent | None
+    path: tuple[str, ...]
+    literal: Any
+    size_of_path: Callable[[tuple[str, ...]], Extent | None]
+
+    @property
+    def known_size(self) -> Extent:
+        """Its size, which can be anything if nothing is known."""
+        if self.size is not None:
+            return self.size
+        return (self.size_of_path(self.path) if self.path else None) or UNKNOWN
+
+    @property
+    def element(self) -> Operand | None:
+        """Return what stands for an element of it."""
+        if not self.type.parameters:
+            return None
+        path = (*self.path, "@items") if self.path else ()
+        return Operand(self.type.parameters[0], None, path, None, self.size_of_path)
+
+    def number(self, otherwise: int) -> int:
+        """The literal number, of negative ones 0."""
+        if type(self.literal) is not int:
+            return otherwise
+        return max(self.literal, 0)
+
+
+EstimateRule: TypeAlias = Callable[[Operand | None, Sequence[Operand]], Estimate | None]
+
+
+def _allocating(factor: float, size: Extent) -> Estimate:
+    return Estimate(size.scaled(factor) + ONE + exactly(LIST), size)
+
+
+def _sliced(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
+    if target is None:
+        return None
+    start, end = arguments[0].number(0), arguments[1].number(target.known_size.most)
+    return _allocating(1, exactly((end - start) % (MOST + 1)))
+
+
+def _ranged(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
+    return _allocating(1, exactly(arguments[0].number(MOST)))
+
+
+def _reversed(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
+    return None if target is None else _allocating(1, target.known_size)
+
+
+def _flattened(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
+    if target is None:
+        return None
+    depth = arguments[0].number(MOST) if arguments else 1
+    return _allocating(float(depth), target.known_size)
+
+
+def _distinct(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
+    return None if target is None else _allocating(2, target.known_size * target.known_size)
+
+
+def _sorted(factor: float) -> EstimateRule:
+    def rule(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
+        return None if target is None else _allocating(factor, target.known_size * target.known_size)
+
+    return rule
+
+
+def _sorted_by(factor: float) -> EstimateRule:
+    def rule(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
+        return _allocating(factor, arguments[0].known_size * arguments[0].known_size)
+
+    return rule
+
+
+def _sets(factor: float) -> EstimateRule:
+    def rule(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
+        return Estimate((arguments[0].known_size * arguments[1].known_size).scaled(factor) + ONE)
+
+    return rule
+
+
+def _orders() -> dict[str, EstimateRule]:
+    rules: dict[str, EstimateRule] = {}
+    for kind in ORDERED_KINDS:
+        factor = 2 + TRAVERSAL if kind in ("string", "bytes") else 2.0
+        rules[f"list_{kind}_sort"] = _sorted(factor)
+        rules[f"list_{kind}_sortByAssociatedKeys"] = _sorted_by(factor)
+    return rules
+
+
+LIST_ESTIMATES: Final[dict[str, EstimateRule]] = {
+    "list_slice": _sliced,
+    "lists_range": _ranged,
+    "list_reverse": _reversed,
+    "list_flatten": _flattened,
+    "list_flatten_int": _flattened,
+    "list_distinct": _distinct,
+    **_orders(),
+    "list_sets_contains_list": _sets(1),
+    "list_sets_intersects_list": _sets(1),
+    "list_sets_equivalent_list": _sets(2),
+}
+
 
 _MAX_FORMAT: Final = 64
 _MAX_FORMAT_REGEX: Final = 128

@@ -1,4 +1,4 @@
-"""The conversions of CEL's standard library (cel-go: common/types)."""
+"""The conversions of CEL's standard library, durations and timestamps among them (cel-go: common/types; Go's time)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import math
 import re
 import struct
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from dranode.sim.cel.times import (
-    duration_from,
-    duration_text,
-    timestamp,
-    timestamp_from,
-    timestamp_text,
-    unix_seconds,
-)
 from dranode.sim.cel.values import (
     INT64,
     SECOND,
@@ -28,6 +23,221 @@ from dranode.sim.cel.values import (
     UInt,
     type_name,
 )
+
+_UNITS: Final = {
+    "ns": 1,
+    "us": 1000,
+    "\u00b5s": 1000,
+    "\u03bcs": 1000,
+    "ms": 1_000_000,
+    "s": SECOND,
+    "m": 60 * SECOND,
+    "h": 3600 * SECOND,
+}
+_PART: Final = re.compile(r"([0-9]*)(?:(\.)([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_MOMENT: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
+)
+_FIRST: Final = -62135596800 * SECOND
+_AFTER_LAST: Final = 253402300800 * SECOND
+_DAY: Final = 86400
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# The calendar of these years Python has in every zone.
+_EARLY: Final = _FIRST // SECOND + 366 * _DAY
+_LATE: Final = _AFTER_LAST // SECOND - 366 * _DAY
+# Go's calendar begins this many seconds before 1970.
+_GO_YEARS: Final = (292277022400 * 3652425 // 10000 + 306) * _DAY - _FIRST // SECOND
+_CYCLE_YEARS: Final = 400
+_CYCLE: Final = 146097 * _DAY
+
+
+def duration(nanoseconds: int) -> Duration:
+    """A duration.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    if nanoseconds not in INT64:
+        raise ValueError("duration overflow")
+    return Duration(nanoseconds)
+
+
+def timestamp(nanoseconds: int, offset: int = 0) -> Timestamp:
+    """A timestamp.
+
+    Raises:
+        ValueError: it lies before the year 1 or after the year 9999.
+    """
+    if not _FIRST <= nanoseconds < _AFTER_LAST:
+        raise ValueError("timestamp overflow")
+    return Timestamp(nanoseconds, offset)
+
+
+def duration_from(text: str) -> Duration:
+    """The duration that Go's ParseDuration reads, such as `1h30m` or `-1.5s`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    rest = text[1:] if text[:1] in ("-", "+") else text
+    total, at = 0, 0
+    while at < len(rest) and rest != "0":
+        part = _PART.match(rest, at)
+        if part is None or not (part[1] or part[3]):
+            break
+        unit = _UNITS[part[4]]
+        total += int(part[1] or "0") * unit + (int(Fraction(f"0.{part[3]}") * unit) if part[3] else 0)
+        at = part.end()
+    if not rest or (at < len(rest) and rest != "0"):
+        raise ValueError(f'type conversion error from "{text}" to google.protobuf.Duration')
+    return duration(-total if text[0] == "-" else total)
+
+
+def timestamp_from(text: str) -> Timestamp:
+    """The moment that RFC 3339 writes.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = _MOMENT.fullmatch(text)
+    # Go takes offsets of up to 24 hours and 59 minutes.
+    if found is None or int(found[9] or 0) > 24 or int(found[10] or 0) > 59:  # noqa: PLR2004
+        raise _no_moment(text)
+    year, month, day, hour, minute, second = (int(one) for one in found.groups()[:6])
+    try:
+        local = datetime(year or 1, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError as error:
+        raise _no_moment(text) from error
+    offset = 0
+    if found[8]:
+        offset = (int(found[9]) * 3600 + int(found[10]) * 60) * (-1 if found[8] == "-" else 1)
+    if not year:
+        raise ValueError("timestamp overflow")
+    seconds = (local - _EPOCH) // timedelta(seconds=1) - offset
+    return timestamp(seconds * SECOND + int((found[7] or "0")[:9].ljust(9, "0")), offset)
+
+
+def _no_moment(text: str) -> ValueError:
+    return ValueError(f'type conversion error from "{text}" to google.protobuf.Timestamp')
+
+
+def duration_text(value: Duration) -> str:
+    """Seconds with a fraction, as CEL writes them."""
+    seconds = value.nanoseconds / SECOND
+    return f"{_plain(seconds)}s"
+
+
+def _plain(number: float) -> str:
+    """The shortest decimal without an exponent."""
+    text = repr(number)
+    if "e" in text:
+        text = f"{Fraction(text).numerator / Fraction(text).denominator:.20f}".rstrip("0")
+    return text.removesuffix(".0").removesuffix(".")
+
+
+def timestamp_text(value: Timestamp) -> str:
+    """RFC 3339 in the zone that it was written in, with as many digits as it needs."""
+    local, year = _local(value, timezone(timedelta(seconds=value.offset)))
+    fraction = f".{value.nanoseconds % SECOND:09d}".rstrip("0").rstrip(".")
+    offset = abs(value.offset) // 60
+    sign = "-" if value.offset < 0 else "+"
+    zone = f"{sign}{offset // 60:02d}:{offset % 60:02d}" if value.offset else "Z"
+    written = f"{year:05d}" if year < 0 else f"{year:04d}"
+    return f"{written}{local:-%m-%dT%H:%M:%S}{fraction}{zone}"
+
+
+def any_moment(nanoseconds: int) -> Timestamp:
+    """Any moment, also one that no text can say; Go counts its seconds since the year 1, in 64 bits."""
+    seconds, rest = divmod(nanoseconds, SECOND)
+    first = _FIRST // SECOND
+    return Timestamp((_wrapped(seconds - first) + first) * SECOND + rest)
+
+
+def unix_seconds(value: Timestamp) -> int:
+    """The seconds since 1970, in 64 bits."""
+    return _wrapped(value.nanoseconds // SECOND)
+
+
+def _wrapped(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def time_between(left: Timestamp, right: Timestamp) -> Duration:
+    """The time between two moments.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    seconds = unix_seconds(left) - unix_seconds(right)
+    rest = left.nanoseconds % SECOND - right.nanoseconds % SECOND
+    return duration(duration(seconds * SECOND).nanoseconds + rest)
+
+
+def _local(value: Timestamp, zone: Any) -> tuple[datetime, int]:
+    """The moment in that zone, and its year. The calendar comes again every 400 years, so that any year can be had."""
+    seconds = (unix_seconds(value) + _GO_YEARS) % (1 << 64) - _GO_YEARS
+    cycles = 0
+    if seconds < _EARLY:
+        cycles = (seconds - _EARLY) // _CYCLE
+    elif seconds >= _LATE:
+        cycles = (seconds - _LATE) // _CYCLE + 1
+    local = (_EPOCH + timedelta(seconds=seconds - cycles * _CYCLE)).astimezone(zone)
+    return local, local.year + cycles * _CYCLE_YEARS
+
+
+def _zone(text: str) -> Any:
+    """A zone by its name or as `+02:00`."""
+    hours, colon, minutes = text.partition(":")
+    if not colon:
+        try:
+            return UTC if text in ("", "UTC") else ZoneInfo(text)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"unknown time zone {text}") from error
+    if not re.fullmatch(r"[+-]?[0-9]+", hours) or not re.fullmatch(r"[+-]?[0-9]+", minutes):
+        raise ValueError(f"unknown time zone {text}")
+    offset = abs(int(hours)) * 60 + int(minutes)
+    try:
+        return timezone(timedelta(minutes=-offset if int(hours) < 0 else offset))
+    except ValueError as error:
+        raise ValueError(f"unknown time zone {text}") from error
+
+
+def _of_moment(read: Callable[[datetime, int], int], read_duration: Callable[[int], int] | None = None) -> Any:
+    def part(value: Any, zone: str = "UTC") -> int:
+        if isinstance(value, Duration):
+            if read_duration is None:
+                raise ValueError("no such overload")
+            return read_duration(value.nanoseconds)
+        return read(*_local(value, _zone(zone)))
+
+    return part
+
+
+def _milliseconds(value: Any, zone: str = "UTC") -> int:
+    if isinstance(value, Duration):
+        return _whole(value.nanoseconds, 1_000_000)
+    _zone(zone)
+    return int(value.nanoseconds % SECOND // 1_000_000)
+
+
+def _whole(number: int, unit: int) -> int:
+    """Division that leaves out the fraction of negative numbers, too."""
+    return -(-number // unit) if number < 0 else number // unit
+
+
+GETTERS: Final[dict[str, Callable[..., int]]] = {
+    "getFullYear": _of_moment(lambda _, year: year),
+    "getMonth": _of_moment(lambda moment, _: moment.month - 1),
+    "getDayOfYear": _of_moment(lambda moment, _: moment.timetuple().tm_yday - 1),
+    "getDayOfMonth": _of_moment(lambda moment, _: moment.day - 1),
+    "getDate": _of_moment(lambda moment, _: moment.day),
+    "getDayOfWeek": _of_moment(lambda moment, _: moment.isoweekday() % 7),
+    "getHours": _of_moment(lambda moment, _: moment.hour, lambda length: _whole(length, 3600 * SECOND)),
+    "getMinutes": _of_moment(lambda moment, _: moment.minute, lambda length: _whole(length, 60 * SECOND)),
+    "getSeconds": _of_moment(lambda moment, _: moment.second, lambda length: _whole(length, SECOND)),
+    "getMilliseconds": _milliseconds,
+}
+
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _UNSIGNED: Final = re.compile(r"[0-9]+", re.ASCII)

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+from dranode.sim.cel.declarations import KnownToCEL
 from dranode.sim.cel.errors import CELCancelledError
-from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cel.values import (
     CIDRValue,
     FormatValue,

@@ -11,8 +11,34 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cel.types import CELType, TypeKind, type_from
+
+
+@dataclass(frozen=True, slots=True)
+class KnownToCEL:
+    """The declarations that differ. The scheduler, which reads what is stored, knows more than the API server lets in.
+
+    Attributes:
+        lists: attributes can be lists, so that whatever can be done with any value compiles.
+        includes: `includes()` of KEP-5491 is known.
+        shares: `device.allowMultipleAllocations` is known.
+        cel_go_29: the release has cel-go 0.29 (1.37 and later), not 0.26.
+    """
+
+    lists: bool = False
+    includes: bool = False
+    shares: bool = True
+    cel_go_29: bool = True
+
+    def declares(self, function: str, overload: str) -> bool:
+        """Return whether a function of the table is in this environment."""
+        if function == "includes":
+            return self.includes
+        return overload != "int64_to_duration" or not self.cel_go_29
+
+
+WITH_LISTS: Final = KnownToCEL(lists=True, includes=True)
+
 
 # A line: the function, then its overloads: id, parameters after a dot if it is a method, and result.
 _TABLE: Final = """

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from dranode.sim.cel.call_estimates import of_call
+from dranode.sim.cel.call_estimates import MOST, NOTHING, ONE, UNKNOWN, Estimate, Extent, Operand, exactly, of_call
 from dranode.sim.cel.checker import Checked
 from dranode.sim.cel.costs import LIST, MAP, STRUCT
-from dranode.sim.cel.extent import MOST, NOTHING, ONE, UNKNOWN, Extent, exactly
-from dranode.sim.cel.known import KnownToCEL
-from dranode.sim.cel.operands import Estimate, Operand
+from dranode.sim.cel.declarations import KnownToCEL
 from dranode.sim.cel.syntax import (
     ACCUMULATOR,
     CallExpr,

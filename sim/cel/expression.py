@@ -7,24 +7,93 @@ without a domain stands under the driver's; a domain that no name has is an empt
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from dranode.api.resource import Device, DeviceAttribute
-from dranode.sim.cel.attributes import Frame, Run
-from dranode.sim.cel.checker import checked_tree
+from dranode.sim.cel.checker import check_literals, checked_tree
 from dranode.sim.cel.costs import LIMIT
+from dranode.sim.cel.declarations import KnownToCEL
 from dranode.sim.cel.errors import CELCancelledError, CELCompileError, CELRuntimeError
 from dranode.sim.cel.estimate import greatest_cost
-from dranode.sim.cel.known import KnownToCEL
 from dranode.sim.cel.kubernetes import quantity_from, semver_from
 from dranode.sim.cel.parser import parse
 from dranode.sim.cel.plan import planned
-from dranode.sim.cel.qualifiers import AnyDomain
-from dranode.sim.cel.types import ANY, BOOL, DYN, CELType
-from dranode.sim.cel.validators import check_literals
-from dranode.sim.cel.values import SemverValue, begin, type_name
+from dranode.sim.cel.run import AnyDomain, Frame, Run
+from dranode.sim.cel.syntax import CallExpr, Expr, Ident, Literal, Select, children
+from dranode.sim.cel.types import ANY, BOOL, DYN, INT, SEMVER, STRING, CELType, TypeKind
+from dranode.sim.cel.values import SemverValue, UInt, begin, type_name
+
+AttributeName: TypeAlias = tuple[str, str]
+"""Domain and identifier; an empty domain stands for any."""
+
+_INDEX: Final = ("_[_]", "_[?_]", "_?._")
+_HARMLESS: Final = ("driver", "capacity", "allowMultipleAllocations")
+# `device.attributes["domain"].name`, as a path.
+_WHOLE: Final = 3
+
+
+@lru_cache(maxsize=4096)
+def attributes_read(expression: str, declared: KnownToCEL) -> frozenset[AttributeName] | None:
+    """The attributes that an evaluation may read; None if it may be any, since they are not named one by one."""
+    try:
+        todo: list[Expr] = [parse(expression, escapes=declared.cel_go_29)]
+    except CELCompileError:
+        return frozenset()  # it is never evaluated
+    read: set[AttributeName] = set()
+    while todo:
+        node = todo.pop()
+        path = _path(node)
+        if path is None:
+            path = _membership(node)
+        if path is None:
+            todo += children(node)
+        elif path[:1] == ("attributes",) and len(path) >= _WHOLE:
+            read.add((path[1], path[2]))
+        elif not path or path[0] not in _HARMLESS:
+            return None
+    return frozenset(read)
+
+
+def names_read(expression: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what an expression takes by constant names: `attributes` or `capacity`, the domain and the identifier."""
+    try:
+        todo: list[Expr] = [parse(expression, escapes=True)]
+    except CELCompileError:
+        return
+    while todo:
+        node = todo.pop()
+        path = _path(node) or _membership(node)
+        if path is not None and len(path) >= _WHOLE and path[0] in ("attributes", "capacity"):
+            yield path[0], path[1], path[2]
+        else:
+            todo += children(node)
+
+
+def _path(node: Expr) -> tuple[str, ...] | None:
+    """The names by which a node takes something of the device; None if it takes nothing, or not by constant names."""
+    match node:
+        case Ident(name="device"):
+            return ()
+        case Select(operand=operand, field=field):
+            before = _path(operand)
+            return None if before is None else (*before, field)
+        case CallExpr(function=function, arguments=[operand, Literal(value=str(key))]) if function in _INDEX:
+            before = _path(operand)
+            return None if before is None else (*before, key)
+    return None
+
+
+def _membership(node: Expr) -> tuple[str, ...] | None:
+    """The path of `"name" in device.attributes["domain"]`."""
+    match node:
+        case CallExpr(function="@in", arguments=[Literal(value=str(key)), operand]):
+            before = _path(operand)
+            return (*before, key) if before is not None and len(before) == _WHOLE - 1 else None
+    return None
+
 
 MAX_EXPRESSION_BYTES: Final = 10 * 1024
 
@@ -184,3 +253,81 @@ def _semver(name: str, version: str) -> SemverValue:
         return semver_from(version)
     except ValueError as error:
         raise CELRuntimeError(f"attribute {name}: {error}") from error
+
+
+_SCALARS = (BOOL, INT, STRING, ANY, DYN, SEMVER)
+
+
+class DerivedAttribute:
+    """A compiled expression.
+
+    Attributes:
+        expression: the source.
+        declared: what it may use.
+    """
+
+    def __init__(self, expression: str, declared: KnownToCEL) -> None:
+        """Compile the expression.
+
+        Raises:
+            CELCompileError: Kubernetes would refuse it.
+        """
+        self.expression = expression
+        self.declared = declared
+        self._program = compile_expression(expression, declared)
+        if not _is_attribute(self._program.result):
+            raise CELCompileError(
+                "must evaluate to a primitive scalar (string, integer, boolean, semver) or a list of these scalars, "
+                f"not {self._program.result}"
+            )
+
+    def of(self, driver: str, device: Device) -> DeviceAttribute:
+        """The attribute of the device.
+
+        Raises:
+            CELRuntimeError: the expression cannot be evaluated on this device, or its value is no attribute.
+        """
+        value, _ = self._program.evaluate(device_variables(driver, device, lists=True))
+        return _list_attribute(value) if isinstance(value, list) else _scalar_attribute(value)
+
+
+@lru_cache(maxsize=1024)
+def compile_attribute(expression: str, declared: KnownToCEL) -> DerivedAttribute:
+    """The compiled expression, from a cache.
+
+    Raises:
+        CELCompileError: Kubernetes would refuse it.
+    """
+    return DerivedAttribute(expression, declared)
+
+
+def _is_attribute(kind: CELType) -> bool:
+    return kind in _SCALARS or (kind.kind is TypeKind.LIST and kind.parameters[0] in _SCALARS)
+
+
+def _scalar_attribute(value: Any) -> DeviceAttribute:
+    match value:
+        case bool():
+            return DeviceAttribute(bool_=value)
+        case int() if not isinstance(value, UInt):
+            return DeviceAttribute(int_=value)
+        case str():
+            return DeviceAttribute(string=value)
+        case SemverValue():
+            return DeviceAttribute(version=value.text)
+        case _:
+            raise CELRuntimeError(f"the result is of type {type_name(value)}, which no attribute can have")
+
+
+def _list_attribute(values: list[Any]) -> DeviceAttribute:
+    """A list is of the type of its first value; an empty one is a list of strings."""
+    attributes = [_scalar_attribute(value) for value in values]
+    kinds = {type(value) for value in values}
+    if len(kinds) > 1:
+        raise CELRuntimeError("the result is a list of different types, which no attribute can have")
+    return DeviceAttribute(
+        ints=tuple(one.int_ for one in attributes if one.int_ is not None) or None,
+        bools=tuple(one.bool_ for one in attributes if one.bool_ is not None) or None,
+        versions=tuple(one.version for one in attributes if one.version is not None) or None,
+        strings=tuple(one.string for one in attributes if one.string is not None) if kinds <= {str} else None,
+    )

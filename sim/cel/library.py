@@ -6,12 +6,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from dranode.sim.cel import formats, formatting, kubernetes, lists, network, regex, strings
-from dranode.sim.cel.conversions import CONVERSIONS
-from dranode.sim.cel.declarations import FORMATS
-from dranode.sim.cel.known import KnownToCEL
+from dranode.sim.cel import kubernetes, operations, strings
+from dranode.sim.cel.conversions import CONVERSIONS, GETTERS
+from dranode.sim.cel.declarations import FORMATS, KnownToCEL
 from dranode.sim.cel.operations import OPERATORS
-from dranode.sim.cel.times import GETTERS
 from dranode.sim.cel.values import (
     NONE,
     CIDRValue,
@@ -90,7 +88,7 @@ _FUNCTIONS: Final[dict[str, Code]] = {
     "charAt": strings.char_at,
     "contains": lambda text, part: part in text,
     "endsWith": str.endswith,
-    "format": formatting.formatted,
+    "format": strings.formatted,
     "join": strings.join,
     "lowerAscii": strings.lower,
     "replace": strings.replace,
@@ -100,23 +98,23 @@ _FUNCTIONS: Final[dict[str, Code]] = {
     "substring": strings.substring,
     "trim": strings.trim,
     "upperAscii": strings.upper,
-    "find": regex.first_match,
-    "findAll": regex.all_matches,
-    "matches": regex.has_match,
+    "find": strings.first_match,
+    "findAll": strings.all_matches,
+    "matches": strings.has_match,
     # lists
-    "@sortByAssociatedKeys": lists.sort_by,
-    "distinct": lists.distinct,
-    "flatten": lists.flatten,
-    "isSorted": lists.is_sorted,
-    "max": lists.greatest,
-    "min": lists.least,
+    "@sortByAssociatedKeys": operations.sort_by,
+    "distinct": operations.distinct,
+    "flatten": operations.flatten,
+    "isSorted": operations.is_sorted,
+    "max": operations.greatest,
+    "min": operations.least,
     "reverse": lambda values: values[::-1],
-    "sets.contains": lists.set_contains,
-    "sets.equivalent": lists.set_equivalent,
-    "sets.intersects": lists.set_intersects,
-    "slice": lists.slice_of,
-    "sort": lists.sort,
-    "sum": lists.total,
+    "sets.contains": operations.set_contains,
+    "sets.equivalent": operations.set_equivalent,
+    "sets.intersects": operations.set_intersects,
+    "slice": operations.slice_of,
+    "sort": operations.sort,
+    "sum": operations.total,
     # quantities and versions
     "add": kubernetes.quantity_sum,
     "asApproximateFloat": kubernetes.as_float,
@@ -135,32 +133,32 @@ _FUNCTIONS: Final[dict[str, Code]] = {
     "sign": kubernetes.sign,
     "sub": kubernetes.quantity_difference,
     # addresses and URLs
-    "cidr": network.cidr_from,
-    "containsCIDR": network.contains_cidr,
-    "containsIP": network.contains_ip,
+    "cidr": kubernetes.cidr_from,
+    "containsCIDR": kubernetes.contains_cidr,
+    "containsIP": kubernetes.contains_ip,
     "family": lambda ip: ip.address.version,
     "getEscapedPath": lambda url: url.path,
     "getHost": lambda url: url.host,
-    "getHostname": network.hostname,
-    "getPort": network.port,
-    "getQuery": network.query,
+    "getHostname": kubernetes.hostname,
+    "getPort": kubernetes.port,
+    "getQuery": kubernetes.query,
     "getScheme": lambda url: url.scheme,
-    "ip": network.address_of,
-    "ip.isCanonical": network.is_canonical,
-    "isCIDR": network.is_cidr,
-    "isGlobalUnicast": network.is_global_unicast,
-    "isIP": network.is_ip,
-    "isLinkLocalMulticast": network.is_link_local_multicast,
+    "ip": kubernetes.address_of,
+    "ip.isCanonical": kubernetes.is_canonical,
+    "isCIDR": kubernetes.is_cidr,
+    "isGlobalUnicast": kubernetes.is_global_unicast,
+    "isIP": kubernetes.is_ip,
+    "isLinkLocalMulticast": kubernetes.is_link_local_multicast,
     "isLinkLocalUnicast": lambda ip: ip.address.is_link_local,
     "isLoopback": lambda ip: ip.address.is_loopback,
-    "isURL": network.is_url,
+    "isURL": kubernetes.is_url,
     "isUnspecified": lambda ip: ip.address.is_unspecified,
-    "masked": network.masked,
+    "masked": kubernetes.masked,
     "prefixLength": lambda cidr: cidr.network.network.prefixlen,
-    "url": network.url_from,
+    "url": kubernetes.url_from,
     # formats
-    "format.named": formats.format_named,
-    "validate": formats.problems_of,
+    "format.named": kubernetes.format_named,
+    "validate": kubernetes.problems_of,
 }
 # Operators and conversions say themselves which values they take.
 UNGUARDED: Final = frozenset({*OPERATORS, *CONVERSIONS, "includes"} - {"cel.@mapInsert"})
@@ -169,13 +167,13 @@ UNGUARDED: Final = frozenset({*OPERATORS, *CONVERSIONS, "includes"} - {"cel.@map
 @cache
 def implementations(known: KnownToCEL) -> dict[str, Code]:
     """Return what each function of the environment does."""
-    of_text, of_list = strings.string_searches(known), lists.list_functions(known)
+    of_text, of_list = strings.string_searches(known), operations.list_functions(known)
     return {
         **_FUNCTIONS,
         **of_list,
-        "indexOf": _by_kind(of_text["indexOf"], lists.first_index),
-        "lastIndexOf": _by_kind(of_text["lastIndexOf"], lists.last_index),
-        **{f"format.{name}": _constant(formats.format_of(name)) for name in FORMATS},
+        "indexOf": _by_kind(of_text["indexOf"], operations.first_index),
+        "lastIndexOf": _by_kind(of_text["lastIndexOf"], operations.last_index),
+        **{f"format.{name}": _constant(kubernetes.format_of(name)) for name in FORMATS},
     }
 
 

@@ -6,6 +6,9 @@ Where several members of `google.protobuf.Value` are set, Go takes any of them, 
 
 from __future__ import annotations
 
+import base64
+import math
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,10 +16,9 @@ from typing import Any, Final
 from google.protobuf import any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.message import DecodeError
 
-from dranode.sim.cel import stored
+from dranode.sim.cel.conversions import any_moment, duration_text, timestamp_text
+from dranode.sim.cel.declarations import KnownToCEL
 from dranode.sim.cel.errors import CELCancelledError
-from dranode.sim.cel.known import KnownToCEL
-from dranode.sim.cel.times import any_moment
 from dranode.sim.cel.types import (
     ANY,
     BOOL,
@@ -37,13 +39,138 @@ from dranode.sim.cel.types import (
 from dranode.sim.cel.values import (
     INT64,
     SECOND,
+    CIDRValue,
     Duration,
+    IPValue,
     MessageValue,
+    OptionalValue,
+    SemverValue,
     Timestamp,
     UInt,
+    URLValue,
+    key_value,
     look_at,
     map_key,
+    type_name,
 )
+
+# Whole numbers that a double has exactly; JSON has others as text.
+_SAFE: Final = range(-(1 << 53) + 1, 1 << 53)
+# So many bytes that become text count as an element.
+_BYTES_LOOKED_AT: Final = 20
+_GO_NAMES: Final = ("values", "Values")
+
+Convert = Callable[[Any], Any]
+
+
+def plain(kind: type, allowed: range | None = None) -> Convert:
+    """A conversion that keeps values of that type and no other, within the range."""
+
+    def stored(value: Any) -> Any:
+        given = optional_contents(value)
+        # A range looks one by one for what is no plain integer.
+        if type(given) is not kind or (isinstance(given, int) and allowed and int(given) not in allowed):
+            raise _no_conversion(given, kind.__name__)
+        return given
+
+    return stored
+
+
+def optional_contents(value: Any) -> Any:
+    """The value within optional values."""
+    while type(value) is OptionalValue:
+        if not value.present:
+            raise ValueError("optional.none() dereference")
+        value = value.value
+    return value
+
+
+def _no_conversion(value: Any, name: str) -> ValueError:
+    return ValueError(f"field type conversion error: type conversion error from '{type_name(value)}' to '{name}'")
+
+
+def text_value(value: Any) -> str:
+    """Kubernetes' own types are kept as their text; a quantity is refused here, whose format nobody has kept."""
+    value = optional_contents(value)
+    match value:
+        case str():
+            return value
+        case IPValue():
+            return str(value.address)
+        case CIDRValue():
+            return str(value.network)
+        case SemverValue() | URLValue():
+            return value.text
+    raise _no_conversion(value, "string")
+
+
+double_value: Final = plain(float)
+
+
+def single_value(value: Any) -> float:
+    """The nearest number of 32 bits."""
+    number = double_value(value)
+    try:
+        return float(struct.unpack("f", struct.pack("f", number))[0])
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def json_list(value: Any) -> list[Any]:
+    """A list of JSON."""
+    if not isinstance(value, list):
+        raise _no_conversion(value, "google.protobuf.ListValue")
+    look_at(len(value))
+    return [json_value(one) for one in value]
+
+
+def json_object(value: Any) -> dict[Any, Any]:
+    """A JSON object."""
+    if not isinstance(value, dict):
+        raise _no_conversion(value, "google.protobuf.Struct")
+    look_at(len(value))
+    return {map_key(text_value(key_value(key))): json_value(one) for key, one in value.items()}
+
+
+def list_or_fields(value: Any) -> list[Any]:
+    """A list, or a map that has the message's one field by the name that it has in Go."""
+    value = optional_contents(value)
+    if isinstance(value, dict) and all(key in _GO_NAMES for key in value):
+        return json_list([*value.values(), []][0])
+    return json_list(value)
+
+
+def json_value(value: Any) -> Any:
+    """The value as JSON has it, which a message keeps in its place.
+
+    Raises:
+        ValueError: JSON has none.
+    """
+    value = optional_contents(value)
+    kind = type(value)
+    if value is None or kind in (bool, str, float):
+        return value
+    for type_, convert in _JSON_VALUES:
+        if isinstance(value, type_):
+            return convert(value)
+    raise _no_conversion(value, "google.protobuf.Value")
+
+
+def _base64(value: bytes) -> str:
+    look_at(len(value) // _BYTES_LOOKED_AT)
+    return base64.b64encode(value).decode()
+
+
+_JSON_VALUES: Final[tuple[tuple[type, Convert], ...]] = (
+    (int, lambda value: float(value) if int(value) in _SAFE else str(int(value))),
+    (bytes, _base64),
+    (Duration, duration_text),
+    (Timestamp, timestamp_text),
+    (list, json_list),
+    (dict, json_object),
+    (MessageValue, lambda _: {}),
+)
+
 
 _PREFIX: Final = "google.protobuf."
 _INT32: Final = range(-(1 << 31), 1 << 31)
@@ -62,7 +189,7 @@ class MessageField:
     """
 
     kind: CELType
-    kept: stored.Convert
+    kept: Convert
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,43 +317,43 @@ _CLASSES: Final = {
 # --- the messages ---
 
 
-def _wrapper(kind: CELType, kept: stored.Convert, zero: Any) -> MessageKind:
+def _wrapper(kind: CELType, kept: Convert, zero: Any) -> MessageKind:
     fields = {"value": MessageField(kind, kept)}
     return MessageKind(replace(kind, nullable=True), fields, lambda given: given.get("value", zero))
 
 
-_int64, _uint64, _bool, _bytes = stored.plain(int), stored.plain(UInt), stored.plain(bool), stored.plain(bytes)
-_int32: Final = stored.plain(int, _INT32)
+_int64, _uint64, _bool, _bytes = plain(int), plain(UInt), plain(bool), plain(bytes)
+_int32: Final = plain(int, _INT32)
 _OBJECT: Final = map_of(STRING, DYN)
 _TIMES: Final = {"seconds": MessageField(INT, _int64), "nanos": MessageField(INT, _int32)}
-_VALUES: Final = {"values": MessageField(list_of(DYN), stored.json_list)}
+_VALUES: Final = {"values": MessageField(list_of(DYN), json_list)}
 _MEMBERS: Final = {
     "null_value": MessageField(INT, _int32),
-    "number_value": MessageField(DOUBLE, stored.double_value),
-    "string_value": MessageField(STRING, stored.text_value),
+    "number_value": MessageField(DOUBLE, double_value),
+    "string_value": MessageField(STRING, text_value),
     "bool_value": MessageField(BOOL, _bool),
-    "struct_value": MessageField(_OBJECT, lambda value: stored.json_object(stored.optional_contents(value))),
-    "list_value": MessageField(list_of(DYN), stored.list_or_fields),
+    "struct_value": MessageField(_OBJECT, lambda value: json_object(optional_contents(value))),
+    "list_value": MessageField(list_of(DYN), list_or_fields),
 }
 MESSAGES: Final[Mapping[str, MessageKind]] = {
     "google.protobuf.BoolValue": _wrapper(BOOL, _bool, zero=False),
     "google.protobuf.BytesValue": _wrapper(BYTES, _bytes, b""),
-    "google.protobuf.DoubleValue": _wrapper(DOUBLE, stored.double_value, 0.0),
-    "google.protobuf.FloatValue": _wrapper(DOUBLE, stored.single_value, 0.0),
+    "google.protobuf.DoubleValue": _wrapper(DOUBLE, double_value, 0.0),
+    "google.protobuf.FloatValue": _wrapper(DOUBLE, single_value, 0.0),
     "google.protobuf.Int32Value": _wrapper(INT, _int32, 0),
     "google.protobuf.Int64Value": _wrapper(INT, _int64, 0),
-    "google.protobuf.StringValue": _wrapper(STRING, stored.text_value, ""),
-    "google.protobuf.UInt32Value": _wrapper(UINT, stored.plain(UInt, _UINT32), UInt(0)),
+    "google.protobuf.StringValue": _wrapper(STRING, text_value, ""),
+    "google.protobuf.UInt32Value": _wrapper(UINT, plain(UInt, _UINT32), UInt(0)),
     "google.protobuf.UInt64Value": _wrapper(UINT, _uint64, UInt(0)),
     "google.protobuf.Duration": MessageKind(DURATION, _TIMES, _duration),
     "google.protobuf.Timestamp": MessageKind(TIMESTAMP, _TIMES, _timestamp),
     "google.protobuf.Any": MessageKind(
-        ANY, {"type_url": MessageField(STRING, stored.text_value), "value": MessageField(BYTES, _bytes)}, _any
+        ANY, {"type_url": MessageField(STRING, text_value), "value": MessageField(BYTES, _bytes)}, _any
     ),
     "google.protobuf.Empty": MessageKind(EMPTY, {}, lambda _: MessageValue(EMPTY.name)),
     "google.protobuf.ListValue": MessageKind(list_of(DYN), _VALUES, lambda given: given.get("values", [])),
     "google.protobuf.Struct": MessageKind(
-        _OBJECT, {"fields": MessageField(_OBJECT, stored.json_object)}, lambda given: given.get("fields", {})
+        _OBJECT, {"fields": MessageField(_OBJECT, json_object)}, lambda given: given.get("fields", {})
     ),
     "google.protobuf.Value": MessageKind(DYN, _MEMBERS, _value),
 }
@@ -235,7 +362,7 @@ CONSTANTS: Final = {"google.protobuf.NullValue.NULL_VALUE": 0}
 
 def messages(device: CELType, fields: Mapping[str, CELType], known: KnownToCEL) -> Mapping[str, MessageKind]:
     """Every name that a message can be made of, as far as the compiler minds: some cannot be made."""
-    kept = {name: MessageField(kind, stored.optional_contents) for name, kind in fields.items()}
+    kept = {name: MessageField(kind, optional_contents) for name, kind in fields.items()}
     unmade = {
         device.name: MessageKind(device, kept, _unknown(device.name)),
         NULL.name: MessageKind(NULL, {}, _unknown(NULL.name)),

@@ -1,6 +1,6 @@
 """The evaluator: a checked tree becomes nested functions that count what they cost, as cel-go's planner does it.
 
-Literals are folded first: what is converted wrongly there, or is no regular expression, is refused.
+Literals are folded first: a wrong conversion or an invalid regular expression among them is refused.
 """
 
 from __future__ import annotations
@@ -8,31 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dranode.sim.cel.attributes import (
+from dranode.sim.cel.checker import Checked, text_of
+from dranode.sim.cel.conversions import CONVERSIONS
+from dranode.sim.cel.costs import cost_of
+from dranode.sim.cel.declarations import KnownToCEL, Overload, functions
+from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
+from dranode.sim.cel.library import UNGUARDED, implementations, refused
+from dranode.sim.cel.operations import OPERATORS
+from dranode.sim.cel.run import (
     Attribute,
     Frame,
+    Loop,
     Planned,
     Qualifier,
     Run,
     as_attribute,
     attribute_of,
-    constant,
-    no_overload,
-    presence_of,
-)
-from dranode.sim.cel.checker import Checked, text_of
-from dranode.sim.cel.conversions import CONVERSIONS
-from dranode.sim.cel.costs import cost_of
-from dranode.sim.cel.declarations import Overload, functions
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
-from dranode.sim.cel.guards import accepts
-from dranode.sim.cel.known import KnownToCEL
-from dranode.sim.cel.library import UNGUARDED, implementations, refused
-from dranode.sim.cel.operations import OPERATORS
-from dranode.sim.cel.regex import compiled
-from dranode.sim.cel.run import (
-    Loop,
     called,
+    constant,
     equality_of,
     fold,
     list_literal,
@@ -40,9 +33,12 @@ from dranode.sim.cel.run import (
     map_literal,
     member_of,
     message_literal,
+    no_overload,
     not_strictly_false,
+    presence_of,
     reader,
 )
+from dranode.sim.cel.strings import compiled
 from dranode.sim.cel.syntax import (
     CallExpr,
     Comprehension,
@@ -54,7 +50,26 @@ from dranode.sim.cel.syntax import (
     MessageLiteral,
     Select,
 )
-from dranode.sim.cel.values import MISSING, OptionalValue, UInt
+from dranode.sim.cel.types import CELType, TypeKind
+from dranode.sim.cel.values import MISSING, OptionalValue, UInt, key_value, type_name
+
+
+def accepts(parameters: tuple[CELType, ...], values: Sequence[Any]) -> bool:
+    """Return whether the overload takes these values; of lists and maps, the first element tells."""
+    return len(parameters) == len(values) and all(map(_is, parameters, values))
+
+
+def _is(kind: CELType, value: Any) -> bool:
+    if kind.kind in (TypeKind.DYN, TypeKind.ANY, TypeKind.VARIABLE):
+        return True
+    if kind.name != type_name(value):
+        return False
+    if kind.kind is TypeKind.LIST:
+        return not value or _is(kind.parameters[0], value[0])
+    if kind.kind is TypeKind.MAP and value:
+        key, first = next(iter(value.items()))
+        return _is(kind.parameters[0], key_value(key)) and _is(kind.parameters[1], first)
+    return True
 
 
 def planned(checked: Checked, known: KnownToCEL) -> tuple[Run, int]:

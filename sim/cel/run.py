@@ -5,16 +5,18 @@ Errors are ValueErrors, which loops keep in their accumulator and `&&` and `||` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
-from dranode.sim.cel.attributes import Frame, Planned, Run, constant, no_overload
 from dranode.sim.cel.costs import LIMIT, LIST, MAP, STRUCT, equality, inequality
 from dranode.sim.cel.errors import CELCancelledError, CELRuntimeError
 from dranode.sim.cel.values import (
+    INT64,
     MISSING,
+    NONE,
     FormatValue,
+    MessageValue,
     MutableList,
     MutableMap,
     OptionalValue,
@@ -26,6 +28,190 @@ from dranode.sim.cel.values import (
     map_value,
     type_name,
 )
+
+
+class AnyDomain(dict[str, Any]):
+    """Attributes or capacities by domain; one that is not there is empty."""
+
+
+def part_of(value: Any, key: Any) -> Any:
+    """The element of a list or the value of a map.
+
+    Raises:
+        ValueError: there is none.
+    """
+    part = found_part(value, key)
+    if part is MISSING:
+        raise ValueError(f"index out of bounds: {key}" if isinstance(value, list) else f"no such key: {_shown(key)}")
+    return part
+
+
+def found_part(value: Any, key: Any) -> Any:
+    """The same, MISSING if there is none.
+
+    Raises:
+        ValueError: the key can be none of a list's or of no map's.
+    """
+    if isinstance(value, dict):
+        part = value.get(key, MISSING) if type(key) is str else map_value(value, _key(key))
+        return {} if part is MISSING and type(value) is AnyDomain else part
+    _key(key)
+    if isinstance(value, list):
+        index = _index(key)
+        return value[index] if 0 <= index < len(value) else MISSING
+    if isinstance(value, MessageValue):
+        raise ValueError(f"no such field '{_shown(key)}'")  # noqa: TRY004 - an error of CEL
+    return MISSING
+
+
+def _key(key: Any) -> Any:
+    if type(key) not in (str, int, UInt, bool, float):
+        raise ValueError(f"invalid qualifier type: {type_name(key)}")
+    return key
+
+
+def _index(key: Any) -> int:
+    if type(key) is float and key.is_integer() and int(key) in INT64:
+        return int(key)
+    if type(key) not in (int, UInt):
+        raise ValueError(f"unsupported index value: {type_name(key)}")
+    return int(key)
+
+
+def _shown(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+@dataclass(slots=True)
+class Frame:
+    """One evaluation: the device, the variables of loops, and what it has cost."""
+
+    device: dict[str, Any]
+    variables: list[Any]
+    cost: int = 0
+
+
+Run: TypeAlias = Callable[[Frame], Any]
+
+
+@dataclass(slots=True)
+class Qualifier:
+    """A part of an attribute: a field or an index."""
+
+    key: Any  # what is known, or MISSING
+    run: Run | None
+    optional: bool
+    test_only: bool = False
+
+
+@dataclass(slots=True)
+class Attribute:
+    """A value and the parts that are taken of it, or a choice of two such."""
+
+    base: Run | None
+    qualifiers: list[Qualifier] = field(default_factory=list)
+    choice: tuple[Run, Attribute, Attribute] | None = None
+
+    def add(self, qualifier: Qualifier) -> None:
+        """Take a further part, of both branches of a choice."""
+        if self.choice is None:
+            self.qualifiers.append(qualifier)
+        else:
+            self.choice[1].add(qualifier)
+            self.choice[2].add(qualifier)
+
+    def resolve(self, frame: Frame) -> Any:
+        """The value.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.choice is not None:
+            condition, then, otherwise = self.choice
+            held = condition(frame)
+            if held is True:
+                return then.resolve(frame)
+            if held is False:
+                return otherwise.resolve(frame)
+            raise no_overload("_?_:_", [held])
+        value = self.base(frame) if self.base is not None else None
+        return _qualified(frame, value, self.qualifiers) if self.qualifiers else value
+
+
+def _qualified(frame: Frame, value: Any, qualifiers: list[Qualifier]) -> Any:
+    optional = type(value) is OptionalValue
+    if optional:
+        if not value.present:
+            return value
+        value = value.value
+    for one in qualifiers:
+        optional = optional or one.optional
+        key = one.key if one.run is None else one.run(frame)
+        if optional:
+            value = found_part(value, key)
+            if value is MISSING and not one.test_only:
+                return NONE
+            frame.cost += 1
+            if value is MISSING:
+                return NONE
+        elif one.test_only:
+            frame.cost += 1
+            value = found_part(value, key) is not MISSING
+        else:
+            frame.cost += 1
+            value = part_of(value, key)
+    return OptionalValue(value, present=True) if optional else value
+
+
+@dataclass(slots=True)
+class Planned:
+    """A node: how it is evaluated, what is known of it."""
+
+    run: Run
+    constant: Any = MISSING
+    attribute: Attribute | None = None
+
+
+def constant(value: Any) -> Planned:
+    """A value that is known, and costs nothing."""
+    return Planned(lambda _: value, constant=value)
+
+
+def attribute_of(attribute: Attribute) -> Planned:
+    """The value of an attribute."""
+    resolve = attribute.resolve
+    if attribute.choice is not None:
+        return Planned(resolve, attribute=attribute)
+
+    def run(frame: Frame) -> Any:
+        frame.cost += 1
+        return resolve(frame)
+
+    return Planned(run, attribute=attribute)
+
+
+def presence_of(attribute: Attribute) -> Planned:
+    """Return whether the last part of an attribute is there."""
+    resolve = attribute.resolve
+    # Whether something is there costs one less than what is there, which is what cel-go takes of a choice, too.
+    base = 0 if attribute.choice is None else -1
+
+    def run(frame: Frame) -> bool:
+        frame.cost += base
+        value = resolve(frame)
+        return value.present if type(value) is OptionalValue else value
+
+    return Planned(run, attribute=attribute)
+
+
+def as_attribute(planned: Planned) -> Attribute:
+    """Return what is selected from."""
+    return planned.attribute if planned.attribute is not None else Attribute(planned.run)
+
+
+def no_overload(name: str, arguments: Sequence[Any]) -> ValueError:
+    """The error of a function that takes no such values."""
+    return ValueError(f"no such overload: {name}({', '.join(map(type_name, arguments))})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +393,8 @@ def message_literal(fields: list[tuple[str, Run, bool]], made: Callable[[Mapping
     def run(frame: Frame) -> Any:
         frame.cost += STRUCT
         values: dict[str, Any] = {}
-        for name, field, optional in fields:
-            value = field(frame)
+        for name, part, optional in fields:
+            value = part(frame)
             if optional:
                 value = _unwrapped(value)
             values.pop(name, None)

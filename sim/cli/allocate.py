@@ -13,9 +13,8 @@ from dranode.driver.claims.allocation import readable_results
 from dranode.show.output import console, emit, output_option
 from dranode.show.picture.devices import part_text
 from dranode.show.terminal import columns, hanging
-from dranode.sim.allocator.outcome import Outcome
-from dranode.sim.cli.documents import simulated
-from dranode.sim.cli.release import asked_features, release_options
+from dranode.sim.allocator.requests import Outcome
+from dranode.sim.cli.documents import asked_features, release_options, simulated
 from dranode.sim.cluster.pods import nodes_among, read_cluster_documents
 from dranode.sim.cluster.workload import require_pods
 from dranode.sim.fit.allocating import PodPlacement, allocate_in_turn

@@ -20,8 +20,7 @@ from dranode.show.output import console, emit, output_option, report_oddities, r
 from dranode.sim.bundle.offers import offers_for
 from dranode.sim.bundle.show import manifests as as_manifests
 from dranode.sim.bundle.show import offers_document, show_offers
-from dranode.sim.cli.documents import simulated
-from dranode.sim.cli.release import asked_features, release_options
+from dranode.sim.cli.documents import asked_features, release_options, simulated
 from dranode.sim.cluster.pods import ClusterDocuments, read_cluster_documents
 
 

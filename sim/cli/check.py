@@ -17,11 +17,10 @@ from dranode.driver.slices.desired import publishable
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns
 from dranode.sim.allocator.features import Features
-from dranode.sim.cli.documents import report_notes
-from dranode.sim.cli.release import asked_features, release_options
+from dranode.sim.cli.documents import asked_features, release_options, report_notes
 from dranode.sim.cluster.across import PublishedDevice
 from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
-from dranode.sim.cluster.not_run import passed_over
+from dranode.sim.cluster.controllers import passed_over
 
 
 @click.command(short_help="Is this claim, template, class or opaque configuration valid; what does it count.")

@@ -1,17 +1,70 @@
-"""The documents that a command simulates, with the names and pods that a cluster makes; what is passed over is said."""
+"""The documents that a command simulates and which kube-scheduler is asked: its release and its feature gates.
+
+Documents come with the names and pods that a cluster makes; what is passed over is reported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import click
 
+from dranode.api.errors import UsageError
 from dranode.api.manifests import SourceDocument, with_generated_names
 from dranode.api.resource import Node
-from dranode.sim.cluster.controllers import with_pods
-from dranode.sim.cluster.not_run import passed_over
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Release, release
+from dranode.sim.cluster.controllers import passed_over, with_pods
 from dranode.sim.cluster.pods import nodes_among
+
+
+def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--kubernetes` and `--feature-gates`, which `asked_features` reads."""
+    kubernetes = click.option(
+        "--kubernetes",
+        metavar="RELEASE",
+        help="Answer as this release does: 1.34 to 1.37, 1.38-alpha or a patch release; default: the newest stable.",
+    )
+    gates = click.option(
+        "--feature-gates",
+        default="",
+        metavar="NAME=BOOL,...",
+        help="Feature gates of that release, as kube-scheduler's.",
+    )
+    return kubernetes(gates(function))
+
+
+def asked_features(kubernetes: str | None, feature_gates: str, *, whole_nodes: bool = False) -> Features:
+    """The release and the gates of the command line; `whole_nodes` is for commands that look at more than devices.
+
+    Raises:
+        UsageError: the release is not simulated, or a gate is not one that can be set in it or for this command.
+    """
+    features = Features.parse(feature_gates, NEWEST_STABLE if kubernetes is None else release(kubernetes))
+    if features.node_allocatable_resources and not whole_nodes:
+        raise UsageError(
+            "the feature gate DRANodeAllocatableResources changes what nodes have left, at which this command does not "
+            "look; ask dranode fit, or leave the gate out"
+        )
+    _note_differences(features.release)
+    return features
+
+
+def _note_differences(asked: Release) -> None:
+    """Say which patch release is modelled where another one is asked for, and how they differ."""
+    modelled = RELEASES[asked.name].version
+    if asked.version == modelled:
+        return
+    differences = asked.differences
+    click.echo(
+        f"note: Kubernetes {asked.version} is answered by the model of {modelled}"
+        f"{', with these differences:' if differences else '; no difference is known'}",
+        err=True,
+    )
+    for difference in differences:
+        click.echo(f"  {difference}", err=True)
+
 
 _MOST_NOTES: Final = 20
 

@@ -21,17 +21,15 @@ from dranode.show.output import console, emit, output_option, picture_options, r
 from dranode.show.picture.fleet import FleetPicture
 from dranode.show.terminal import hanging
 from dranode.sim.allocator.features import Features
-from dranode.sim.cli.documents import simulated
-from dranode.sim.cli.release import asked_features, release_options
+from dranode.sim.cli.documents import asked_features, release_options, simulated
 from dranode.sim.cluster.nodes_file import read_nodes, slice_templates
 from dranode.sim.fit.additions import LIKE, NodeModel, model_like, model_of_kind
 from dranode.sim.fit.changes import Changes, changes_document, show_changes
 from dranode.sim.fit.dump import ESSENTIAL_KINDS, ClusterDump, live_kinds, read_dump
-from dranode.sim.fit.notes import cluster_notes
-from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+from dranode.sim.fit.questions import ClusterQuestions, PodAnswer, cluster_notes
 from dranode.sim.fit.show import answer_document, counted_document, show_answers
 from dranode.sim.report.cluster import cluster_seen
-from dranode.sim.report.placed import placed_picture
+from dranode.sim.report.picture import placed_picture
 
 # Pods by nodes of which -o json and -o yaml name all nodes.
 _MOST_NAMED = 1_000_000

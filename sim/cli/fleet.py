@@ -21,12 +21,10 @@ from dranode.sim.cli.documents import report_notes, simulated
 from dranode.sim.cluster.manifests import check_unused
 from dranode.sim.cluster.nodes_file import Discover
 from dranode.sim.cluster.workload import read_workload, require_pods
-from dranode.sim.fleet.pictured import report_picture
-from dranode.sim.fleet.report import FleetReport, fleet_document
+from dranode.sim.fleet.report import FleetReport, fleet_document, report_picture
 from dranode.sim.fleet.run import ImaginedFleet, admit, place
-from dranode.sim.fleet.show import show_fleet
-from dranode.sim.queues.run import QueueRun
-from dranode.sim.queues.show import attempts_drawn
+from dranode.sim.fleet.show import attempts_drawn, show_fleet
+from dranode.sim.queues.report import QueueRun
 
 
 def run_on_fleet(

@@ -19,12 +19,11 @@ from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.show.picture.node import node_picture
 from dranode.show.terminal import show_slices
-from dranode.sim.cli.documents import simulated
+from dranode.sim.cli.documents import asked_features, release_options, simulated
 from dranode.sim.cli.fleet import run_on_fleet
-from dranode.sim.cli.release import asked_features, release_options
 from dranode.sim.cluster.manifests import check_unused
 from dranode.sim.cluster.workload import read_workload, require_pods
-from dranode.sim.local.run import ClaimResult, node_named
+from dranode.sim.local.run import ClaimResult, local_run, node_named
 from dranode.sim.local.show import (
     WrittenFile,
     run_picture,
@@ -34,7 +33,6 @@ from dranode.sim.local.show import (
     views_of,
     written_files,
 )
-from dranode.sim.local.start import local_run
 
 
 @click.command(cls=DriverCommand, short_help="The local run: publish, allocate, prepare, show, unprepare; no cluster.")

@@ -16,8 +16,7 @@ from dranode.show.output import reporting, write_pictures
 from dranode.show.picture.fleet import FleetPicture
 from dranode.show.views import driver_views, machine_picture, records_root, time_now
 from dranode.sim.allocator.features import Features
-from dranode.sim.cli.documents import simulated
-from dranode.sim.cli.release import asked_features, release_options
+from dranode.sim.cli.documents import asked_features, release_options, simulated
 from dranode.sim.report.cluster import PAGE_KINDS, ClusterSeen, cluster_seen
 from dranode.sim.report.picture import cluster_picture
 

@@ -41,23 +41,25 @@ from dranode.driver.machine.yaml_files import read_yaml
 from dranode.driver.pinning.snapshot import Pins
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors
 from dranode.sim.cel.costs import LIMIT
+from dranode.sim.cel.declarations import KnownToCEL
 from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.expression import compile_selector
-from dranode.sim.cel.known import KnownToCEL
-from dranode.sim.cluster.across import PublishedDevice, Surroundings, claim_warnings, pod_warnings, surroundings
-from dranode.sim.cluster.attribute_warnings import selector_warnings
-from dranode.sim.cluster.config_errors import parameter_errors
+from dranode.sim.cluster.across import (
+    PublishedDevice,
+    Surroundings,
+    claim_warnings,
+    pod_warnings,
+    selector_warnings,
+    surroundings,
+)
 from dranode.sim.cluster.controllers import POD_TEMPLATES, controller_errors
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import CLUSTER, SPECS, check_cluster_object
-from dranode.sim.cluster.pod_fields import unknown_pod_fields
 from dranode.sim.cluster.sharing import ExclusiveUse, claims_in_use, container_conflicts, exclusive_use, pods_conflict
-from dranode.sim.cluster.undecoded import all_problems
+from dranode.sim.cluster.undecoded import all_problems, parameter_errors, unknown_pod_fields
 from dranode.sim.cluster.workload import request_names
-from dranode.sim.scheduler.amounts import pod_amount_errors
-from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE
-from dranode.sim.scheduler.documents import SchedulingPod
-from dranode.sim.scheduler.labels import LabelMatcher
+from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors
+from dranode.sim.scheduler.documents import LabelMatcher, SchedulingPod
 from dranode.sim.scheduler.terms import PodTerms
 
 NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)

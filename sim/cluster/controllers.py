@@ -1,7 +1,8 @@
 """Makes the pods of what makes pods: Deployments, StatefulSets, Jobs and their like, as many as exist at one time.
 
 Source: the controllers of kube-controller-manager 1.37.1 (`pkg/controller`): how many pods, their names, labels, owners
-and, of a DaemonSet's, nodes and tolerations. Names that are random in a cluster depend on the documents here.
+and, of a DaemonSet's, nodes and tolerations. Names that are random in a cluster depend on the documents here. What has
+pod templates and is not run here is reported.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from typing import Any, Final
 
 from dranode.api.documents import decode, encode, without_tuples
 from dranode.api.errors import DocumentError, number_of
-from dranode.api.manifests import SourceDocument, generated_name, template_hash
+from dranode.api.manifests import SourceDocument, custom_group, generated_name, template_hash
 from dranode.api.resource import APIDocument, Node, ObjectMeta
 from dranode.api.validation import FieldError, pod_errors
 from dranode.sim.allocator.nodeselector import only
-from dranode.sim.scheduler.amounts import pod_amount_errors
-from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors
 from dranode.sim.scheduler.documents import PodToleration, SchedulingNode, SchedulingPod
-from dranode.sim.scheduler.node_affinity import matches_required
-from dranode.sim.scheduler.taints import untolerated_taint
+from dranode.sim.scheduler.node_rules import matches_required, untolerated_taint
 
 # As many pods as a cluster of Kubernetes is built for.
 MOST_PODS: Final = 150_000
@@ -537,3 +537,72 @@ def _bound(template: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]
     }
     own = [*(spec.get("tolerations") or ()), *tolerations]
     return {**template, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": of_nodes}, "tolerations": own}}
+
+
+# What of Kubernetes and Kueue has pod templates and makes no pods by itself.
+_TEMPLATES_ALONE: Final = ("PodTemplate", "Workload")
+# What names claims for pods that are made of it, or for its group of pods.
+_NAMING: Final = frozenset((*POD_TEMPLATES, *_TEMPLATES_ALONE, "PodGroup", "CompositePodGroup"))
+_REFERENCES: Final = (
+    ("resourceClaimName", "ResourceClaim"),
+    ("resourceClaimTemplateName", "ResourceClaimTemplate"),
+)
+
+
+def passed_over(sources: Iterable[SourceDocument], *, queued: bool = False) -> tuple[str, ...]:
+    """Return a sentence for each kind of which objects are passed over; Kueue's Workloads are not if `queued`."""
+    counts: dict[str, int] = {}
+    templates: set[str] = set()
+    for source in sources:
+        custom = custom_group(source.document.get("apiVersion"))
+        if not custom and (source.kind not in _TEMPLATES_ALONE or (queued and source.kind == "Workload")):
+            continue
+        has_template = any(True for _ in _pod_templates(source.document))
+        if has_template:
+            templates.add(source.kind)
+        if has_template or custom:
+            counts[source.kind] = counts.get(source.kind, 0) + 1
+    return tuple(_sentence(kind, count, templates=kind in templates) for kind, count in counts.items())
+
+
+def claims_named(sources: Iterable[SourceDocument]) -> Iterator[tuple[str, ClaimKey]]:
+    """Yield the claims and templates that pods would use which are made of the documents, or are not made here."""
+    for source in sources:
+        if source.kind not in _NAMING and not custom_group(source.document.get("apiVersion")):
+            continue
+        metadata = source.document.get("metadata")
+        namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
+        for mapping in _mappings(source.document):
+            entries = mapping.get("resourceClaims")
+            for entry in entries if isinstance(entries, list) else ():
+                for name, kind in _REFERENCES:
+                    if isinstance(entry, Mapping) and isinstance(entry.get(name), str):
+                        yield kind, ClaimKey(str(namespace or DEFAULT_NAMESPACE), entry[name])
+
+
+def _sentence(kind: str, count: int, *, templates: bool) -> str:
+    objects = f"{number_of(count, 'object')} {'is' if count == 1 else 'are'} passed over"
+    if templates:
+        hint = "; local --queues admits Kueue's" if kind == "Workload" else ""
+        return f"{kind}: {objects}, and no pods are made of {'its' if count == 1 else 'their'} pod templates{hint}"
+    return f"{kind}: {objects}: custom resources are not looked at"
+
+
+def _pod_templates(document: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the specs of pods somewhere in a document: what has a list of containers."""
+    for mapping in _mappings(document):
+        containers = mapping.get("containers")
+        if isinstance(containers, list) and any(isinstance(each, Mapping) for each in containers):
+            yield mapping
+
+
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every object in a document, whatever its depth."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            yield value
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value

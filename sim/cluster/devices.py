@@ -1,23 +1,127 @@
-"""Finds the devices that claims would get on a node of a cluster, once for all nodes that are alike."""
+"""Finds the devices that claims would get on a node of a cluster, once for all nodes that see the same pools.
+
+A node that has several alternatives of a request is scored by the one that it gives (KEP-4816).
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from dranode.api.documents import encode_json
-from dranode.api.resource import Node, ResourceClaim
+from dranode.api.resource import AllocationResult, Node, ResourceClaim
+from dranode.driver.claims.allocation import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
-from dranode.sim.allocator.outcome import AllocationError, Outcome
-from dranode.sim.allocator.picks import Oddity, Solution
-from dranode.sim.allocator.requests import AllocationRequest
+from dranode.sim.allocator.pools import Candidate, Pool, PoolIndex
+from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Outcome
+from dranode.sim.allocator.result import Oddity, Solution, active_alternatives
 from dranode.sim.allocator.state import PoolID, PoolState
 from dranode.sim.cluster.holdings import Holdings
-from dranode.sim.cluster.solutions import moved, raw_score
-from dranode.sim.cluster.views import NodeViews, View
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A node with the pools that it sees.
+
+    Attributes:
+        node: the node.
+        pools: all that it sees.
+        candidates: the devices of those that can be used, numbered alike on nodes of one kind.
+        local: the pools that no other node sees.
+        shared: the other ones.
+        kind: equal for nodes that differ by name alone.
+    """
+
+    node: Node
+    pools: tuple[Pool, ...]
+    candidates: tuple[Candidate, ...]
+    local: tuple[PoolID, ...]
+    shared: tuple[PoolID, ...]
+    kind: int
+
+
+class NodeViews:
+    """Makes the views of nodes and numbers their kinds."""
+
+    def __init__(self, inventory: PoolIndex) -> None:
+        """Start without kinds."""
+        self._inventory = inventory
+        self._kinds: dict[object, int] = {}
+
+    def view(self, node: Node) -> View:
+        """Return what the node sees."""
+        pools = self._inventory.pools(node)
+        name = node.metadata.name
+        local = tuple(pool.id for pool in pools if _is_local(pool, name))
+        shared = tuple(pool.id for pool in pools if not _is_local(pool, name))
+        names = {pool_name: index for index, pool_name in enumerate(dict.fromkeys(pool.id.pool for pool in pools))}
+        key = tuple(_local_key(pool, names) if pool.id in local else _shared_key(pool) for pool in pools)
+        kind = self._kinds.setdefault(key, len(self._kinds))
+        candidates = tuple(candidate for pool in pools if pool.usable for candidate in pool.candidates)
+        return View(node, pools, candidates, local, shared, kind)
+
+
+def _is_local(pool: Pool, node: str) -> bool:
+    return not pool.elsewhere and all(candidate.slice.node_name == node for candidate in pool.candidates)
+
+
+def _local_key(pool: Pool, names: Mapping[str, int]) -> object:
+    counters = tuple(encode_json(each) for each in pool.counters.values())
+    devices = tuple(
+        (candidate.device.name, candidate.content.number, candidate.servable, candidate.slice.skip_node_operations)
+        for candidate in pool.candidates
+    )
+    return pool.id.driver, names[pool.id.pool], pool.incomplete, pool.invalid, devices, counters
+
+
+def _shared_key(pool: Pool) -> object:
+    return (
+        pool.id,
+        pool.incomplete,
+        pool.invalid,
+        tuple((id(each.device), each.servable) for each in pool.candidates if each.reachable),
+    )
+
+
+# KEP-4816: the first of at most 8 alternatives counts 8, the last 1.
+_FIRST_ALTERNATIVE: Final = 8
+
+
+def score_before(claim: ResourceClaim, allocation: AllocationResult) -> int:
+    """Return what the prioritized lists of an allocated claim add to each node's raw score: 8 less the index, each."""
+    taken = {result.request for result in readable_results(allocation)}
+    return sum(
+        _FIRST_ALTERNATIVE - index
+        for request in claim.spec.devices.requests
+        for index, alternative in enumerate(request.first_available)
+        if f"{request.name}/{alternative.name}" in taken
+    )
+
+
+def moved(solution: Solution, view: View) -> Solution:
+    """The same solution on a node of the same kind."""
+    if solution.picks is None:
+        return solution
+    picks = tuple(
+        tuple(replace(pick, candidate=view.candidates[pick.number]) for pick in picked) for picked in solution.picks
+    )
+    return replace(solution, picks=picks)
+
+
+def raw_score(requests: Sequence[tuple[AllocationRequest, ...]], solution: Solution) -> int:
+    """Return what the prioritized lists of the claims add to the raw score of the node: 8 less the index, for each."""
+    score = 0
+    for requested, picks in zip(requests, solution.picks or (), strict=True):
+        names = {alternative.name for alternative in active_alternatives(requested, picks)}
+        for request in requested:
+            if request.listed:
+                index = next(index for index, one in enumerate(request.alternatives) if one.name in names)
+                score += _FIRST_ALTERNATIVE - index
+    return score
+
 
 # The kind of a node, the states of the pools that it sees, and the claims.
 DeviceQuestion: TypeAlias = tuple[int, tuple[PoolState, ...], bytes]

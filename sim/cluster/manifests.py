@@ -24,10 +24,9 @@ from dranode.api.unknown_fields import unknown_fields
 from dranode.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
 from dranode.sim.cluster.pod_claims import PodGroup
-from dranode.sim.scheduler.amounts import check_node_amounts
-from dranode.sim.scheduler.defaults import PriorityClass
+from dranode.sim.scheduler.amounts import PriorityClass, check_node_amounts
 from dranode.sim.scheduler.documents import SchedulingNode
-from dranode.sim.scheduler.owners import LabelledObject, SelectingObject
+from dranode.sim.scheduler.terms import LabelledObject, SelectingObject
 
 # The kinds whose fields are all known here.
 SPECS: Final[Mapping[str, type[APIDocument]]] = {

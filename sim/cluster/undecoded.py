@@ -1,14 +1,22 @@
-"""Everything that is wrong with a document that does not decode: a decoder reports the first error and stops."""
+"""Everything that is wrong with a document: a decoder reports the first error and stops, or ignores unknown fields.
+
+Misspelt fields of pods, and of what makes pods, are found by the types of `k8s.io/api` 0.37 (core/v1, apps/v1,
+batch/v1), in the parts that say what a pod needs and where it may run. The installed drivers judge their opaque
+configurations.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from dranode.api.errors import DocumentError
+from dranode.api.errors import ClaimError, DocumentError
 from dranode.api.validation import FieldError
+from dranode.driver.claims.grant import Config
+from dranode.driver.claims.plugin import Plugin
 
 Look: TypeAlias = Callable[[Mapping[str, Any]], list[FieldError]]
 """Decodes a document and says what is wrong with it besides; raises DocumentError for what does not decode."""
@@ -150,3 +158,132 @@ def _path(steps: _Steps) -> str:
 
 def _within(path: str, place: str) -> bool:
     return path == place or path.startswith((f"{place}.", f"{place}["))
+
+
+_CONTAINER: Final = (
+    "name image command args workingDir ports envFrom env resources resizePolicy restartPolicy restartPolicyRules "
+    "volumeMounts volumeDevices livenessProbe readinessProbe startupProbe lifecycle terminationMessagePath "
+    "terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty targetContainerName"
+)
+_POD_AFFINITY: Final = "requiredDuringSchedulingIgnoredDuringExecution preferredDuringSchedulingIgnoredDuringExecution"
+# The fields of each type, and the type of a field whose value is looked at, after a colon.
+_TYPES: Final[Mapping[str, str]] = {
+    "Pod": "apiVersion kind metadata:Metadata spec:PodSpec status",
+    "PodTemplate": "apiVersion kind metadata:Metadata template:Template",
+    "Object": "apiVersion kind metadata:Metadata spec:Spec status",
+    "Metadata": (
+        "name generateName namespace selfLink uid resourceVersion generation creationTimestamp deletionTimestamp "
+        "deletionGracePeriodSeconds labels annotations ownerReferences finalizers managedFields"
+    ),
+    "Template": "metadata:Metadata spec:PodSpec",
+    "PodSpec": (
+        "volumes initContainers:Container containers:Container ephemeralContainers:Container restartPolicy "
+        "terminationGracePeriodSeconds activeDeadlineSeconds dnsPolicy nodeSelector serviceAccountName serviceAccount "
+        "automountServiceAccountToken nodeName hostNetwork hostPID hostIPC shareProcessNamespace securityContext "
+        "imagePullSecrets hostname subdomain affinity:Affinity schedulerName tolerations:Toleration hostAliases "
+        "priorityClassName priority dnsConfig readinessGates runtimeClassName enableServiceLinks preemptionPolicy "
+        "overhead topologySpreadConstraints:Spread setHostnameAsFQDN os hostUsers schedulingGates:Gate "
+        "resourceClaims:PodClaim resources:Resources hostnameOverride workloadRef schedulingGroup evictionResponders"
+    ),
+    "Container": _CONTAINER.replace("resources", "resources:Resources").replace("ports", "ports:Port"),
+    "Resources": "limits requests claims:ContainerClaim",
+    "ContainerClaim": "name request",
+    "PodClaim": "name resourceClaimName resourceClaimTemplateName source",
+    "Port": "name hostPort containerPort protocol hostIP",
+    "Toleration": "key operator value effect tolerationSeconds",
+    "Gate": "name",
+    "Spread": (
+        "maxSkew topologyKey whenUnsatisfiable labelSelector minDomains nodeAffinityPolicy nodeTaintsPolicy "
+        "matchLabelKeys"
+    ),
+    "Affinity": "nodeAffinity:PodAffinity podAffinity:PodAffinity podAntiAffinity:PodAffinity",
+    "PodAffinity": _POD_AFFINITY,
+    "Deployment": (
+        "replicas selector template:Template strategy minReadySeconds revisionHistoryLimit paused "
+        "progressDeadlineSeconds"
+    ),
+    "StatefulSet": (
+        "replicas selector template:Template volumeClaimTemplates serviceName podManagementPolicy updateStrategy "
+        "revisionHistoryLimit minReadySeconds persistentVolumeClaimRetentionPolicy ordinals"
+    ),
+    "DaemonSet": "selector template:Template updateStrategy minReadySeconds revisionHistoryLimit",
+    "ReplicaSet": "replicas minReadySeconds selector template:Template",
+    "ReplicationController": "replicas minReadySeconds selector templateRef template:Template",
+    "Job": (
+        "parallelism completions activeDeadlineSeconds podFailurePolicy successPolicy backoffLimit "
+        "backoffLimitPerIndex maxFailedIndexes failedPodsLimit selector manualSelector template:Template "
+        "ttlSecondsAfterFinished completionMode suspend podReplacementPolicy managedBy scheduling"
+    ),
+    "CronJob": (
+        "schedule timeZone startingDeadlineSeconds concurrencyPolicy suspend jobTemplate:JobTemplate "
+        "successfulJobsHistoryLimit failedJobsHistoryLimit"
+    ),
+    "JobTemplate": "metadata:Metadata spec:Job",
+}
+_FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
+    name: {field: kind for field, _, kind in (each.partition(":") for each in fields.split())}
+    for name, fields in _TYPES.items()
+}
+
+
+def unknown_pod_fields(document: Mapping[str, Any], kind: str, template: Sequence[str]) -> Iterator[FieldError]:
+    """Yield a warning for each field that a pod, or an object of a kind that makes pods, does not have.
+
+    `template` is the path of the pod template; it is empty for a pod.
+    """
+    whole = kind if not template or template == ("template",) else "Object"
+    yield from _unknown(document, whole, "", kind)
+
+
+def _unknown(value: Any, type_name: str, path: str, kind: str) -> Iterator[FieldError]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _unknown(item, type_name, f"{path}[{index}]", kind)
+    elif isinstance(value, Mapping):
+        fields = _FIELDS[kind if type_name == "Spec" else type_name]
+        for name, inner in value.items():
+            where = f"{path}.{name}" if path else str(name)
+            if name not in fields:
+                near = get_close_matches(str(name), fields, 1)
+                hint = f'; did you mean "{near[0]}"?' if near else ""
+                yield FieldError(where, f"there is no such field, and API servers drop it{hint}")
+            elif fields[name]:
+                yield from _unknown(inner, fields[name], where, kind)
+
+
+def parameter_errors(plugin: Plugin, origin: Any, parameters: Any, path: str) -> Iterator[FieldError]:
+    """Every error: a driver names its first one, so it is asked again without the field that was wrong."""
+    removed: list[str] = []
+    while (error := _first_error(plugin, origin, parameters, path)) is not None:
+        # What is only wrong since another field is gone is none.
+        # The list of fields that there are, behind the semicolon, names them all.
+        said = error.message.partition("; there are ")[0]
+        if not any(re.search(rf"\b{re.escape(name)}\b", said) for name in removed):
+            yield error
+        name = _wrong_field(error, path, parameters)
+        if name is None:
+            return
+        removed.append(name)
+        parameters = {key: value for key, value in parameters.items() if key != name}
+
+
+def _wrong_field(error: FieldError, path: str, parameters: Any) -> str | None:
+    """The field that an error is about, if the configuration can be read without it."""
+    unknown = re.search(r"\bunknown field (\w+)", error.message)
+    below = error.path.removeprefix(path).removeprefix(".")
+    name = unknown[1] if unknown and not below else re.split(r"[.\[]", below)[0]
+    known = isinstance(parameters, Mapping) and name in parameters and name not in ("apiVersion", "kind")
+    return name if known else None
+
+
+def _first_error(plugin: Plugin, origin: Any, parameters: Any, path: str) -> FieldError | None:
+    try:
+        plugin.parse_config(Config(origin, parameters, path or "parameters"))
+    except ClaimError as error:
+        text = str(error)
+        rest = text.removeprefix(path or "parameters")
+        where, colon, message = rest.partition(": ")
+        if colon and rest != text and where[:1] in ("", ".", "["):
+            return FieldError(f"{path}{where}" if path else where.removeprefix("."), message)
+        return FieldError(path, rest.strip())
+    return None

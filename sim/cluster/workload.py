@@ -34,13 +34,12 @@ from dranode.api.resource import (
 from dranode.api.validation import pod_errors
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
+from dranode.sim.cluster.controllers import claims_named
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import check_manifests
-from dranode.sim.cluster.not_run import claims_named
 from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
-from dranode.sim.scheduler.amounts import pod_amount_errors
-from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, with_defaults
+from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
 
 Named = TypeVar("Named", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)

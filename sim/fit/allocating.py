@@ -17,7 +17,7 @@ from dranode.api.resource import AllocationResult, ContainerResources, Node, Obj
 from dranode.sim.allocator.allocate import Allocator, failures, unfit
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
+from dranode.sim.allocator.requests import AllocationError, Outcome, Reason
 from dranode.sim.cluster.extended import extended_of, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import ClusterDocuments, passed_by
@@ -38,11 +38,10 @@ from dranode.sim.scheduler.documents import (
     SchedulingPod,
     SchedulingPodSpec,
 )
-from dranode.sim.scheduler.owners import Owners
 from dranode.sim.scheduler.requests import NOTHING, PODS, is_extended
 from dranode.sim.scheduler.scores import DEVICES
 from dranode.sim.scheduler.snapshot import PodInfo
-from dranode.sim.scheduler.terms import PodTerms
+from dranode.sim.scheduler.terms import Owners, PodTerms
 
 _PLENTY: Final = Quantity("1M")
 

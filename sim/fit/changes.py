@@ -10,12 +10,10 @@ from rich.console import Console
 
 from dranode.api.errors import number_of
 from dranode.show.terminal import columns
-from dranode.sim.fit.additions import Addition, NodeModel, additions_for
-from dranode.sim.fit.evictions import EvictionPlan, evictions_for
+from dranode.sim.fit.additions import Addition, NodeModel, Room, additions_for, room_for
+from dranode.sim.fit.evictions import EvictionPlan, MovePlan, evictions_for, moves_for
 from dranode.sim.fit.fragments import Fragment, fragments_of
-from dranode.sim.fit.moves import MovePlan, moves_for
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
-from dranode.sim.fit.room import Room, room_for
 
 # Of so many nodes people are shown who holds their devices.
 _SHOWN: Final = 5

@@ -28,11 +28,15 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.manifests import check_manifests
 from dranode.sim.cluster.pod_claims import PodGroup
-from dranode.sim.scheduler.amounts import check_node_amounts, check_pod_amounts
-from dranode.sim.scheduler.defaults import DEFAULT_NAMESPACE, PriorityClass, with_defaults
+from dranode.sim.scheduler.amounts import (
+    DEFAULT_NAMESPACE,
+    PriorityClass,
+    check_node_amounts,
+    check_pod_amounts,
+    with_defaults,
+)
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
-from dranode.sim.scheduler.owners import Owners
-from dranode.sim.scheduler.terms import Namespaces
+from dranode.sim.scheduler.terms import Namespaces, Owners
 
 _Namespaced = TypeVar("_Namespaced", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)
 _Document = TypeVar("_Document")

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.fit.choice import Placement
 from dranode.sim.fit.demand import PodDemand
-from dranode.sim.fit.placement import Placement
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.scores import DEVICES

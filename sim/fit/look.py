@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from dranode.api.resource import AllocationResult
+from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.sim.allocator.nodeselector import selects
-from dranode.sim.allocator.outcome import AllocationError, Outcome
-from dranode.sim.allocator.picks import Solution
-from dranode.sim.cluster.devices import DeviceAnswers
+from dranode.sim.allocator.requests import AllocationError, Outcome
+from dranode.sim.allocator.result import Solution
+from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand, score_before
+from dranode.sim.cluster.extended import backed_here, special_claim
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.solutions import score_before
 from dranode.sim.fit.demand import PodDemand
-from dranode.sim.fit.devices_on import DevicesOn
 from dranode.sim.fit.node_allocatable import SHARED_MAPPING, claim_statuses, has_mappings, refusal_for
 from dranode.sim.fit.node_table import CANNOT_ALLOCATE
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.filters import Filters, Refusal
 from dranode.sim.scheduler.scores import DEVICES
 from dranode.sim.scheduler.snapshot import NodeInfo
+
+
+class DevicesOn:
+    """Asked once for nodes that have the same extended resources of their own."""
+
+    def __init__(self, answers: DeviceAnswers, demand: PodDemand, claims: Sequence[ResourceClaim]) -> None:
+        """Look at the claims that are not allocated.
+
+        Raises:
+            AllocationError: one cannot be allocated anywhere.
+        """
+        self._answers = answers
+        self._pod = demand
+        self._claims = tuple(claims)
+        self._demands: dict[tuple[str, ...], DeviceDemand | None] = {(): answers.demand(claims) if claims else None}
+
+    @property
+    def any(self) -> bool:
+        """Return whether devices are asked for on any node."""
+        return bool(self._claims or self._pod.extended)
+
+    def on(self, info: NodeInfo) -> DeviceDemand | None:
+        """Return what is asked there; None if nothing is."""
+        extended = backed_here(self._pod.extended, info.allocatable) if self._pod.extended else {}
+        key = tuple(sorted(extended))
+        if key not in self._demands:
+            claims = (*self._claims, special_claim(self._pod.pod, extended))
+            self._demands[key] = self._answers.demand(claims)
+        return self._demands[key]
+
 
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from dranode.api.errors import number_of
 from dranode.sim.allocator.explain import Miss, Stage
-from dranode.sim.allocator.picks import Oddity
+from dranode.sim.allocator.result import Oddity
 from dranode.sim.scheduler.filters import Refusal
 from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
 from dranode.sim.scheduler.resources import ResourceShortage

@@ -1,32 +1,201 @@
-"""Places a pod as kube-scheduler would, or says why nowhere: its filters, scores, and the claims' devices."""
+"""Places a pod as kube-scheduler would, or says why nowhere: its filters, scores, and the claims' devices.
+
+Source: kube-scheduler 1.36.4 and 1.37.1; what keeps a pod from every node comes first (PreFilter of NodeAffinity and
+DynamicResources, in this order).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final, TypeVar
 
+import msgspec
+
+from dranode.api.documents import encode_json
 from dranode.api.errors import UsageError
-from dranode.api.resource import ResourceClaim
+from dranode.api.resource import DeviceRequest, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
-from dranode.sim.allocator.outcome import AllocationError, Outcome
-from dranode.sim.allocator.picks import Solution
+from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Pool
+from dranode.sim.allocator.requests import AllocationError, Outcome
+from dranode.sim.allocator.result import Solution
 from dranode.sim.allocator.state import PoolID, PoolState
-from dranode.sim.cluster.devices import DeviceAnswers
+from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.extended import NOT_BOUND, cannot_be_bound
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.fit.choice import PodChoice, choice_of, no_choice
+from dranode.sim.fit.choice import Placement, PodChoice, choice_of, no_choice, obstacle
 from dranode.sim.fit.demand import PodDemand
-from dranode.sim.fit.everywhere import refused_everywhere
 from dranode.sim.fit.look import NodeLook
 from dranode.sim.fit.node_allocatable import MAPPINGS_SINCE, claim_statuses
-from dranode.sim.fit.placement import Placement, obstacle
+from dranode.sim.fit.node_table import NodeTable, RefusedNodes, Standing
 from dranode.sim.fit.reasons import RefusalCase
-from dranode.sim.fit.standings import Standings
 from dranode.sim.fit.state import ClusterState
-from dranode.sim.scheduler.filters import Refusal
+from dranode.sim.scheduler.documents import SchedulingPod
+from dranode.sim.scheduler.filters import CONTRADICTION, Refusal
+from dranode.sim.scheduler.node_rules import named_nodes
 from dranode.sim.scheduler.scores import DEVICES, best, totals
 from dranode.sim.scheduler.snapshot import PodInfo
+from dranode.sim.scheduler.spread import SpreadConstraint, SpreadTally, preferred_spread, requires_spread
+
+
+def refused_everywhere(
+    pod: SchedulingPod, claims: Iterable[ResourceClaim], classes: Collection[str], features: Features
+) -> str:
+    """Return why no node is looked at, in kube-scheduler's words; empty if they are.
+
+    Args:
+        pod: the pod.
+        claims: those of its claims that are not allocated.
+        classes: the names of all DeviceClasses.
+        features: the gates.
+    """
+    named = named_nodes(pod)
+    if named is not None and not named:
+        return CONTRADICTION
+    return next((problem for claim in claims for problem in _problems(claim, classes, features)), "")
+
+
+def _problems(claim: ResourceClaim, classes: Collection[str], features: Features) -> Iterator[str]:
+    for request in claim.spec.devices.requests:
+        if request.first_available and not features.prioritized_list:
+            where = f"resource claim {ClaimKey.of(claim)}, request {request.name}"
+            yield f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled"
+        for name, device_class in _classes(request):
+            if device_class not in classes:
+                yield f"request {name}: device class {device_class} does not exist"
+
+
+def _classes(request: DeviceRequest) -> Iterator[tuple[str, str]]:
+    """Yield the class of the request or of each alternative, by its name."""
+    if request.exactly is not None:
+        yield request.name, request.exactly.device_class_name
+    else:
+        for alternative in request.first_available:
+            yield f"{request.name}/{alternative.name}", alternative.device_class_name
+
+
+T = TypeVar("T")
+
+# So many nodes are kept in all classes together, some hundreds of MiB; the class that was asked for longest ago goes.
+_MOST_NODES: Final = 500_000
+_LEAST_CLASSES: Final = 16
+
+
+class Standings:
+    """The classes of pods that were asked for."""
+
+    def __init__(self, devices: DeviceAnswers, minor: int) -> None:
+        """Start without any."""
+        self._devices = devices
+        self._minor = minor
+        self._tables: OrderedDict[Hashable, NodeTable] = OrderedDict()
+        self._standings: OrderedDict[Hashable, tuple[NodeTable, Standing]] = OrderedDict()
+
+    def choice(self, state: ClusterState, demand: PodDemand) -> PodChoice | None:
+        """Choose a node; None for pods of which more decides than what is kept.
+
+        Raises:
+            AllocationError: a claim cannot be allocated anywhere.
+            DocumentError: a selector of the pod is none.
+        """
+        if _is_tied_to_others(state, demand):
+            return None
+        table, standing = self._standing(state, demand)
+        if not standing.follow(state):
+            return None
+        best = standing.best()
+        if best is None:
+            cases = (self._case(state, table, each) for each in standing.refused())
+            return no_choice(demand.pod.key, "", cases, len(state.nodes))
+        return PodChoice(
+            demand.pod.key, best.first[0], best, outcomes=self._outcomes(state, demand, table, best.first[0])
+        )
+
+    def _standing(self, state: ClusterState, demand: PodDemand) -> tuple[NodeTable, Standing]:
+        devices = self._devices.demand(demand.claims) if demand.claims else None
+        constraints, own = preferred_spread(demand.pod, state.snapshot)
+        kind = _kind(demand.info, devices)
+        key = (kind, _spread(demand.info, constraints, own=own), _relations(state, demand.info))
+        most = max(_LEAST_CLASSES, _MOST_NODES // max(len(state.nodes), 1))
+        known = self._standings.get(key)
+        if known is None:
+            table = self._tables.get(kind)
+            if table is None:
+                table = NodeTable(demand.pod, devices, self._devices, self._minor)
+                _keep(self._tables, kind, table, most)
+            tally = SpreadTally(demand.pod, constraints, own=own) if constraints else None
+            known = (table, Standing(demand.info, table, tally, self._devices))
+        _keep(self._standings, key, known, most)
+        return known
+
+    def _case(self, state: ClusterState, table: NodeTable, nodes: RefusedNodes) -> RefusalCase:
+        if nodes.refused.devices is None or table.demand is None:
+            return RefusalCase(nodes.refused.refusal, None, nodes.first, nodes.size)
+        asked = (state.nodes[nodes.first].node, table.demand, state.holdings)
+        miss, oddities = self._devices.miss(*asked), self._devices.oddities(*asked)
+        return RefusalCase(nodes.refused.refusal, miss, nodes.first, nodes.size, oddities)
+
+    def _outcomes(self, state: ClusterState, demand: PodDemand, table: NodeTable, name: str) -> tuple[Outcome, ...]:
+        if table.demand is None:
+            return ()
+        node = state.nodes[name].node
+        solution = self._devices.solution(node, table.demand, state.holdings)
+        if not isinstance(solution, Solution):
+            return ()
+        return self._devices.outcomes(node, DeviceDemand(demand.claims, table.demand.requests, b""), solution)
+
+
+def _is_tied_to_others(state: ClusterState, demand: PodDemand) -> bool:
+    """Return whether more decides about the pod than nodes by themselves and what spreads it.
+
+    So it is with affinity to other pods, required spread, claims that are allocated already, and extended resources.
+    """
+    return bool(
+        not demand.info.terms.none
+        or demand.extended
+        or requires_spread(demand.pod)
+        or any(ClaimKey.of(claim) in state.allocations for claim in demand.claims)
+    )
+
+
+def _kind(info: PodInfo, devices: DeviceDemand | None) -> Hashable:
+    """Return what is equal for pods of one kind: all of a pod that one node asks for."""
+    spec = msgspec.structs.replace(
+        info.pod.spec,
+        node_name="",
+        containers=tuple(msgspec.structs.replace(each, image="") for each in info.pod.spec.containers),
+        init_containers=tuple(msgspec.structs.replace(each, image="") for each in info.pod.spec.init_containers),
+        resource_claims=(),
+        volumes=(),
+        priority=None,
+        priority_class_name="",
+        topology_spread_constraints=(),
+    )
+    return encode_json(spec), tuple(info.requests.items()), devices.key if devices is not None else None
+
+
+def _spread(info: PodInfo, constraints: tuple[SpreadConstraint, ...], *, own: bool) -> Hashable:
+    """Return what is equal for pods that are spread alike."""
+    if not constraints:
+        return None
+    return info.pod.metadata.namespace, own, tuple(constraint.key for constraint in constraints)
+
+
+def _relations(state: ClusterState, info: PodInfo) -> Hashable:
+    """Return what terms of other pods see of a pod; nothing where no pod has any."""
+    if not state.snapshot.with_terms:
+        return None
+    metadata = info.pod.metadata
+    return metadata.namespace, tuple(sorted(metadata.labels.items()))
+
+
+def _keep(kept: OrderedDict[Hashable, T], key: Hashable, value: T, most: int) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > most:
+        kept.popitem(last=False)
 
 
 class Scheduler:

@@ -1,21 +1,115 @@
-"""Pods placed on a fleet one after another, with what each of their claims got."""
+"""Pods placed on a fleet one after another, with what each of their claims got; admitted workloads' pods among them.
+
+The nodes of a nodes.yaml are the source of a dump, beside the objects of files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from dranode.api.resource import ObjectMeta, ResourceClaim
+import msgspec
+
+from dranode.api.documents import decode
+from dranode.api.manifests import SourceDocument
+from dranode.api.quantity import Quantity
+from dranode.api.resource import ObjectMeta, Pod, PodSpec, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import unfit
-from dranode.sim.allocator.outcome import Outcome, Reason
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.requests import Outcome, Reason
 from dranode.sim.cluster.extended import special_claims
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.fit.demand import PodDemand
-from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, read_workload
+from dranode.sim.fit.choice import PodChoice
+from dranode.sim.fit.demand import PodDemand, demand_for_claim, demand_of
+from dranode.sim.fit.dump import LIVE_KINDS, ClusterDump, read_dump
+from dranode.sim.fit.questions import ClusterQuestions, PodAnswer, cluster_notes, pod_notes
 from dranode.sim.fit.reasons import group_line
 from dranode.sim.fit.state import ClusterState
+from dranode.sim.queues.setup import Setup
+from dranode.sim.queues.values import Admitted
+from dranode.sim.queues.workloads import pods_of
+from dranode.sim.scheduler.documents import SchedulingNode
+from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
 from dranode.sim.scheduler.scale import normalized
+
+# Where a nodes.yaml does not say how much of these a node has, there is more than any pods ask for. It is so much that
+# what they take changes no score.
+_UNLIMITED: Final = {CPU: Quantity("1M"), MEMORY: Quantity("1Ei"), STORAGE: Quantity("1Ei")}
+
+
+def imagined_dump(
+    nodes: Iterable[SchedulingNode],
+    slices: Iterable[ResourceSlice],
+    sources: Iterable[SourceDocument],
+    workload: WorkloadDocuments,
+) -> ClusterDump:
+    """A cluster of these nodes with the objects of some documents, which are all that there are.
+
+    Args:
+        nodes: as a nodes.yaml describes them.
+        slices: what they publish.
+        sources: the documents; their own Nodes and ResourceSlices are of another cluster and are passed over.
+        workload: the same documents as they are read for their pods and claims.
+
+    Raises:
+        DocumentError: a document does not decode; says where.
+    """
+    dump = read_dump([source for source in sources if source.kind not in ("Node", "ResourceSlice")], LIVE_KINDS)
+    return replace(dump, nodes=tuple(map(_unlimited, nodes)), slices=tuple(slices), classes=workload.classes)
+
+
+def demands_in(pods: Iterable[PodWithClaims], dump: ClusterDump, features: Features) -> tuple[PodDemand, ...]:
+    """The pods that have not ended, in the order in which kube-scheduler takes them.
+
+    A claim that no pod uses has the simplest pod that would; where it is allocated already, there is nothing to ask.
+
+    Raises:
+        DocumentError: a selector of a pod is none.
+    """
+    pods = tuple(pods)
+    known = {pod.key: pod for pod in dump.pods}
+    taken = {pod.name for pod in pods if pod.pod is not None}
+    demands = []
+    for pod in pods:
+        if pod.pod is None:
+            if any(claim.status.allocation is None for claim in pod.claims):
+                demands.append(demand_for_claim(pod, taken, features))
+        elif not pod.pod.finished:
+            demand = demand_of(known.get(pod.name, pod.pod), dump, features)
+            demands.append(replace(demand, claims=pod.claims))
+    return tuple(sorted(demands, key=_turn))
+
+
+def imagined_notes(nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: Sequence[PodDemand]) -> Iterator[str]:
+    """Return what the placement does not rest on, one sentence each; `nodes` are as their nodes.yaml describes them."""
+    yield from cluster_notes(dump)
+    for resource in _UNLIMITED:
+        node = next((node.metadata.name for node in nodes if resource not in node.status.allocatable), None)
+        asking = next((demand.pod.key for demand in demands if demand.info.requests.get(resource)), None)
+        if node is not None and asking is not None:
+            yield (
+                f"node {node} does not say how much {resource} it has, of which pod {asking} asks some: it counts as "
+                "enough there; say it in nodes.yaml: allocatable: {cpu: 30, memory: 120Gi}"
+            )
+    noted: dict[str, list[str]] = {}
+    for demand in demands:
+        for note in pod_notes(dump, demand, PodChoice(demand.pod.key, None)):
+            noted.setdefault(note, []).append(demand.pod.key)
+    for note, pods in noted.items():
+        more = f" and {len(pods) - 1} more" if pods[1:] else ""
+        yield f"pod {pods[0]}{more}: {note}"
+
+
+def _unlimited(node: SchedulingNode) -> SchedulingNode:
+    allocatable = {**_UNLIMITED, **node.status.allocatable}
+    return msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, allocatable=allocatable))
+
+
+def _turn(demand: PodDemand) -> tuple[int, str]:
+    return -demand.pod.priority, demand.pod.metadata.creation_timestamp or "~"
+
 
 SCORING: Final = (
     "kube-scheduler's DynamicResources: 100 times raw over the greatest raw, rounded down; total: the weighted sum of "
@@ -127,3 +221,63 @@ def _scores(answer: PodAnswer) -> tuple[NodeScore, ...]:
     scores = normalized(placement.devices)
     totals = {score.node: score.total for score in placement.scores}
     return tuple(NodeScore(node, raw, scores[node], totals.get(node)) for node, raw in placement.devices.items())
+
+
+_CLAIMS = ("ResourceClaim", "ResourceClaimTemplate")
+
+
+class FleetNodes:
+    """Nodes, and the pods that were placed on them.
+
+    Attributes:
+        state: the nodes as they are now.
+        results: by workload, where its pods went.
+    """
+
+    def __init__(self, questions: ClusterQuestions, setup: Setup, sources: Iterable[SourceDocument]) -> None:
+        """Start with the cluster as it is; the claims and templates of workloads are among the `sources`."""
+        self._questions = questions
+        self._setup = setup
+        self._claims = tuple(source for source in sources if source.kind in _CLAIMS)
+        self.state: ClusterState = questions.state
+        self.results: dict[str, tuple[PodResult, ...]] = {}
+
+    def place(self, admitted: Admitted) -> str:
+        """Place all pods of a workload, or none.
+
+        Returns:
+            Why they have no place, with the first pod that has none; empty if they were placed.
+
+        Raises:
+            DocumentError: a pod, claim or template of the workload does not decode, or names what there is not.
+        """
+        key = admitted.workload.key
+        pods = pods_of(self._setup.documents[key], admitted, self._setup.queues.flavors)
+        specs = {f"{pod.document['metadata']['namespace']}/{pod.name}": decode(Pod, pod.document).spec for pod in pods}
+        for name, spec in specs.items():
+            nodes = self._questions.dump.nodes
+            if not any(spec.node_selector.items() <= node.metadata.labels.items() for node in nodes):
+                return f"pod {name}: no node has the labels {_labels(spec)}"
+        names = {
+            entry.resource_claim_name or entry.resource_claim_template_name
+            for spec in specs.values()
+            for entry in spec.resource_claims
+        }
+        claims = (source for source in self._claims if source.name in names)
+        features = self._questions.features
+        workload = [pod for pod in read_workload((*claims, *pods), features).pods if pod.name in specs]
+        results, state = place_pods(self._questions, self.state, demands_in(workload, self._questions.dump, features))
+        unplaced = next((result for result in results if result.node is None), None)
+        if unplaced is not None:
+            return f"pod {unplaced.pod}: {unplaced.sentence}"
+        self.state, self.results[key] = state, results
+        return ""
+
+    def release(self, admitted: Admitted) -> None:
+        """Take the pods of a workload off again; a claim that workloads share stays until the last of them has left."""
+        results = self.results.pop(admitted.workload.key, ())
+        self.state = self.state.without_pods(frozenset(result.pod for result in results))
+
+
+def _labels(spec: PodSpec) -> str:
+    return ", ".join(f"{key}={value}" for key, value in spec.node_selector.items())

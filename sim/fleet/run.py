@@ -17,12 +17,10 @@ from dranode.sim.cluster.node_kinds import nodes_of
 from dranode.sim.cluster.nodes_file import Discover, read_nodes, slices_of
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.fit.questions import ClusterQuestions
-from dranode.sim.fleet.cluster import demands_in, imagined_dump, imagined_notes
-from dranode.sim.fleet.placing import place_pods
-from dranode.sim.fleet.queued import FleetNodes
+from dranode.sim.fleet.placing import FleetNodes, demands_in, imagined_dump, imagined_notes, place_pods
 from dranode.sim.fleet.report import FleetReport, report_on
 from dranode.sim.local.run import Progress
-from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
+from dranode.sim.queues.report import Anywhere, QueueRun, run_queues
 from dranode.sim.queues.setup import load
 from dranode.sim.scheduler.documents import SchedulingNode
 

@@ -14,18 +14,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.sim.queues.amounts import amount_text
+from dranode.api.resource import Node, NodeSelector, NodeSelectorTerm, ObjectMeta
+from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.taint_rules import tolerates
 from dranode.sim.queues.assignment import (
     LAST_FLAVOR,
     Assignment,
     FlavorAttempt,
     FlavorMode,
     FlavorVerdict,
+    Moment,
     PodSetAssignment,
     Scan,
+    SearchState,
+    next_index,
+    still_valid,
 )
-from dranode.sim.queues.eligible import why_not
-from dranode.sim.queues.progress import Moment, SearchState, next_index, still_valid
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.values import (
     ClusterQueue,
@@ -36,9 +40,41 @@ from dranode.sim.queues.values import (
     PreemptionPolicy,
     Preference,
     Queues,
+    ResourceFlavor,
     ResourceGroup,
     Workload,
+    amount_text,
 )
+
+# As kube-scheduler's taint and node affinity filters decide for a node that has the flavor's labels and taints, but
+# requirements about labels that the flavor does not state are left out: its nodes may meet them. An affinity term that
+# loses all its requirements that way holds for every node.
+_KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
+
+
+def why_not(flavor: ResourceFlavor, pod_set: PodSet) -> str:
+    """Return what keeps the pod set off the flavor's nodes, as the beginning of a sentence; empty if nothing does."""
+    tolerations = (*pod_set.tolerations, *flavor.tolerations)
+    for taint in flavor.node_taints:
+        if taint.effect in _KEEPS_AWAY and not any(tolerates(toleration, taint) for toleration in tolerations):
+            return f'the taint {taint.key}={taint.value}:{taint.effect} of flavor "{flavor.name}" is not tolerated'
+    for key, value in pod_set.node_selector.items():
+        if flavor.node_labels.get(key, value) != value:
+            return f'nodeSelector wants {key}={value}, flavor "{flavor.name}" has {key}={flavor.node_labels[key]}'
+    if not _affine(pod_set, flavor.node_labels):
+        return f'no term of the required node affinity holds for the labels of flavor "{flavor.name}"'
+    return ""
+
+
+def _affine(pod_set: PodSet, labels: Mapping[str, str]) -> bool:
+    terms = [
+        tuple(requirement for requirement in term.match_expressions if requirement.key in labels)
+        for term in pod_set.affinity
+    ]
+    if not all(terms) or not terms:
+        return True
+    selector = NodeSelector(node_selector_terms=tuple(NodeSelectorTerm(match_expressions=term) for term in terms))
+    return selects(selector, Node(metadata=ObjectMeta(labels=labels)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,17 @@ from typing import Final
 
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
-from dranode.sim.queues.amounts import amount_text
 from dranode.sim.queues.documents import (
     ClusterQueueSpec,
     FlavorQuotasSpec,
+    PodSetSpec,
     ResourceGroupSpec,
     ResourceQuotaSpec,
+    WorkloadDocument,
+    WorkloadSpec,
 )
 from dranode.sim.queues.quota import Usage
-from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, PreemptionPolicy
-from dranode.sim.queues.workload_document import PodSetSpec, WorkloadDocument, WorkloadSpec
+from dranode.sim.queues.values import Cohort, FlavorResource, Fungible, PreemptionPolicy, amount_text
 
 _ZERO: Final = Quantity(0)
 _WITHIN: Final = (

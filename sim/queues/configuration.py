@@ -9,7 +9,6 @@ from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
 from dranode.api.resource import DeviceClass, ResourceClaimTemplate, ResourceSlice
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
-from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies
 from dranode.sim.queues.counts import Devices
 from dranode.sim.queues.documents import (
@@ -21,7 +20,6 @@ from dranode.sim.queues.documents import (
     ResourceFlavorDocument,
     ResourceGroupSpec,
 )
-from dranode.sim.queues.gates import QueueGates
 from dranode.sim.queues.sources import SourceValue, of_kind
 from dranode.sim.queues.values import (
     ClusterQueue,
@@ -30,12 +28,14 @@ from dranode.sim.queues.values import (
     FlavorResource,
     Preemption,
     Preference,
+    QueueGates,
     Queues,
     Quota,
     ResourceFlavor,
     ResourceGroup,
+    amount,
 )
-from dranode.sim.scheduler.labels import LabelSelector
+from dranode.sim.scheduler.documents import LabelSelector
 
 _STRICT: Final = {"": False, "BestEffortFIFO": False, "StrictFIFO": True}
 _IGNORES: Final = {"BlockUndeclared": False, "IgnoreUndeclared": True}

@@ -28,8 +28,8 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import NEWEST_STABLE
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import Selector, compile_selector
-from dranode.sim.queues.amounts import amount
-from dranode.sim.queues.workload_document import QueuedPodSpec
+from dranode.sim.queues.documents import QueuedPodSpec
+from dranode.sim.queues.values import amount
 
 _ALWAYS: Final = "Always"
 

@@ -60,7 +60,7 @@ class Preemptor:
     def simulate(self, workload: Workload, of: FlavorResource, amount: int) -> Simulation:
         """Return what preemption for one flavor and resource would come to.
 
-        `amount` as in `dranode.sim.queues.amounts`.
+        `amount` as in `dranode.sim.queues.values`.
         """
         targets = self.targets(workload, frozenset({of}), {of: amount})
         borrow, _ = self.usage.without(*targets).borrow_level(workload.queue, of, amount)
@@ -79,7 +79,7 @@ class Preemptor:
         Args:
             workload: the workload to be admitted.
             contested: the resources in flavors of which too little is free.
-            requests: all that it asks for, in the numbers of `dranode.sim.queues.amounts`.
+            requests: all that it asks for, in the numbers of `dranode.sim.queues.values`.
         """
         candidates = sorted(self._candidates(workload, contested, requests), key=lambda item: item.order)
         for borrowing in self._tries(workload, contested, candidates):

@@ -1,6 +1,6 @@
 """Quotas in a tree of cohorts (Kueue's KEP-79), and what is used of them.
 
-Amounts are those of `dranode.sim.queues.amounts`.
+Amounts are those of `dranode.sim.queues.values`.
 
 A ClusterQueue lends what it does not use to its cohort, up to `lendingLimit`, and takes from it up to `borrowingLimit`;
 a cohort does the same with its parent. What a lending limit keeps back is *guaranteed*: no one above sees it, and usage

@@ -1,26 +1,62 @@
-"""Workloads from their documents: those that wait, and those that hold quota."""
+"""Workloads from their documents: those that wait, those that hold quota, and the pods of those that are admitted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from dranode.api.documents import decode, encode
 from dranode.api.errors import DocumentError
-from dranode.sim.queues.amounts import amount
+from dranode.api.manifests import SourceDocument
+from dranode.api.resource import APIDocument, ObjectMeta
+from dranode.sim.allocator.nodeselector import requirement_holds
 from dranode.sim.queues.checks import check_reclaimable, check_workload
 from dranode.sim.queues.counts import Devices, UncountableError, pod_counts, refusal_of_claims
-from dranode.sim.queues.namespaces import refusal
+from dranode.sim.queues.documents import Admission, PodSetSpec, WorkloadDocument, WorkloadSpec
 from dranode.sim.queues.sources import SourceValue
-from dranode.sim.queues.values import Admitted, FlavorResource, PodSet, Queues, Workload
-from dranode.sim.queues.workload_document import (
-    Admission,
-    PodSetSpec,
-    WorkloadDocument,
-    WorkloadSpec,
-)
-from dranode.sim.scheduler.labels import LabelSelector
+from dranode.sim.queues.values import Admitted, FlavorResource, PodSet, Queues, ResourceFlavor, Workload, amount
+from dranode.sim.scheduler.documents import LabelSelector
+
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+
+
+class _Namespace(APIDocument, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+
+
+def namespaces_of(sources: Iterable[SourceDocument]) -> Mapping[str, Mapping[str, str]]:
+    """The labels of the Namespaces among the documents, by name.
+
+    Raises:
+        DocumentError: a Namespace does not decode.
+    """
+    found = (decode(_Namespace, source.document).metadata for source in sources if source.kind == "Namespace")
+    return {metadata.name: metadata.labels for metadata in found}
+
+
+def refusal(
+    queue: str, selector: LabelSelector | None, namespace: str, namespaces: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Return why the queue takes no workloads from the namespace, in one sentence; empty if it does.
+
+    Args:
+        queue: the ClusterQueue's name.
+        selector: its `spec.namespaceSelector`; None selects no namespace, an empty selector all.
+        namespace: the workload's namespace, which has the label `kubernetes.io/metadata.name` in any case.
+        namespaces: the labels of the known namespaces, by name.
+    """
+    if selector is None:
+        return f"ClusterQueue {queue} has no namespaceSelector, so it takes no workloads; {{}} takes all"
+    labels = {**namespaces.get(namespace, {}), _NAME_LABEL: namespace}
+    if selector.match_labels.items() <= labels.items() and all(
+        requirement_holds(each, labels) for each in selector.match_expressions
+    ):
+        return ""
+    unknown = "" if namespace in namespaces else ", of whose labels no document tells"
+    return f"the namespaceSelector of ClusterQueue {queue} does not match the namespace {namespace}{unknown}"
+
 
 _GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 _BOOST: Final = "kueue.x-k8s.io/priority-boost"
@@ -192,3 +228,42 @@ def admitted_of(document: WorkloadDocument, admission: Admission, workload: Work
         workload.created if reserved is None else reserved,
         evicted=document.status.since("Evicted") is not None,
     )
+
+
+def pods_of(
+    document: WorkloadDocument, admitted: Admitted, flavors: Mapping[str, ResourceFlavor]
+) -> tuple[SourceDocument, ...]:
+    """One Pod document for each pod: `<workload>-<pod set>-<number>`, with the labels and tolerations of its flavors.
+
+    `index` counts the pods; `file` is the workload's key.
+    """
+    pods = [
+        _pod(
+            document, pod_set, number, [flavors[name] for name in sorted(set(admitted.flavors[pod_set.name].values()))]
+        )
+        for pod_set in document.spec.pod_sets
+        if pod_set.name in admitted.flavors
+        for number in range(admitted.counts[pod_set.name])
+    ]
+    return tuple(SourceDocument(admitted.workload.key, index, pod) for index, pod in enumerate(pods))
+
+
+def _pod(document: WorkloadDocument, pod_set: PodSetSpec, number: int, flavors: list[ResourceFlavor]) -> dict[str, Any]:
+    template = pod_set.template
+    spec: dict[str, Any] = encode(template.spec)
+    labels = {key: value for flavor in flavors for key, value in flavor.node_labels.items()}
+    tolerations = [*template.spec.tolerations, *(item for flavor in flavors for item in flavor.tolerations)]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{document.metadata.name}-{pod_set.name}-{number}",
+            "namespace": document.metadata.namespace or "default",
+            "labels": dict(template.metadata.labels),
+        },
+        "spec": {
+            **spec,
+            "nodeSelector": {**template.spec.node_selector, **labels},
+            "tolerations": [encode(item) for item in tolerations],
+        },
+    }

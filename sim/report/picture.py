@@ -1,16 +1,117 @@
-"""A cluster's documents as a picture, at one moment or compared with another."""
+"""A cluster's documents as a picture, at one moment, compared with another, or before and after pods are placed.
+
+Who waits and why is explained by kube-scheduler's own words, by Events, and by the model of the scheduler.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
 
+from msgspec.structs import replace
+
+from dranode.api.errors import DocumentError
 from dranode.show.picture.devices import taint_text
-from dranode.show.picture.fleet import DeviceKey, FleetPicture
-from dranode.show.picture.pictures import fleet_picture
+from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetPicture, WaitingPod
+from dranode.show.picture.pictures import fleet_picture, shares_of
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import rules_on
-from dranode.sim.report.cluster import ClusterSeen
-from dranode.sim.report.waiting import waiting
+from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.fit.demand import demand_of
+from dranode.sim.fit.dump import read_dump
+from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
+from dranode.sim.fit.reasons import group_line
+from dranode.sim.fit.state import ClusterState
+from dranode.sim.report.cluster import ClusterSeen, PodSeen
+
+_MOST_WARNINGS: Final = 3
+_MOST_GROUPS: Final = 6
+# A page for people: who wants to know of more pods asks `fit`.
+_MOST_JUDGED: Final = 200
+
+
+def waiting(seen: ClusterSeen, features: Features) -> tuple[tuple[WaitingPod, ...], tuple[str, ...]]:
+    """Return the pods that wait and the claims without a pod that do, and one sentence each for what could not be said.
+
+    Each pod is judged by how the cluster stands now, as if it came next.
+    """
+    judge = _Judge(seen, features)
+    waiting_pods = (*_pods(seen, judge), *_claims(seen))
+    return waiting_pods, tuple(judge.notes)
+
+
+def _pods(seen: ClusterSeen, judge: _Judge) -> Iterator[WaitingPod]:
+    for pod in seen.pods:
+        missing = tuple(name for name in pod.claims if name not in seen.claims)
+        unallocated = tuple(
+            name for name in pod.claims if name in seen.claims and seen.claims[name].status.allocation is None
+        )
+        lacks_something = unallocated or missing or pod.ungenerated
+        if not pod.waits or not (pod.claims or pod.ungenerated) or not (lacks_something or pod.phase):
+            continue
+        reasons = [f"kube-scheduler: {pod.scheduler}"] if pod.scheduler else []
+        reasons += pod.warnings[:_MOST_WARNINGS]
+        reasons += [f"there is no claim {name}" for name in missing]
+        reasons += [f'the claim of its entry "{name}" is not generated yet' for name in pod.ungenerated]
+        if not (missing or pod.ungenerated or pod.pod.spec.node_name):
+            reasons += judge.sentences(pod)
+        if not reasons:
+            namespace, _, name = pod.name.partition("/")
+            reasons.append(f"nothing that was read says why; see kubectl describe pod -n {namespace} {name}")
+        yield WaitingPod(pod.name, unallocated, tuple(dict.fromkeys(reasons)))
+
+
+def _claims(seen: ClusterSeen) -> Iterator[WaitingPod]:
+    used = {name for pod in seen.pods for name in pod.claims}
+    for name, claim in seen.claims.items():
+        if name not in used and claim.status.allocation is None and not claim.metadata.deletion_timestamp:
+            yield WaitingPod(name, (name,), ("no pod that was read uses it, so the scheduler does not look at it",))
+
+
+class _Judge:
+    """Asks the model of the scheduler about pods; what it cannot answer is noted."""
+
+    def __init__(self, seen: ClusterSeen, features: Features) -> None:
+        self._seen = seen
+        self._features = features
+        self._questions: ClusterQuestions | None = None
+        self._judged = 0
+        self.notes: list[str] = []
+
+    def sentences(self, pod: PodSeen) -> list[str]:
+        """Return what the model says of a pod."""
+        if not self._seen.slices or not self._seen.classes or not self._seen.nodes:
+            return []  # a note of what was seen says so
+        self._judged += 1
+        if self._judged > _MOST_JUDGED:
+            return [f"not judged: {_MOST_JUDGED} pods are before it; see dranode fit --pod {pod.name}"]
+        try:
+            questions = self._asked()
+            waiting_pod = next(each for each in questions.dump.pods if each.key == pod.name)
+            answer = questions.answer(questions.state, demand_of(waiting_pod, questions.dump, questions.features))
+        except DocumentError as error:
+            self.notes.append(f"why {pod.name} waits is not judged: {error}")
+            return []
+        return list(_sentences(answer))
+
+    def _asked(self) -> ClusterQuestions:
+        if self._questions is None:
+            dump = read_dump(self._seen.sources)
+            self._questions = ClusterQuestions.of(dump, self._features, lambda: "share")
+        return self._questions
+
+
+def _sentences(answer: PodAnswer) -> Iterator[str]:
+    if answer.choice.node is not None:
+        yield f"it would fit on node {answer.choice.node} now"
+    else:
+        yield f"by the model of the scheduler: {answer.choice.message}"
+    for group in answer.choice.groups[:_MOST_GROUPS] if answer.choice.node is None else ():
+        yield group_line(group)
+    if answer.choice.node is None and len(answer.choice.groups) > _MOST_GROUPS:
+        yield f"and {len(answer.choice.groups) - _MOST_GROUPS} groups of nodes more; dranode fit has all"
+    yield from answer.notes
 
 
 def cluster_picture(
@@ -50,3 +151,61 @@ def ruled_taints(seen: ClusterSeen, device: DeviceKey, features: Features) -> tu
         return ()
     rules = rules_on(seen.rules, *device, features)
     return tuple(f"{taint_text(rule.spec.taint)} (rule {rule.metadata.name})" for rule in rules)
+
+
+_MOST_FACTS: Final = 50
+
+
+def placed_picture(
+    seen: ClusterSeen, answers: Sequence[PodAnswer], end: ClusterState, features: Features, *, title: str
+) -> FleetPicture:
+    """Return a cluster before and after its pods are placed.
+
+    Args:
+        seen: the cluster with the pods that were asked for.
+        answers: what became of them.
+        end: the cluster as the last of them leaves it.
+        features: the release and the gates.
+        title: what the picture is called.
+    """
+    before = tuple(seen.fleet_claims())
+    placed = [answer for answer in answers if answer.choice.node is not None]
+    facts = [f"{answer.choice.pod} goes to {answer.choice.node}" for answer in placed]
+    if len(facts) > _MOST_FACTS:
+        facts[_MOST_FACTS:] = [f"and {len(facts) - _MOST_FACTS} pods more"]
+    return fleet_picture(
+        title,
+        seen.slices,
+        [("before", before), ("after", tuple(_after(before, placed, end)))],
+        known=seen.node_remarks,
+        waiting=tuple(_waiting(answers)),
+        notes=seen.notes,
+        facts=facts,
+        unknown={
+            moment: () if seen.claims_known else {each.spec.driver for each in seen.slices}
+            for moment in ("before", "after")
+        },
+        ruled=lambda device: ruled_taints(seen, device, features),
+    )
+
+
+def _after(before: Sequence[FleetClaim], placed: Sequence[PodAnswer], end: ClusterState) -> Iterator[FleetClaim]:
+    """Yield the claims as they are at the end: with what they got, and those that templates make."""
+    pods: dict[str, list[str]] = defaultdict(list)
+    for answer in placed:
+        for key in answer.demand.entries.values():
+            pods[str(key)].append(answer.choice.pod)
+    known = {claim.name: claim for claim in before}
+    names = dict.fromkeys((*known, *pods))
+    allocations = {str(key): allocation for key, allocation in end.allocations.items()}
+    for name in names:
+        claim = known.get(name, FleetClaim(name))
+        users = tuple(dict.fromkeys((*claim.pods, *pods.get(name, ()))))
+        yield replace(claim, pods=users, shares=shares_of(allocations.get(name)))
+
+
+def _waiting(answers: Sequence[PodAnswer]) -> Iterator[WaitingPod]:
+    for answer in answers:
+        if answer.choice.node is None:
+            claims = tuple(str(ClaimKey.of(claim)) for claim in answer.demand.claims)
+            yield WaitingPod(answer.choice.pod, claims, (answer.choice.message, *map(group_line, answer.choice.groups)))

@@ -8,15 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.sim.scheduler.declared_features import FEATURES_MISSING, required_features
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
-from dranode.sim.scheduler.node_affinity import matches_required, named_nodes
+from dranode.sim.scheduler.node_rules import (
+    FEATURES_MISSING,
+    matches_required,
+    named_nodes,
+    required_features,
+    tolerates_unschedulable,
+    untolerated_taint,
+    written,
+)
 from dranode.sim.scheduler.pod_affinity import AffinityFilter
 from dranode.sim.scheduler.requests import Amounts, Counting, amounts_of, pod_requests
 from dranode.sim.scheduler.resources import ResourceShortage, shortages
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot, host_ports
 from dranode.sim.scheduler.spread import SpreadFilter
-from dranode.sim.scheduler.taints import tolerates_unschedulable, untolerated_taint, written
 
 CORDONED: Final = "node(s) were unschedulable"
 TAINTED: Final = "node(s) had untolerated taint(s)"

@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dranode.sim.scheduler.node_affinity import preference
+from dranode.sim.scheduler.node_rules import disliked_taints, preference
 from dranode.sim.scheduler.pod_affinity import AffinityScore
 from dranode.sim.scheduler.resources import ResourceScore
 from dranode.sim.scheduler.scale import normalized
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
 from dranode.sim.scheduler.spread import SpreadScore
-from dranode.sim.scheduler.taints import disliked_taints
 
 DEVICES: Final = "DynamicResources"
 # The weights of the default profile.

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from dranode.sim.scheduler.documents import NodeAllocatableClaimStatus, SchedulingNode, SchedulingPod
-from dranode.sim.scheduler.labels import LabelMatcher
+from dranode.sim.scheduler.documents import LabelMatcher, NodeAllocatableClaimStatus, SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.requests import (
     CPU,
     MEMORY,

@@ -21,8 +21,7 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import read_workload
-from dranode.sim.local.run import ClaimResult
-from dranode.sim.local.start import local_run
+from dranode.sim.local.run import ClaimResult, local_run
 
 VECTOR = Path(__file__).parents[1] / "vectors" / "kep-4816.yaml"
 PROGRAM = Path(sys.executable).with_name("dranode")

@@ -16,7 +16,7 @@ import yaml
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError
 from dranode.sim.allocator.features import Features
-from dranode.sim.local.start import local_run
+from dranode.sim.local.run import local_run
 from tests.fakes.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("dranode")

@@ -12,15 +12,15 @@ from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments
-from dranode.sim.local import start
+from dranode.sim.local import run as local_run_module
 from tests.fakes.drivers import Board, Lamps, WiredLamps, allocated_claim
 
 
 def test_sockets_that_find_no_short_folder_are_a_sentence_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "_SHORT", str(tmp_path / "missing"))
-    begun = start.local_run([Lamps()], "node", tmp_path / ("deep" * 30), Features(), lambda _: None)
+    monkeypatch.setattr(local_run_module, "_SHORT", str(tmp_path / "missing"))
+    begun = local_run_module.local_run([Lamps()], "node", tmp_path / ("deep" * 30), Features(), lambda _: None)
     with pytest.raises(DranodeError, match=r"made in .*missing: No such file or directory; name a short one"), begun:
         pass
 
@@ -34,7 +34,7 @@ def test_one_claim_that_stays_prepared_keeps_no_other_from_being_unprepared(tmp_
 
     claims = [allocated_claim(name, Stuck.driver, [f"lamp-{number}"]) for number, name in enumerate("abc")]
     pods = (PodWithClaims("default/p", tuple(claims[:1])), PodWithClaims("default/q", tuple(claims[1:])))
-    with start.local_run([Stuck(Board())], "node", tmp_path, Features(), lambda _: None) as run:
+    with local_run_module.local_run([Stuck(Board())], "node", tmp_path, Features(), lambda _: None) as run:
         assert [result.error for result in run.run(WorkloadDocuments(pods, ()), lambda _: None)] == [None] * 3
         assert [sentence for sentence in run.unprepare() if "the lamp cannot be put out" in sentence]
         assert [record.name for record in run.records()] == ["b"]

@@ -13,12 +13,11 @@ from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.allocator.requests import Outcome
 from dranode.sim.cluster.extended import NOT_BOUND
-from dranode.sim.fit.choice import PodChoice
+from dranode.sim.fit.choice import Placement, PodChoice
 from dranode.sim.fit.demand import demand_of
 from dranode.sim.fit.dump import read_dump
-from dranode.sim.fit.placement import Placement
 from dranode.sim.fit.reasons import RefusalCase, available, reason_counts
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState

@@ -12,12 +12,12 @@ from dranode.api.documents import decode, encode
 from dranode.api.resource import ResourceClaim
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.releases import release
+from dranode.sim.allocator.requests import Outcome
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.fit.choice import Placement
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.dump import read_dump
-from dranode.sim.fit.placement import Placement
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod

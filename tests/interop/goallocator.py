@@ -17,11 +17,11 @@ from unittest import mock
 
 from dranode.api.documents import decode, encode_json
 from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
-from dranode.sim.allocator import orders
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import AllocationError, Outcome, Reason
+from dranode.sim.allocator.pools import orders
 from dranode.sim.allocator.releases import GATES, Change, Release
+from dranode.sim.allocator.requests import AllocationError, Outcome, Reason
 from tests.fakes.in_use import allocated_of
 from tests.interop.cache import CACHE
 from tests.interop.scenarios import Document, ScenarioMaker, gates_of
@@ -233,8 +233,8 @@ def _in_all_orders(scenario: Scenario, features: Features) -> Iterator[Answer]:
     claims = [decode(ResourceClaim, each) for each in document["claims"]]
     allocated, requests = allocated_of(document["inUse"]), allocator.requests(claims)
     pools = allocator.inventory.pools(node)
-    with mock.patch.object(orders, "MAX_ORDERS", _MAX_ORDERS):
-        for order in itertools.chain([pools], orders.orders(pools)):
+    with mock.patch("dranode.sim.allocator.pools.MAX_ORDERS", _MAX_ORDERS):
+        for order in itertools.chain([pools], orders(pools)):
             solution = allocator.search_in_order(claims, requests, order, allocated)
             if isinstance(solution, AllocationError):
                 yield solution.reason

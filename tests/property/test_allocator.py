@@ -14,7 +14,7 @@ from dranode.api.documents import decode
 from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import Outcome, Reason
+from dranode.sim.allocator.requests import Outcome, Reason
 from dranode.sim.allocator.state import Allocated
 
 DRIVER = "d.example.com"

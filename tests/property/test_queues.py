@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dranode.sim.queues.assign import Simulation, assign
-from dranode.sim.queues.assignment import LAST_FLAVOR, FlavorMode
+from dranode.sim.queues.assignment import LAST_FLAVOR, FlavorMode, Moment, SearchState
 from dranode.sim.queues.preemption import Preemptor
-from dranode.sim.queues.progress import Moment, SearchState
 from dranode.sim.queues.quota import Usage
-from dranode.sim.queues.run import Anywhere, run_queues
+from dranode.sim.queues.report import Anywhere, run_queues
 from dranode.sim.queues.setup import Setup, load
 from dranode.sim.queues.values import FlavorResource, Workload
 from tests.fakes.queues import (

@@ -13,8 +13,8 @@ from dranode.api.manifests import SourceDocument
 from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import Outcome
 from dranode.sim.allocator.releases import RELEASES
+from dranode.sim.allocator.requests import Outcome
 from dranode.sim.fit.choice import PodChoice, choice_of
 from dranode.sim.fit.demand import copy_of, demand_of
 from dranode.sim.fit.dump import read_dump

@@ -21,7 +21,7 @@ PLANTED = {
         ("api/names.py", "from dranode.driver.claims import held", "api.names -> .*claims.held"),
         ("driver/kube/retry.py", "from dranode.show import terminal", "kube.retry -> .*show.terminal"),
         ("show/terminal.py", "from dranode.sim.local import show", "show.terminal -> .*sim.local.show"),
-        ("cpu/grouped.py", "from dranode.sim.queues import amounts", "cpu.grouped -> .*sim.queues.amounts"),
+        ("cpu/grouped.py", "from dranode.sim.queues import values", "cpu.grouped -> .*sim.queues.values"),
         ("gpu/inventory.py", "def later():\n    from dranode.cpu import policies", "gpu.inventory -> .*cpu.policies"),
         ("memory/counts.py", "from dranode.tools.cli import cdi", "memory.counts -> .*tools.cli.cdi"),
         ("sim/local/show.py", "from dranode.sanity import claims", "sim.local.show -> .*sanity.claims"),
@@ -45,7 +45,7 @@ PLANTED = {
         ("tools/readers/host.py", "from dranode.tools.kubectl import plugin", "readers.host -> .*kubectl.plugin"),
     ],
     "Layers of the simulator": [
-        ("sim/cel/lists.py", "from dranode.sim.allocator import pools", "cel.lists -> .*allocator.pools"),
+        ("sim/cel/operations.py", "from dranode.sim.allocator import pools", "cel.operations -> .*allocator.pools"),
     ],
     "No cycles": [
         (

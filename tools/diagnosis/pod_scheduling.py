@@ -8,7 +8,7 @@ from typing import Final
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.consumers import MOST_CONSUMERS, is_reserved_for
-from dranode.sim.cluster.binding import binding_failure
+from dranode.sim.cluster.pod_claims import binding_failure
 from dranode.tools.diagnosis.live_objects import FitAnswer, LivePod, NodeGroup, PodFacts
 from dranode.tools.diagnosis.reports import scheduling_report
 from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, passed, stopped, unseen

@@ -16,7 +16,7 @@ from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.prepare import allocated
 from dranode.driver.claims.record import fingerprint
-from dranode.sim.cluster.config_errors import parameter_errors
+from dranode.sim.cluster.undecoded import parameter_errors
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.node import LAMPS, given, opened, prepare, specs
 

@@ -10,7 +10,7 @@ from dranode.api.resource import DeviceClass, Node, ObjectMeta, ResourceClaim, R
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import Outcome
+from dranode.sim.allocator.requests import Outcome
 from dranode.sim.allocator.state import Allocated
 
 EXAMPLES = Path(__file__).parents[3] / "vectors" / "kep-4816.yaml"

@@ -5,8 +5,7 @@ from itertools import permutations
 from dranode.api.documents import decode
 from dranode.api.resource import Node, ResourceSlice
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.orders import MAX_ORDERS, orders
-from dranode.sim.allocator.pools import Pool, PoolIndex
+from dranode.sim.allocator.pools import MAX_ORDERS, Pool, PoolIndex, orders
 
 
 def pools(*slices: int) -> tuple[Pool, ...]:

@@ -12,8 +12,8 @@ from dranode.api.documents import decode, encode_json
 from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import Reason
 from dranode.sim.allocator.releases import GATES, release
+from dranode.sim.allocator.requests import Reason
 from tests.fakes.in_use import allocated_of
 
 VECTORS = Path(__file__).parents[3] / "vectors"

@@ -11,8 +11,8 @@ from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator import search
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import Outcome, Reason
 from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Change, Release, release
+from dranode.sim.allocator.requests import Outcome, Reason
 from dranode.sim.allocator.state import Allocated
 
 NODE = decode(Node, {"metadata": {"name": "n"}})

@@ -11,8 +11,8 @@ from dranode.api.documents import decode, encode_json
 from dranode.api.resource import DeviceClass, Node, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.outcome import Outcome, Reason
 from dranode.sim.allocator.releases import RELEASES
+from dranode.sim.allocator.requests import Outcome, Reason
 from dranode.sim.allocator.state import Allocated
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "allocator.json"

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dranode.api.resource import Device, DeviceAttribute
 from dranode.sim.allocator.state import PoolID
-from dranode.sim.bundle.groups import NUMA_NODE, BundledDevice, bundles, shared_values
-from dranode.sim.bundle.kinds import DeviceAmount, DeviceKind
+from dranode.sim.bundle.groups import NUMA_NODE, BundledDevice, DeviceAmount, DeviceKind, bundles, shared_values
 
 KIND = DeviceKind("a.example")
 

@@ -21,9 +21,9 @@ from dranode.api.resource import (
     ResourceSlice,
 )
 from dranode.sim.allocator.features import Features
-from dranode.sim.bundle.kinds import DeviceAmount
-from dranode.sim.bundle.manifests import template_of
+from dranode.sim.bundle.groups import DeviceAmount
 from dranode.sim.bundle.offers import Offer, Offers, offers_for
+from dranode.sim.bundle.shapes import template_of
 from dranode.sim.bundle.show import manifests, offers_document
 from dranode.sim.cli.bundle import command
 from dranode.sim.cluster.pods import ClusterDocuments

@@ -8,9 +8,9 @@ import pytest
 from dranode.api.documents import decode
 from dranode.api.resource import Device
 from dranode.sim.cel.costs import LIMIT
+from dranode.sim.cel.declarations import WITH_LISTS
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import MAX_EXPRESSION_BYTES, Selector, compile_selector
-from dranode.sim.cel.known import WITH_LISTS
 
 DRIVER = "d.example.com"
 DEVICE = decode(
@@ -304,7 +304,7 @@ def test_an_expression_that_grows_takes_little_memory() -> None:
     script = """
 import resource
 from tests.unit.sim.cel.test_expression import GROWING, LONG, matches
-from dranode.sim.cel.known import WITH_LISTS
+from dranode.sim.cel.declarations import WITH_LISTS
 from dranode.sim.cel.expression import CELRuntimeError
 matches("true")
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

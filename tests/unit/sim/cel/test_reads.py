@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.sim.cel.known import KnownToCEL
-from dranode.sim.cel.reads import attributes_read
+from dranode.sim.cel.declarations import KnownToCEL
+from dranode.sim.cel.expression import attributes_read
 
 KNOWN = KnownToCEL()
 X = ("a.example.com", "x")

@@ -11,8 +11,7 @@ from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ObjectMeta
 from dranode.sim.allocator.features import Features
-from dranode.sim.cluster.controllers import MadePods, with_pods
-from dranode.sim.cluster.not_run import passed_over
+from dranode.sim.cluster.controllers import MadePods, passed_over, with_pods
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.scheduler.documents import NodeSpec, NodeTaint, SchedulingNode
 

@@ -12,12 +12,10 @@ import pytest
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
 from dranode.sim.cluster.node_kinds import NodeKind
-from dranode.sim.fit.additions import additions_for, model_like, model_of_kind
+from dranode.sim.fit.additions import additions_for, model_like, model_of_kind, room_for
 from dranode.sim.fit.demand import PodDemand, demand_of
-from dranode.sim.fit.evictions import evictions_for
-from dranode.sim.fit.moves import EXACT_PODS, moves_for
+from dranode.sim.fit.evictions import EXACT_PODS, evictions_for, moves_for
 from dranode.sim.fit.questions import ClusterQuestions
-from dranode.sim.fit.room import room_for
 from dranode.sim.fit.state import ClusterState
 from tests.fakes.clusters import (
     CLASS,

@@ -20,8 +20,7 @@ from dranode.sim.allocator.releases import release
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
 from dranode.sim.cluster.nodes_file import read_nodes, slices_of
-from dranode.sim.fleet.pictured import report_picture
-from dranode.sim.fleet.report import FleetReport, fleet_document, unit_amount
+from dranode.sim.fleet.report import FleetReport, fleet_document, report_picture, unit_amount
 from dranode.sim.fleet.run import ImaginedFleet, place
 from dranode.sim.scheduler.documents import NodeTaint, SchedulingNode
 

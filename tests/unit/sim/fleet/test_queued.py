@@ -17,7 +17,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
 from dranode.sim.fleet.report import FleetReport
 from dranode.sim.fleet.run import ImaginedFleet, admit
-from dranode.sim.queues.run import QueueRun
+from dranode.sim.queues.report import QueueRun
 from dranode.sim.scheduler.documents import SchedulingNode
 from tests.fakes.queues import cluster_queue, document, flavor, group, local_queue, pod_set, sources, workload
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dranode.sim.queues.assign import Oracle, Simulation, assign, visiting_order
-from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, FlavorMode
-from dranode.sim.queues.progress import Moment, SearchState, still_valid
+from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, FlavorMode, Moment, SearchState, still_valid
 from dranode.sim.queues.setup import Setup, load
 from dranode.sim.queues.values import FlavorResource, Workload
 from tests.fakes.queues import (

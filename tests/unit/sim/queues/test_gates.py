@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dranode.api.errors import DocumentError
-from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
+from dranode.sim.queues.report import Anywhere, QueueRun, run_queues
 from dranode.sim.queues.setup import load
 from tests.fakes.queues import cluster_queue, document, flavor, group, local_queue, pod_set, sources, workload
 

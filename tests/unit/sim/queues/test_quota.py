@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dranode.api.quantity import Quantity
-from dranode.sim.queues.amounts import amount, amount_text
 from dranode.sim.queues.quota import Usage, unused_quota
-from dranode.sim.queues.values import ClusterQueue, Cohort, FlavorResource, Queues, Quota
+from dranode.sim.queues.values import ClusterQueue, Cohort, FlavorResource, Queues, Quota, amount, amount_text
 
 OF = FlavorResource("f", "gpu")
 

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from dranode.driver.machine.yaml_files import load_documents
-from dranode.sim.queues.pods import pods_of
-from dranode.sim.queues.run import Anywhere, QueueRun, run_queues
+from dranode.sim.fleet.show import attempts_drawn
+from dranode.sim.queues.report import Anywhere, QueueRun, run_queues
 from dranode.sim.queues.setup import load
-from dranode.sim.queues.show import attempts_drawn
 from dranode.sim.queues.simulate import Nodes
+from dranode.sim.queues.workloads import pods_of
 from tests.fakes.fleet import PodSlots
 from tests.fakes.queues import (
     admitted,

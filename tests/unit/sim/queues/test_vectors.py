@@ -11,14 +11,22 @@ from typing import Any
 import pytest
 
 from dranode.api.quantity import Quantity
-from dranode.sim.queues.amounts import amount
 from dranode.sim.queues.assign import Simulation, assign
-from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, FlavorMode, PodSetAssignment
-from dranode.sim.queues.decide import QueueDecision, decide_workload
+from dranode.sim.queues.assignment import (
+    LAST_FLAVOR,
+    Assignment,
+    FlavorMode,
+    Moment,
+    PodSetAssignment,
+    QueueEvent,
+    SearchState,
+    raised,
+    still_valid,
+)
 from dranode.sim.queues.preemption import Preemptor
-from dranode.sim.queues.progress import Moment, QueueEvent, SearchState, raised, still_valid
 from dranode.sim.queues.setup import Setup, load
-from dranode.sim.queues.values import FlavorResource, Workload
+from dranode.sim.queues.simulate import QueueDecision, decide_workload
+from dranode.sim.queues.values import FlavorResource, Workload, amount
 from tests.fakes.queues import KUEUE, local_queue, sources, timestamp
 
 VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "flavors.json").read_text())

@@ -6,7 +6,7 @@ from dranode.api.manifests import SourceDocument
 from dranode.show.picture.fleet import WaitingPod
 from dranode.sim.allocator.features import Features
 from dranode.sim.report.cluster import cluster_seen
-from dranode.sim.report.waiting import waiting
+from dranode.sim.report.picture import waiting
 
 CLASS = {
     "kind": "DeviceClass",

@@ -8,7 +8,7 @@ import pytest
 
 from dranode.api.documents import decode
 from dranode.api.resource import ObjectMeta
-from dranode.sim.scheduler.defaults import PriorityClass, with_defaults
+from dranode.sim.scheduler.amounts import PriorityClass, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.requests import Counting, amounts_of, pod_requests
 from dranode.sim.scheduler.snapshot import PodInfo

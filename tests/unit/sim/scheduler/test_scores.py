@@ -6,12 +6,11 @@ import math
 from typing import Any
 
 from dranode.api.documents import decode
-from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
-from dranode.sim.scheduler.labels import LabelMatcher, LabelSelector
+from dranode.sim.scheduler.documents import LabelMatcher, LabelSelector, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.node_rules import disliked_taints
 from dranode.sim.scheduler.scores import totals
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
 from dranode.sim.scheduler.spread import SpreadScore
-from dranode.sim.scheduler.taints import disliked_taints
 from dranode.sim.scheduler.versions import VersionedMap
 from tests.fakes.clusters import node_document, pod_document
 
