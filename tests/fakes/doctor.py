@@ -86,6 +86,7 @@ class FakeServer:
             "worker": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.2.1"}
         }
     )
+    allocatable: dict[str, str] = field(default_factory=lambda: {"cpu": "8", "pods": "110", "nvidia.com/gpu": "0"})
     slices: list[dict[str, Any]] = field(default_factory=lambda: [slice_of("worker")])
     objects: dict[str, Any] = field(default_factory=dict)
     asked: list[APIRequest] = field(default_factory=list)
@@ -150,7 +151,7 @@ class FakeServer:
             return {"kubeletconfig": self.configz}
         if rest not in self.nodes:
             raise ApiError(f"there is no {request.path}", 404, of_object=True)
-        return {"metadata": {"name": rest}, "status": {"nodeInfo": self.nodes[rest]}}
+        return {"metadata": {"name": rest}, "status": {"nodeInfo": self.nodes[rest], "allocatable": self.allocatable}}
 
     def _class(self, request: APIRequest, rest: str) -> Any:
         if rest not in self.classes:
@@ -166,7 +167,7 @@ class FakeServer:
             return {"items": self.slices}
         assert request.query == {"dryRun": "All"}
         stored = json.loads(json.dumps(request.body))
-        for device in stored["spec"]["devices"]:
+        for device in stored["spec"].get("devices", ()):
             for name, gate in GATES.items():
                 if gate in self.gates_off:
                     device.pop(name, None)

@@ -22,6 +22,7 @@ from tests.fakes.doctor_seeds import (
     crio,
     crio_without_nri,
     damaged_row,
+    device_plugin,
     doubtful_ledger,
     dropped_in,
     elsewhere,
@@ -319,6 +320,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "kubelet-hangs",
         "1.34.2",
     ),
+    "a device plugin of the same GPUs": (device_plugin, "device-plugin", "run one of them"),
     "two CDI files with one device of the driver": (conflict_of_ours, "cdi-conflict", "remove the file"),
     "two CDI files with one device": (conflict, "cdi-conflict", "remove the file"),
     "another's CDI file that no runtime loads": (
@@ -374,6 +376,7 @@ WITH_MEMORY = {"not-serving", "class-missing", "memory-unreserved", "no-slices"}
 ALSO = {
     "CDI off by default in containerd 1.7": {"plugin-not-required"},
     "NRI off by default in containerd 1.7": {"place-missing"},
+    "a device plugin of the same GPUs": {"not-serving", "class-missing", "no-slices"},
     "huge pages that containerd does not limit": WITH_MEMORY,
     "memory that makes no sense": WITH_MEMORY - {"memory-unreserved"},
     "CRI disabled, as in the file of Docker's package": {"plugin-not-required"},

@@ -302,3 +302,9 @@ def with_affinity(name: str) -> Callable[[FakeNode], None]:
         node.allowed(pid, name, "0-3")
 
     return seed
+
+
+def device_plugin(node: FakeNode) -> None:
+    """Hand out GPUs by the GPU driver, which is not there yet, and by a device plugin."""
+    node.drivers = ("cpu", "gpu")
+    server_of(node).allocatable["nvidia.com/gpu"] = "8"

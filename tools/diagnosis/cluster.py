@@ -22,6 +22,8 @@ _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 _OLDEST_KUBELET: Final = (1, 34)
 _HANGING_KUBELETS: Final = ((1, 34, 0), (1, 34, 1))
 _SHARED: Final = "DRAConsumableCapacity"
+# What names of the resources begin with by which device plugins hand out what a driver of ours hands out.
+_DEVICE_PLUGINS: Final = {"dra.gpu": ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")}
 # Seconds; the header has whole ones, and an answer takes its time.
 _MOST_SKEW: Final = 10
 
@@ -58,6 +60,18 @@ def kubelet_hangs(facts: Facts) -> Iterator[Fault]:
             "pods with claims wait until kubelet is restarted",
             "upgrade kubelet to 1.34.2 or newer; until then restart it when pods wait",
         )
+
+
+def device_plugin(facts: Facts) -> Iterator[Fault]:
+    """A device plugin hands out the devices of the driver too, so that two pods may get the same one."""
+    for driver, beginnings in _DEVICE_PLUGINS.items():
+        resources = facts.cluster.extended if facts.cluster is not None and driver in facts.options.drivers else ()
+        if same := [name for name in resources if name.startswith(beginnings)]:
+            yield Fault(
+                f"a device plugin of this node has {', '.join(same)} to give, which are the devices of {driver} again: "
+                "neither knows what the other hands out",
+                f"run one of them on a node: stop the device plugin, or leave {driver} out of --drivers",
+            )
 
 
 def node_missing(facts: Facts) -> Iterator[Fault]:

@@ -305,6 +305,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
         missing_classes: DeviceClasses of the drivers that are not there.
         node: whether there is a Node of this name.
         kubelet: kubelet's version: major, minor, and the patch release if it says one.
+        extended: the extended resources that device plugins of the node have to give.
         slices: of the drivers on this node.
         refused: one sentence for each request that was refused or not answered.
         skew: by how many seconds the server's clock is ahead of this one, negative if it is behind; whole seconds.
@@ -323,6 +324,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     missing_classes: tuple[str, ...] | None = None
     node: bool | None = None
     kubelet: tuple[int, ...] | None = None
+    extended: tuple[str, ...] = ()
     slices: tuple[PublishedSlice, ...] | None = None
     refused: tuple[str, ...] = ()
     skew: int | None = None

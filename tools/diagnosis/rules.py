@@ -87,6 +87,7 @@ RULES: Final = (
     Rule("dra-api-missing", _STOPS, cluster.dra_api_missing),
     Rule("kubelet-too-old", _STOPS, cluster.kubelet_too_old),
     Rule("kubelet-hangs", _STOPS, cluster.kubelet_hangs),
+    Rule("device-plugin", _STOPS, cluster.device_plugin),
     Rule("node-missing", _STOPS, cluster.node_missing),
     Rule("rbac-missing", _STOPS, cluster.rbac_missing),
     Rule("feature-gate-off", _STOPS, cluster.feature_gate_off),

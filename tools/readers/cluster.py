@@ -95,12 +95,21 @@ def read_cluster(
             classes=tuple(classes.values()) if classes is not None else (),
             node=None if node is None else bool(node),
             kubelet=kubelet_version(info.get("kubeletVersion", "")),
+            extended=tuple(_extended(node)),
             slices=ask("the ResourceSlices", lambda: _slices(api, root, options)) if served else None,
             refused=tuple(refused),
         ),
         str(info.get("containerRuntimeVersion", "")),
         unseen,
     )
+
+
+def _extended(node: Any) -> Iterator[str]:
+    """Yield the extended resources of which a Node has any to give."""
+    status = node.get("status") if isinstance(node, dict) else None
+    allocatable = status.get("allocatable") if isinstance(status, dict) else None
+    if isinstance(allocatable, dict):
+        yield from (name for name, amount in sorted(allocatable.items()) if "/" in name and str(amount) != "0")
 
 
 def _info(node: Any) -> dict[str, Any]:
