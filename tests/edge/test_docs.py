@@ -41,7 +41,17 @@ PAGES = (
     "compatibility",
     "migration",
 )
-MORE = ("cdi", "classic-dra", "glossary", "isolation", "sanity", "pod-does-not-start", "stability", "metrics", "report")
+MORE = (
+    "classic-dra",
+    "glossary",
+    "isolation",
+    "sanity",
+    "pod-does-not-start",
+    "quickstart",
+    "stability",
+    "metrics",
+    "report",
+)
 # The folders whose files the manual may name.
 FOLDERS = "api|cdi|cpu|deploy|docs|driver|examples|gpu|memory|proto|release|requirements|sanity|show|sim|tests|tools"
 MANUAL = [ROOT / "docs" / f"{page}.md" for page in (*PAGES, *MORE)]
@@ -90,7 +100,7 @@ def matches(expected: list[str], printed: list[str]) -> bool:
 
 
 def test_every_page_is_tested() -> None:
-    elsewhere = {"benches.md", "drivers.md", "fleet.md", "gpu.md", "machines.md", "memory.md", "queues.md"}
+    elsewhere = {"benches.md", "cdi.md", "drivers.md", "fleet.md", "gpu.md", "machines.md", "memory.md", "queues.md"}
     assert {page.name for page in MANUAL} | elsewhere >= {page.name for page in ROOT.glob("docs/*.md")}
     languages = [found[0] for page in MANUAL for found in BLOCK.findall(page.read_text())]
     # The Dockerfile is built by tests/interop/test_image.py.
@@ -127,7 +137,7 @@ def parse(arguments: list[str]) -> None:
 def test_a_command_for_a_cluster_can_be_meant(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for words in commands(block):
-        assert words[0] in ("kubectl", "dranode", "docker", "helm", "pip")
+        assert words[0] in ("kubectl", "dranode", "docker", "helm", "pip", "kind", "minikube", "export")
         ours = words[words.index("--") + 1 :] if "--" in words else words
         if ours[0] == "dranode":
             parse(ours[1:])
@@ -214,6 +224,8 @@ def test_every_option_that_a_page_names_is_one() -> None:
     others |= {"--clusterrole", "--group", "--previous", "--target", "--mount", "--python", "--no-cache-dir"}
     others |= {"--manifest", "--field-selector", "--no-hooks"}  # krew's, kubectl's, helm's
     others |= {"--spec", "--from"}  # of pipx and uvx
+    others |= {"--name", "--config", "--wait", "--for", "--container-runtime", "--kubernetes-version", "--cpus"}
+    others |= {"--write-kubeconfig-mode"}  # kind's, minikube's, k3s'
     others |= {"--rm", "--cdi"}  # docker's, and those of a driver in an example
     for page in MANUAL:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text()))
