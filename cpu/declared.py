@@ -9,7 +9,7 @@ from dranode.driver.claims.options import Option
 OPTIONS: Final = (
     Option(
         "device-mode",
-        "One device a group of CPUs, or one a CPU.",
+        "One device for each group of CPUs, or for each CPU.",
         default="grouped",
         choices=("grouped", "individual"),
         unshared="individual",
@@ -41,7 +41,7 @@ OPTIONS: Final = (
     ),
     Option(
         "order",
-        "Which cores single threads come from; reference fills up those that other claims have part of.",
+        "Which cores single threads come from; reference first uses cores that other claims have part of.",
         default="untouched-first",
         choices=("untouched-first", "reference"),
         flag="--order",

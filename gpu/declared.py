@@ -9,7 +9,7 @@ from dranode.driver.claims.options import Option
 OPTIONS: Final = (
     Option(
         "sharing",
-        "Whether several claims may have one GPU.",
+        "Whether several claims may share a GPU.",
         default="exclusive",
         choices=("exclusive", "shared"),
         unshared="exclusive",

@@ -9,7 +9,7 @@ from dranode.driver import Option
 OPTIONS: Final = (
     Option(
         "group-by",
-        "What a device of memory is: that of a NUMA node, of a socket or of the machine.",
+        "What a device of memory covers: a NUMA node, a socket or the machine.",
         default="numa",
         choices=("numa", "socket", "machine"),
     ),
@@ -21,7 +21,7 @@ OPTIONS: Final = (
     ),
     Option(
         "hugepages-exclusive",
-        "Containers get the huge pages of their claims alone, and those without a claim none.",
+        "Containers get only the huge pages of their claims, and none without a claim.",
         default=False,
         flag="--hugepages-exclusive",
     ),

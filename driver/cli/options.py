@@ -97,9 +97,11 @@ SERVE: Final = (
     _setting("--kubeconfig", "Default: in-cluster.", metavar="FILE"),
     _setting("--kubelet-root", "kubelet's --root-dir.", "/var/lib/kubelet", metavar="DIR"),
     _setting("--cdi-dir", "Where CDI specs are written.", "/var/run/cdi", metavar="DIR"),
-    _setting("--nri-socket", "The runtime's NRI.", "/var/run/nri/nri.sock", metavar="PATH|none"),
+    _setting("--nri-socket", "The runtime's NRI socket.", "/var/run/nri/nri.sock", metavar="PATH|none"),
     _setting("--http-address", "/healthz, /readyz and /metrics.", "127.0.0.1:8080", metavar="HOST:PORT|none"),
-    _setting("--metrics-address", "/metrics, here alone. Default: with the others.", metavar="HOST:PORT|none"),
+    _setting(
+        "--metrics-address", "/metrics on an address of its own. Default: with the others.", metavar="HOST:PORT|none"
+    ),
     _setting("--pod-resources-socket", "Default: pod-resources/kubelet.sock under kubelet's root.", metavar="PATH"),
     _setting("--claim-status", "Write status.devices of prepared claims.", "on", choices=("on", "off")),
     _setting(
@@ -109,12 +111,12 @@ SERVE: Final = (
         metavar="UID",
     ),
     _setting("--log-format", "How to log.", "text", choices=("text", "json")),
-    CommandOption("-v", "Log more; twice for every call's details.", 0, counts=True, name="verbosity"),
+    CommandOption("-v", "Log more; give it twice for the details of every call.", 0, counts=True, name="verbosity"),
 )
 """How `serve` reaches kubelet, the runtime and the cluster."""
 
 STORE: Final = CommandOption(
-    "--store", "Take claims from a folder of YAML files instead of an API server.", metavar="DIR"
+    "--store", "Read claims from a folder of YAML files instead of an API server.", metavar="DIR"
 )
 
 MACHINE: Final = CommandOption(
