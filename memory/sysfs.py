@@ -112,6 +112,9 @@ class _MemoryReader:
         )
 
     def _whole_machine(self) -> MemoryNode:
+        # A kernel without NUMA has no folder of nodes, but one of CPUs; where both are missing, sysfs was not seen.
+        if not self._root.exists(_CPUS):
+            raise MachineError(f"neither /{_NODES} nor /{_CPUS} is there: nothing says which NUMA nodes there are")
         total = self._total("proc/meminfo")
         if not total:
             raise MachineError(f"neither /{_NODES} nor /proc/meminfo says how much memory the machine has")

@@ -114,6 +114,7 @@ class TestNodes:
 
     def test_without_numa_the_machine_is_node_0(self) -> None:
         files = {
+            f"{CPU}/online": "0-1",
             "proc/meminfo": "MemTotal:        2097152 kB\nMemFree:  12 kB\n",
             f"{MACHINE_POOL}/nr_hugepages": "4",
             f"{MACHINE_POOL}/free_hugepages": "4",
@@ -136,7 +137,11 @@ class TestNodes:
 
     def test_without_numa_and_meminfo_nothing_is_known(self) -> None:
         with pytest.raises(MachineError, match="neither /sys/devices/system/node nor /proc/meminfo says"):
-            read({"sys/devices/other": ""})
+            read({f"{CPU}/online": "0-1"})
+
+    def test_a_machine_whose_sysfs_is_not_seen_is_not_taken_for_one_without_numa(self) -> None:
+        with pytest.raises(MachineError, match="nothing says which NUMA nodes there are"):
+            read({"proc/meminfo": "MemTotal:        2097152 kB\n"})
 
     @pytest.mark.parametrize("text", ["", "Node 0 MemFree: 12 kB", "Node 0 MemTotal: lots", "\0\0"])
     def test_a_damaged_meminfo_is_refused_with_its_name(self, text: str) -> None:
