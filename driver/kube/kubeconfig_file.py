@@ -18,7 +18,7 @@ import msgspec
 
 from dranode.api.documents import decode, without_nulls
 from dranode.api.errors import DocumentError
-from dranode.driver.machine.presence import is_there
+from dranode.driver.machine.presence import is_pipe, is_there
 from dranode.driver.machine.yaml_files import read_yaml
 
 _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
@@ -182,8 +182,21 @@ def decoded(data: str, name: str) -> bytes:
         raise DocumentError(f"{name} is not base64: {error}") from error
 
 
-def _resolved(path: Path) -> _File:
+# What pipes said: a shell makes one of `<(command)`, and a command reads its kubeconfig more than once.
+_PIPED: Final[dict[Path, Any]] = {}
+
+
+def _document(path: Path) -> Any:
+    if path in _PIPED:
+        return _PIPED[path]
     document = read_yaml(path)
+    if is_pipe(path):
+        _PIPED[path] = document
+    return document
+
+
+def _resolved(path: Path) -> _File:
+    document = _document(path)
     try:
         file = decode(_File, without_nulls({} if document is None else document))
     except DocumentError as error:

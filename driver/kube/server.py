@@ -18,7 +18,7 @@ import msgspec
 from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.kube.http1 import Connected
 from dranode.driver.kube.proxy import Proxy, TLSThroughTLS, tunnel
-from dranode.driver.machine.presence import is_file
+from dranode.driver.machine.presence import is_file, is_pipe
 
 CONNECT_SECONDS: Final = 3.0
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s[^-]*-----END CERTIFICATE-----")
@@ -241,7 +241,8 @@ class Credentials(NamedTuple):
 
 def _is_kubeconfig(path: str) -> bool:
     try:
-        return is_file(Path(path))
+        # A shell makes a pipe of `<(command)`.
+        return is_file(Path(path)) or is_pipe(Path(path))
     except OSError as error:
         raise UsageError(
             f"the kubeconfig {path} cannot be looked for: {error.strerror}; run as somebody who may read it, or name "

@@ -50,6 +50,16 @@ def is_file(path: Path) -> bool:
     return status is not None and stat.S_ISREG(status.st_mode)
 
 
+def is_pipe(path: Path) -> bool:
+    """Return whether there is a pipe at a path, with links followed.
+
+    Raises:
+        OSError: it cannot be looked for.
+    """
+    status = status_of(path)
+    return status is not None and stat.S_ISFIFO(status.st_mode)
+
+
 def is_folder(path: Path) -> bool:
     """Return whether there is a folder at a path, with links followed.
 
