@@ -16,7 +16,8 @@ from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.scratch import RehearsedMachine, ScratchMachine
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
-from dranode.driver.machine.tree import TreeEntry, TreeFiles
+from dranode.driver.machine.synthetic_devices import plant_devices
+from dranode.driver.machine.tree import INDEX, TreeEntry, TreeFiles
 
 # Finds the machine in a folder or an archive: the folder that holds `sys/`.
 
@@ -65,8 +66,6 @@ def find_machine(folders: Callable[[str], list[str]], place: str) -> str:
 HOST: Final = "host"
 SCRATCH: Final = "scratch:"
 """Before a folder that may be written to."""
-# Beside `sys/` in a capture: a YAML machine's long form for what only root can unpack, the device nodes.
-INDEX: Final = "machine.json"
 _ARCHIVE: Final = re.compile(r".*\.(tar(\.[A-Za-z0-9]+)?|tgz|tbz2?|txz)", re.DOTALL)
 _YAML: Final = (".yaml", ".yml", ".json")
 _DESCRIPTION: Final = re.compile(r"\s*\w+\s*=[^/]*")
@@ -97,7 +96,10 @@ def open_machine(text: str) -> Root:
             return read_machine_file(path)
         raise UsageError(f"{text} is neither a folder nor named .tar*, .yaml or .yml, so it is no machine")
     if _DESCRIPTION.match(text):
-        return RehearsedMachine(synthetic_tree(parse_description(text)))
+        description = parse_description(text)
+        tree = synthetic_tree(description)
+        plant_devices(tree, description)
+        return RehearsedMachine(tree)
     raise UsageError(
         f'there is no machine "{text}"; name host, a folder or .tar archive that holds sys/, a YAML machine, '
         "a description such as sockets=2,cores=4, or scratch: and a folder that may be written to"

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from dranode.api.cpuset import CPUSet, mask_text
+from dranode.api.errors import MachineError, UsageError
 from dranode.driver.machine.confined import ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.pci import PCI_DEVICES
-from dranode.driver.machine.root import ReadOnlyMachineError, read_attribute
-from dranode.driver.machine.tree import Link, TreeEntry, TreeFiles
+from dranode.driver.machine.root import ReadOnlyMachineError, Root, read_attribute
+from dranode.driver.machine.tree import INDEX, DeviceFile, Link, TreeEntry, TreeFiles, index_of, leaves, plant
 
 _INTERRUPT: Final = re.compile(r"proc/irq/[0-9]+/smp_affinity_list", re.ASCII)
 _CGROUP_CPUS: Final = re.compile(r"sys/fs/cgroup/.+/cpuset\.cpus(\.exclusive)?")
@@ -140,6 +141,40 @@ class ScratchMachine(WritableMachine):
         files = FolderFiles(str(folder))
         super().__init__(OverlayFiles(devices, files) if devices else files)
         self.folder = folder
+
+    @classmethod
+    def copy(cls, machine: Root, folder: Path) -> ScratchMachine:
+        """Write a machine that is a description, a YAML machine or an archive into a new folder, and open that.
+
+        Raises:
+            UsageError: the machine is in a folder, or is the running one.
+            MachineError: the folder is there already, or cannot be written.
+        """
+        files = getattr(machine, "files", None)
+        if not isinstance(files, TreeFiles):
+            raise UsageError(
+                "only a description, a YAML machine without base: host and an archive without machine.json are copied; "
+                "use cp -r for a folder, tar for an archive, and dranode machine capture for the running machine"
+            )
+        devices: dict[str, TreeEntry] = {}
+        nodes: dict[str, DeviceFile] = {}
+        try:
+            folder.mkdir(parents=True)
+            for path, entry in leaves(files.tree):
+                place = folder / path
+                if isinstance(entry, DeviceFile):
+                    plant(devices, path, entry)
+                    nodes[path] = entry
+                    continue
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if isinstance(entry, Link):
+                    place.symlink_to(entry.target)
+                elif isinstance(entry, bytes):
+                    place.write_bytes(entry)
+            (folder / INDEX).write_bytes(index_of(nodes))
+        except OSError as error:
+            raise MachineError(f"{folder} cannot be made: {error.strerror}") from error
+        return cls(folder, devices)
 
     def contents(self) -> Mapping[str, bytes]:
         """Every file, by path."""

@@ -4,11 +4,12 @@ Each number is per parent: NUMA nodes per socket, L3 caches per NUMA node, cores
 number that is left out is 1. Cores are numbered socket by socket, then NUMA node, then L3; CPU id = thread x (number of
 cores) + core. Files are computed when they are read, so that opening a machine with 16,384 CPUs costs nothing.
 
-`memory` is GiB per NUMA node, 4 a core if it is left out. `hugepages2m` and `hugepages1g` are the huge pages per NUMA
-node that the kernel has reserved of it, 512 and 1 where there is room for them.
+`memory` is that of a NUMA node, 4Gi a core if it is left out; a number without a unit is GiB. `hugepages-2Mi` and
+`hugepages-1Gi` are the huge pages of a NUMA node that the kernel has reserved of it, 512 and 1 where there is room.
 
-`interrupts` are those of devices, on all CPUs at first, none if it is left out. A machine that has some has the
-kernel's settings for them and for unbound work too, which quiet claims change in memory (`machine.rehearsed`).
+`gpus` and `nics` are those of the whole machine (`machine.synthetic_devices`); `gpus=4:amd` says of which vendor.
+`interrupts` are those of other devices, on all CPUs at first. What claims change of such a machine they change in
+memory (`machine.scratch`).
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from typing import Final
 
 import msgspec
 
-from dranode.api.cpuset import CPUSet, mask_text
 from dranode.api.errors import UsageError
+from dranode.api.quantity import Quantity
 from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
 
 _MAX_CPUS: Final = 65_536
-_MEMORY_PER_CORE: Final = 4  # GiB
-_KIB_PER_GIB: Final = 1 << 20
-_HUGE_PAGES: Final = {"hugepages2m": 2 << 10, "hugepages1g": _KIB_PER_GIB}  # KiB
+_GIB: Final = 1 << 30
+_MEMORY_PER_CORE: Final = 4 * _GIB
+_LEAST_MEMORY: Final = 1 << 20
+_MOST_MEMORY: Final = 99_999 * _GIB
+_HUGE_PAGES: Final = {"hugepages2m": 2 << 20, "hugepages1g": _GIB}
 _SHARED_CACHE: Final = "index3"
 _CACHES: Final = (  # index folder, level, type, size
     ("index0", 1, "Data", "32K"),
@@ -34,15 +37,18 @@ _CACHES: Final = (  # index folder, level, type, size
     ("index3", 3, "Unified", "32768K"),
 )
 # From what to what a number may be, where that is not a number of parts.
-_RANGES: Final = {"memory": (1, 99_999), "interrupts": (0, 4096), **dict.fromkeys(_HUGE_PAGES, (0, 99_999_999))}
-# The first numbers belong to the platform.
-_FIRST_INTERRUPT: Final = 24
+_RANGES: Final = {
+    **dict.fromkeys(_HUGE_PAGES, (0, 99_999_999)),
+    **dict.fromkeys(("gpus", "nics"), (0, 64)),
+    "interrupts": (0, 4096),
+}
+GPU_VENDORS: Final = ("nvidia", "amd", "intel")
 # Relative distances as in ACPI's SLIT on two-socket servers: the node itself, the same socket, another socket.
 _DISTANCES: Final = (10, 12, 32)
 
 
 class Description(msgspec.Struct, frozen=True, dict=True):
-    """Numbers of parts, each per parent, and of interrupts; GiB of memory and pages per NUMA node, None if not said."""
+    """Numbers of parts, each per parent; bytes of memory and huge pages per NUMA node; devices of the whole machine."""
 
     sockets: int = 1
     numa: int = 1
@@ -52,20 +58,27 @@ class Description(msgspec.Struct, frozen=True, dict=True):
     memory: int | None = None
     hugepages2m: int | None = None
     hugepages1g: int | None = None
-    interrupts: int = 0
+    gpus: int = 0
+    gpu_vendor: str = "nvidia"
+    nics: int = 0
+    interrupts: int = 8
 
     @cached_property
-    def memory_kib(self) -> int:
-        """Return the KiB of memory of a NUMA node."""
-        given = self.cores_per_numa * _MEMORY_PER_CORE if self.memory is None else self.memory
-        return given * _KIB_PER_GIB
+    def node_memory(self) -> int:
+        """Return the bytes of memory of a NUMA node."""
+        return self.cores_per_numa * _MEMORY_PER_CORE if self.memory is None else self.memory
 
     @cached_property
     def huge_pages(self) -> dict[int, int]:
-        """Return the number of huge pages of a NUMA node, by their size in KiB."""
-        usual = {"hugepages2m": 512, "hugepages1g": 1} if self.memory_kib > 2 * _KIB_PER_GIB else {}
+        """Return the number of huge pages of a NUMA node, by their size in bytes."""
+        usual = {"hugepages2m": 512, "hugepages1g": 1} if self.node_memory > 2 * _GIB else {}
         given = {key: getattr(self, key) for key in _HUGE_PAGES}
         return {size: usual.get(key, 0) if given[key] is None else given[key] for key, size in _HUGE_PAGES.items()}
+
+    @cached_property
+    def nodes(self) -> int:
+        """Return the number of NUMA nodes of the machine."""
+        return self.sockets * self.numa
 
     @cached_property
     def cores_per_numa(self) -> int:
@@ -94,59 +107,83 @@ class Description(msgspec.Struct, frozen=True, dict=True):
         return ",".join(_span(thread * self.all_cores + first_core, cores) for thread in range(self.threads))
 
 
+# Keys that are not called as the field is.
+_FIELDS: Final = {
+    **{name: name for name in Description.__struct_fields__ if name != "gpu_vendor"},
+    "hugepages-2Mi": "hugepages2m",
+    "hugepages-1Gi": "hugepages1g",
+}
+KEYS: Final = tuple(key for key in _FIELDS if key not in _HUGE_PAGES)
+"""What a description may say."""
+
+
 def parse_description(text: str) -> Description:
     """Read a description.
 
     Raises:
-        UsageError: a key is unknown or given twice, a value is not a positive number, or the machine is too large.
+        UsageError: a key is unknown or given twice, a value is out of its range, or the machine is too large.
     """
-    known = Description.__struct_fields__
-    values: dict[str, int] = {}
+    values: dict[str, int | str] = {}
     for item in text.split(","):
-        key, _, number = (part.strip() for part in item.partition("="))
-        if key not in known:
-            raise UsageError(f'the description "{text}" has the unknown key "{key}"; there are {", ".join(known)}')
-        if key in values:
+        key, _, value = (part.strip() for part in item.partition("="))
+        field = _FIELDS.get(key, key)
+        if field not in _FIELDS.values():
+            raise UsageError(f'the description "{text}" has the unknown key "{key}"; there are {", ".join(KEYS)}')
+        if field in values:
             raise UsageError(f'the description "{text}" says "{key}" twice')
-        least, most = _RANGES.get(key, (1, _MAX_CPUS))
-        if not (number.isascii() and number.isdigit()) or len(number) > len(str(most)) or int(number) < least:
-            raise UsageError(
-                f'{key}={number} in the description "{text}" must be a whole number from {least} to {most}'
-            )
-        values[key] = int(number)
-    description = Description(**values)
+        try:
+            if field == "memory":
+                values[field] = _memory(value)
+            elif field == "gpus":
+                count, colon, vendor = value.partition(":")
+                values[field] = _number(field, count)
+                if colon:
+                    values["gpu_vendor"] = _vendor(vendor)
+            else:
+                values[field] = _number(field, value)
+        except ValueError as error:
+            raise UsageError(f'{key}={value} in the description "{text}" must be {error}') from error
+    description = msgspec.convert(values, Description)
     if description.all_cpus > _MAX_CPUS:
         raise UsageError(f'the description "{text}" makes {description.all_cpus} CPUs; the most is {_MAX_CPUS}')
     pages = sum(size * count for size, count in description.huge_pages.items())
-    if pages > description.memory_kib:
-        gib = description.memory_kib // _KIB_PER_GIB
-        raise UsageError(f'the description "{text}" has more huge pages a NUMA node than its {gib} GiB of memory')
+    if pages > description.node_memory:
+        raise UsageError(
+            f'the description "{text}" has {Quantity.binary(pages)} of huge pages a NUMA node, which is more than its '
+            f"{Quantity.binary(description.node_memory)} of memory"
+        )
     return description
 
 
+def _number(field: str, value: str) -> int:
+    least, most = _RANGES.get(field, (1, _MAX_CPUS))
+    if not (value.isascii() and value.isdigit()) or len(value) > len(str(most)) or not least <= int(value) <= most:
+        raise ValueError(f"a whole number from {least} to {most}")
+    return int(value)
+
+
+def _memory(value: str) -> int:
+    """Return the bytes of an amount of memory; a number without a unit is GiB."""
+    try:
+        amount = Quantity(f"{value}Gi" if value.isdigit() else value).value
+    except ValueError:
+        amount = 0
+    if not _LEAST_MEMORY <= amount <= _MOST_MEMORY:
+        least, most = Quantity.binary(_LEAST_MEMORY), Quantity.binary(_MOST_MEMORY)
+        raise ValueError(f"an amount from {least} to {most} for each NUMA node, such as 64Gi (64 alone is GiB too)")
+    return int(amount)
+
+
+def _vendor(value: str) -> str:
+    if value not in GPU_VENDORS:
+        raise ValueError(f"a number of GPUs and one of the vendors {', '.join(GPU_VENDORS)}, such as 4:nvidia")
+    return value
+
+
 def synthetic_tree(machine: Description) -> dict[str, TreeEntry]:
-    """The files of the machine that tell of its CPUs, as Linux 6 writes them."""
+    """The files of the machine that tell of its CPUs and memory, as Linux 6 writes them."""
     system: dict[str, TreeEntry] = {"cpu": _cpu_folder(machine), "node": _node_folder(machine)}
-    if not machine.interrupts:
-        return {"sys": {"devices": {"system": system}}}
-    every = _text(mask_text(CPUSet(range(machine.all_cpus))))
-    virtual: dict[str, TreeEntry] = {"workqueue": {"cpumask": every}}
-    return {
-        # The host of a made-up machine runs no services.
-        "sys": {
-            "devices": {"system": system, "virtual": virtual},
-            "fs": {"cgroup": {"cgroup.controllers": _text("cpuset cpu memory")}},
-        },
-        "proc": {"irq": {"default_smp_affinity": every, **_interrupts(machine)}},
-    }
-
-
-def _interrupts(machine: Description) -> dict[str, TreeEntry]:
-    every = _text(_span(0, machine.all_cpus))
-    return {
-        str(_FIRST_INTERRUPT + number): {"smp_affinity_list": every, f"nic0-rx-{number}": {}}
-        for number in range(machine.interrupts)
-    }
+    return {"sys": {"devices": {"system": system}}}
 
 
 def _cpu_folder(machine: Description) -> dict[str, TreeEntry]:
@@ -205,25 +242,25 @@ def _caches(machine: Description, core: int) -> dict[str, TreeEntry]:
 
 
 def _node_folder(machine: Description) -> dict[str, TreeEntry]:
-    count = machine.sockets * machine.numa
+    count = machine.nodes
     every = _text(_span(0, count))
     names = ("online", "possible", "has_cpu", "has_memory", "has_normal_memory")
     return {**dict.fromkeys(names, every), **{f"node{node}": _one_node(machine, node) for node in range(count)}}
 
 
 def _one_node(machine: Description, node: int) -> dict[str, TreeEntry]:
-    kib, pools = machine.memory_kib, machine.huge_pages
-    free = kib - sum(size * count for size, count in pools.items())
+    total, pools = machine.node_memory, machine.huge_pages
+    free = total - sum(size * count for size, count in pools.items())
     near, same_socket, far = _DISTANCES
     distances = (
         near if other == node else same_socket if other // machine.numa == node // machine.numa else far
-        for other in range(machine.sockets * machine.numa)
+        for other in range(machine.nodes)
     )
     return {
         "cpulist": _text(machine.cpus_of(node * machine.cores_per_numa, machine.cores_per_numa)),
         "distance": _text(" ".join(map(str, distances))),
-        "meminfo": _text(f"Node {node} MemTotal:       {kib} kB\nNode {node} MemFree:        {free} kB"),
-        "hugepages": {f"hugepages-{size}kB": _pool(count) for size, count in pools.items()},
+        "meminfo": _text(f"Node {node} MemTotal:       {total >> 10} kB\nNode {node} MemFree:        {free >> 10} kB"),
+        "hugepages": {f"hugepages-{size >> 10}kB": _pool(count) for size, count in pools.items()},
     }
 
 

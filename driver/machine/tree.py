@@ -5,11 +5,15 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 import msgspec
+
+INDEX: Final = "machine.json"
+"""Beside `sys/` in a folder: a YAML machine's long form for what only root can make, the device nodes."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -102,6 +106,12 @@ def plant(tree: dict[str, TreeEntry], path: str, node: TreeEntry) -> None:
     if name in here:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
     here[name] = node
+
+
+def index_of(devices: Mapping[str, DeviceFile]) -> bytes:
+    """Return the content of `INDEX` for device nodes by path."""
+    written = {f"/{path}": f"{node.kind} {node.major}:{node.minor}" for path, node in devices.items()}
+    return json.dumps({"devices": written}, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def leaves(tree: dict[str, TreeEntry], above: str = "") -> Iterator[tuple[str, TreeEntry]]:

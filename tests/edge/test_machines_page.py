@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from dranode.driver import Quantity, open_machine
 from dranode.driver.machine import machine_file
-from dranode.driver.machine.synthetic import Description
+from dranode.driver.machine.synthetic import KEYS
 from dranode.gpu.plugin import plugin as gpu_plugin
 from dranode.sim.cluster.node_kinds import NodeKind
 from dranode.sim.cluster.nodes_file import read_nodes
 from dranode.sim.scheduler.documents import NodeTaint
-from tests.edge.test_docs import BLOCK, ROOT
+from tests.edge.test_docs import BLOCK, PROGRAM, ROOT, Block, matches, sessions
+from tests.fakes.waiting import PATIENCE
 
 PAGE = (ROOT / "docs" / "machines.md").read_text()
 FILES = {title: text for _, title, text in BLOCK.findall(PAGE) if title}
@@ -36,7 +39,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_the_table_of_a_description_has_every_key() -> None:
-    assert set(keys("A description")) == set(Description.__struct_fields__)
+    assert set(KEYS) <= set(keys("A description"))
 
 
 def test_the_table_of_a_yaml_machine_has_every_key() -> None:
@@ -65,3 +68,12 @@ def test_the_fleet_of_the_page_is_read(files: Path) -> None:
     big, spot = read_nodes(files / "nodes.yaml")
     assert (len(big.names()), spot.names()) == (100, ("spot",))
     assert spot.allocatable["cpu"] == Quantity("30")
+
+
+@pytest.mark.parametrize("text", [text for language, _, text in BLOCK.findall(PAGE) if language == "console"])
+def test_a_command_of_the_page_runs(text: str, tmp_path: Path) -> None:
+    for command, expected in sessions(Block(Path("machines.md"), "console", "", text)):
+        words = [str(PROGRAM), *shlex.split(command)[1:]]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+        assert matches(expected, done.stdout.splitlines()), done.stdout

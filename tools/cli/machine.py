@@ -11,6 +11,7 @@ import click
 from dranode.api.errors import number_of
 from dranode.driver.cli.options import machine_option
 from dranode.driver.machine.root import Root
+from dranode.driver.machine.scratch import ScratchMachine
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns
 from dranode.tools.readers.capture import record, summarize, write_archive
@@ -20,7 +21,7 @@ _MOST_NAMED = 5
 
 @click.group
 def command() -> None:
-    """Record a machine's files, and look at a recording."""
+    """Record a machine's files, look at them, and make a machine that drivers may write to."""
 
 
 @command.command
@@ -55,6 +56,23 @@ def capture(root: Root, path: Path | None) -> None:
         click.echo(f"left out /{name}: {recording.left_out[name]}", err=True)
     if len(recording.left_out) > _MOST_NAMED:
         click.echo(f"left out {len(recording.left_out) - _MOST_NAMED} more", err=True)
+
+
+@command.command
+@machine_option
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+def copy(root: Root, folder: Path) -> None:
+    """Write a made-up machine into the new folder DIR, for --machine scratch:DIR, which drivers may write to.
+
+    A folder is copied with cp -r, and the archive of `dranode machine capture` is unpacked with tar.
+
+    \b
+    Example:
+      dranode machine copy --machine sockets=2,cores=8,gpus=4 server
+      dranode local --machine scratch:server --drivers cpu,gpu claims.yaml
+    """
+    ScratchMachine.copy(root, folder)
+    click.echo(f"{folder}: --machine scratch:{folder} is the machine, and may be written to")
 
 
 @command.command("show")

@@ -10,7 +10,6 @@ import bz2
 import errno
 import gzip
 import io
-import json
 import os
 import tarfile
 import tempfile
@@ -22,9 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from dranode.api.errors import MachineError, UsageError
-from dranode.driver.machine.forms import INDEX
 from dranode.driver.machine.root import Root, names, read_attribute
-from dranode.driver.machine.tree import DeviceFile
+from dranode.driver.machine.tree import INDEX, DeviceFile, index_of
 
 _MAX_FILE: Final = 1 << 20
 _MAX_TOTAL: Final = 256 << 20
@@ -201,10 +199,7 @@ def write_archive(recording: Recording, path: Path) -> None:
 
 
 def _tar(recording: Recording, name: str) -> bytes:
-    index = {
-        "devices": {f"/{path}": f"{node.kind} {node.major}:{node.minor}" for path, node in recording.devices.items()}
-    }
-    files = {**recording.files, INDEX: json.dumps(index, indent=1, sort_keys=True).encode() + b"\n"}
+    files = {**recording.files, INDEX: index_of(recording.devices)}
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted({*files, *recording.links}):

@@ -22,6 +22,7 @@ from dranode.driver.node.ledger import decoded_notes
 from dranode.driver.node.node import NodeClaims
 from dranode.show.ledger_reading import read_ledger
 from tests.fakes.drivers import lose_copy, reference
+from tests.fakes.machine import machine
 from tests.fakes.node import prepare, specs, unprepare
 from tests.fakes.settings import (
     BOOT,
@@ -105,19 +106,19 @@ def test_more_than_the_administrator_allows_is_refused_in_a_sentence(tmp_path: P
     assert node.records() == ()
 
 
-def test_a_made_up_machine_is_not_written_to(tmp_path: Path) -> None:
-    node = started(tmp_path, open_machine(EIGHT))
+def test_a_captured_machine_is_not_written_to(tmp_path: Path) -> None:
+    node = started(tmp_path, machine({"sys/devices/system/cpu/online": "0-7"}))
     assert "/proc/irq cannot be listed" in reason(prepare(node, A)["a"])
     assert unprepare(node, A) == {A.metadata.uid: None}
 
 
-def test_a_made_up_machine_with_interrupts_shows_where_they_go(tmp_path: Path) -> None:
-    machine = open_machine(f"{EIGHT},interrupts=2")
-    node = started(tmp_path, machine)
+def test_a_made_up_machine_shows_where_interrupts_go(tmp_path: Path) -> None:
+    made = open_machine(EIGHT)
+    node = started(tmp_path, made)
     prepare(node, A)
-    assert machine.read_bytes(interrupt(24)) == b"0-1,4-7\n"
+    assert made.read_bytes(interrupt(24)) == b"0-1,4-7\n"
     assert unprepare(node, A) == {A.metadata.uid: None}
-    assert machine.read_bytes(interrupt(24)) == b"0-7\n"
+    assert made.read_bytes(interrupt(24)) == b"0-7\n"
 
 
 def steps(folder: Path, kernel: Kernel) -> NodeClaims:

@@ -1,0 +1,85 @@
+"""The GPUs, NICs and interrupts of a described machine, and drivers that are tried on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dranode.api.errors import MachineError, UsageError
+from dranode.driver.machine.forms import open_machine
+from dranode.driver.machine.pci import network_functions, numa_node, pcie_root
+from dranode.driver.machine.scratch import ScratchMachine
+from dranode.driver.testing import check_plugin
+from dranode.gpu.plugin import plugin
+
+SERVER = "sockets=2,numa=2,cores=8,threads=2"
+
+
+def gpus(description: str) -> list[tuple[int | None, str | None]]:
+    machine = open_machine(description)
+    found = plugin(machine, {}).discover().hardware.gpus
+    return [(numa_node(machine, gpu.address), pcie_root(machine, gpu.address)) for gpu in found]
+
+
+@pytest.mark.parametrize(
+    ("count", "nodes"), [(1, [0]), (2, [0, 2]), (3, [0, 1, 2]), (4, [0, 1, 2, 3]), (8, [0, 0, 1, 1, 2, 2, 3, 3])]
+)
+def test_gpus_are_spread_over_the_numa_nodes_each_below_a_root_of_its_own(count: int, nodes: list[int]) -> None:
+    found = gpus(f"{SERVER},gpus={count}")
+    assert [node for node, _ in found] == nodes
+    assert len({root for _, root in found}) == count
+
+
+def test_the_first_gpu_and_the_first_nic_of_a_node_share_a_pcie_root() -> None:
+    description = f"{SERVER},gpus=8,nics=4"
+    nics = list(network_functions(open_machine(description)))
+    assert [(nic.numa_node, nic.network) for nic in nics] == [(node, (f"nic{node}",)) for node in range(4)]
+    assert [nic.bridges[0] for nic in nics] == [root for _, root in gpus(description)[::2]]
+
+
+def test_the_most_devices_have_an_address_each() -> None:
+    machine = open_machine("sockets=8,cores=8,gpus=64,nics=64")
+    assert len(machine.listdir("sys/bus/pci/devices")) == 4 * 64  # each behind a port
+
+
+def test_the_queues_of_a_nic_interrupt_the_cpus_of_its_node() -> None:
+    machine = open_machine("sockets=2,cores=2,nics=2,interrupts=1")
+    lists = [machine.read_bytes(f"proc/irq/{number}/smp_affinity_list").decode().strip() for number in range(24, 29)]
+    assert lists == ["0-3", "0", "1", "2", "3"]
+    assert machine.read_bytes("sys/class/net/nic1/queues/tx-1/xps_cpus") == b"00000008\n"
+
+
+@pytest.mark.parametrize(
+    ("description", "sentence"),
+    [
+        ("gpus=65", "gpus=65 in the description .* must be a whole number from 0 to 64"),
+        ("gpus=2:acme", "gpus=2:acme .* one of the vendors nvidia, amd, intel, such as 4:nvidia"),
+        ("gpus=2:", "gpus=2: .* one of the vendors"),
+        ("nic=2", 'unknown key "nic"; there are sockets, .*nics, interrupts'),
+    ],
+)
+def test_devices_that_cannot_be_are_refused(description: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        open_machine(description)
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd", "intel"])
+def test_the_gpus_of_each_vendor_are_prepared_in_every_mode_and_given_back(tmp_path: Path, vendor: str) -> None:
+    machine = ScratchMachine.copy(open_machine(f"sockets=2,cores=2,gpus=2:{vendor}"), tmp_path / "machine")
+    driver = plugin(machine, {})
+    assert {gpu.vendor for gpu in driver.discover().hardware.gpus} == {vendor}
+    config = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
+    modes = [{**config, "mode": mode} for mode in ("compute", "graphics", "vfio")]
+    check_plugin(driver, tmp_path / "state", modes, machine=machine)
+
+
+def test_a_machine_is_copied_into_a_new_folder_alone(tmp_path: Path) -> None:
+    copied = ScratchMachine.copy(open_machine("cores=2,gpus=1"), tmp_path / "machine")
+    again = open_machine(f"scratch:{tmp_path / 'machine'}")
+    assert copied.device_number("dev/nvidia0") == again.device_number("dev/nvidia0") == ("c", 195, 0)
+    with pytest.raises(MachineError, match="machine cannot be made: File exists"):
+        ScratchMachine.copy(open_machine("cores=2"), tmp_path / "machine")
+    for other in ("host", str(tmp_path / "machine")):
+        with pytest.raises(UsageError, match="use cp -r for a folder"):
+            ScratchMachine.copy(open_machine(other), tmp_path / "other")
