@@ -8,11 +8,13 @@ writes these values and brings the beta forms of the API to this one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import field
+from msgspec.structs import force_setattr
 
+from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
 
 # The API group of PodGroups.
@@ -97,11 +99,87 @@ class DeviceCapacity(APIDocument, frozen=True, kw_only=True):
             return None
         return policy.valid_range.step if policy.valid_range is not None else min(policy.valid_values, default=None)
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "value", _quantity(self.value))
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, *, value: Quantity | str | int, request_policy: CapacityRequestPolicy | None = ...
+        ) -> None: ...
+
 
 class Counter(APIDocument, frozen=True, kw_only=True):
     """An amount of a shared counter."""
 
     value: Quantity
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "value", _quantity(self.value))
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, value: Quantity | str | int) -> None: ...
+
+
+def _quantity(value: Any) -> Any:
+    """Read an amount that a driver wrote. Another type than those of an amount stays for `check_plugin` to name."""
+    return Quantity(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else value
+
+
+# What a driver may write for an attribute, a capacity or a counter of a device. The constructors below convert it.
+PlainAttribute = DeviceAttribute | str | int | bool
+PlainCapacity = DeviceCapacity | Quantity | str | int
+PlainCounter = Counter | Quantity | str | int
+Amount = TypeVar("Amount", DeviceCapacity, Counter)
+
+
+def attributes_of(values: Mapping[str, Any], device: str) -> Mapping[str, DeviceAttribute]:
+    """Convert the attributes that a driver wrote for a device; those that are converted already are returned as is.
+
+    Raises:
+        DocumentError: an attribute has a wrong type.
+    """
+    if _all_of(values, DeviceAttribute):
+        return values
+    return {name: _attribute(value, f"device {device}: attribute {name}") for name, value in values.items()}
+
+
+def _attribute(value: object, place: str) -> DeviceAttribute:
+    match value:
+        case DeviceAttribute():
+            return value
+        case bool():
+            return DeviceAttribute(bool_=value)
+        case int():
+            return DeviceAttribute(int_=value)
+        case str():
+            return DeviceAttribute(string=value)
+    raise DocumentError(f"{place} is {value!r}; write a str, an int, a bool or a DeviceAttribute, or leave it out")
+
+
+def _amounts(kind: type[Amount], values: Mapping[str, Any], place: str) -> Mapping[str, Amount]:
+    """Convert capacities or counters that a driver wrote; those that are converted already are returned as is."""
+    if _all_of(values, kind):
+        return values
+    return {name: _amount(kind, value, f"{place} {name}") for name, value in values.items()}
+
+
+def _amount(kind: type[Amount], value: object, place: str) -> Amount:
+    match value:
+        case _ if isinstance(value, kind):
+            return value
+        case Quantity() | str() | int() if not isinstance(value, bool):
+            try:
+                return kind(value=value)
+            except ValueError as error:
+                raise DocumentError(f"{place}: {error}") from error
+    raise DocumentError(f'{place} is {value!r}; write an int, a quantity such as "16Gi" or a {kind.__name__}')
+
+
+def _all_of(values: Mapping[str, Any], kind: object) -> bool:
+    # Every device of every slice that is read comes here, so this runs without a loop of Python's.
+    return {*map(type, values.values())} <= {kind}
 
 
 class CounterSet(APIDocument, frozen=True, kw_only=True):
@@ -110,6 +188,13 @@ class CounterSet(APIDocument, frozen=True, kw_only=True):
     name: str
     counters: Mapping[str, Counter] = {}
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "counters", _amounts(Counter, self.counters, f"counter set {self.name}: counter"))
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, name: str, counters: Mapping[str, PlainCounter] = ...) -> None: ...
+
 
 class DeviceCounterConsumption(APIDocument, frozen=True, kw_only=True):
     """The amounts that an allocated device draws from one counter set (KEP-4815)."""
@@ -117,6 +202,20 @@ class DeviceCounterConsumption(APIDocument, frozen=True, kw_only=True):
     counter_set: str
     counters: Mapping[str, Counter] = {}
     compatibility_groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        place = f"consumption of counter set {self.counter_set}: counter"
+        force_setattr(self, "counters", _amounts(Counter, self.counters, place))
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            counter_set: str,
+            counters: Mapping[str, PlainCounter] = ...,
+            compatibility_groups: tuple[str, ...] = ...,
+        ) -> None: ...
 
 
 class DeviceTaint(APIDocument, frozen=True, kw_only=True):
@@ -175,7 +274,14 @@ class NodeAllocatableResource(APIDocument, frozen=True, kw_only=True):
 
 
 class Device(APIDocument, frozen=True, kw_only=True):
-    """A device as a driver publishes it."""
+    """A device as a driver publishes it.
+
+    The constructor also takes a text, a whole number or a truth value for an attribute, and a whole number or the text
+    of a quantity for a capacity: `Device(name="gpu-0", attributes={"model": "A100"}, capacity={"memory": "80Gi"})`.
+
+    Raises:
+        DocumentError: an attribute or a capacity has another type; names it and the device.
+    """
 
     name: str
     attributes: Mapping[str, DeviceAttribute] = {}
@@ -190,6 +296,21 @@ class Device(APIDocument, frozen=True, kw_only=True):
     binding_failure_conditions: tuple[str, ...] = ()
     allow_multiple_allocations: bool | None = None
     node_allocatable_resources: Mapping[str, NodeAllocatableResource] = {}
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "attributes", attributes_of(self.attributes, self.name))
+        force_setattr(self, "capacity", _amounts(DeviceCapacity, self.capacity, f"device {self.name}: capacity"))
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            name: str,
+            attributes: Mapping[str, PlainAttribute] = ...,
+            capacity: Mapping[str, PlainCapacity] = ...,
+            **fields: Any,
+        ) -> None: ...
 
 
 class ResourcePool(APIDocument, frozen=True, kw_only=True, omit_defaults=False):

@@ -31,6 +31,7 @@ from dranode.api.resource import (
     DeviceCapacity,
     NodeAllocatableMapping,
     NodeAllocatableResource,
+    PlainAttribute,
 )
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
 from dranode.cpu.policies import Isolation, Threads
@@ -230,21 +231,21 @@ def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
 
 
 def _grouped(topology: Topology, group: Group, options: CPUOptions, roots: Mapping[str, CPUSet], count: int) -> Device:
-    attributes: dict[str, DeviceAttribute] = {}
+    attributes: dict[str, PlainAttribute] = {}
     if options.group_by is GroupBy.NUMANODE:
         attributes |= _numa_attributes(group.id, options)
     if options.group_by is not GroupBy.MACHINE:
         packages = {topology.cpus[cpu].package for cpu in group.whole}
         attributes |= _socket_attribute(packages.pop() if len(packages) == 1 else -1)
-    attributes["dra.cpu/smtEnabled"] = DeviceAttribute(bool_=topology.smt)
-    attributes["dra.cpu/numCPUs"] = DeviceAttribute(int_=count)
+    attributes["dra.cpu/smtEnabled"] = topology.smt
+    attributes["dra.cpu/numCPUs"] = count
     types = {topology.cpus[cpu].type for cpu in group.cpus}
     if len(types) == 1 and len(topology.core_types) > 1:
-        attributes["dra.cpu/coreType"] = DeviceAttribute(string=types.pop())
+        attributes["dra.cpu/coreType"] = types.pop()
     if topology.isolated:
-        attributes["dra.cpu/numIsolatedCPUs"] = DeviceAttribute(int_=len(group.cpus & topology.isolated))
+        attributes["dra.cpu/numIsolatedCPUs"] = len(group.cpus & topology.isolated)
     if topology.nohz_full:
-        attributes["dra.cpu/numNohzFullCPUs"] = DeviceAttribute(int_=len(group.cpus & topology.nohz_full))
+        attributes["dra.cpu/numNohzFullCPUs"] = len(group.cpus & topology.nohz_full)
     attributes |= _pcie_attribute(group.cpus, roots)
     mapping = NodeAllocatableMapping(capacity_key=CAPACITY, capacity_multiplier=Quantity(1))
     return Device(
@@ -261,18 +262,18 @@ def _individual(topology: Topology, cpus: CPUSet, options: CPUOptions, roots: Ma
     attributes = {
         **_numa_attributes(cpu.numa, options),
         **_socket_attribute(cpu.package),
-        "dra.cpu/cpuID": DeviceAttribute(int_=cpu.id),
-        **({"dra.cpu/coreID": DeviceAttribute(int_=cpu.core_id)} if cpu.core_id >= 0 else {}),
-        "dra.cpu/cacheL3ID": DeviceAttribute(int_=cpu.l3_id),
-        "dra.cpu/coreType": DeviceAttribute(string=cpu.type),
-        "dra.cpu/smtEnabled": DeviceAttribute(bool_=topology.smt),
+        "dra.cpu/cpuID": cpu.id,
+        **({"dra.cpu/coreID": cpu.core_id} if cpu.core_id >= 0 else {}),
+        "dra.cpu/cacheL3ID": cpu.l3_id,
+        "dra.cpu/coreType": cpu.type,
+        "dra.cpu/smtEnabled": topology.smt,
     }
     if options.threads is Threads.FULL_CORE:
-        attributes["dra.cpu/numCPUs"] = DeviceAttribute(int_=len(cpus))
+        attributes["dra.cpu/numCPUs"] = len(cpus)
     if topology.isolated:
-        attributes["dra.cpu/isolated"] = DeviceAttribute(bool_=cpus <= topology.isolated)
+        attributes["dra.cpu/isolated"] = cpus <= topology.isolated
     if topology.nohz_full:
-        attributes["dra.cpu/nohzFull"] = DeviceAttribute(bool_=cpus <= topology.nohz_full)
+        attributes["dra.cpu/nohzFull"] = cpus <= topology.nohz_full
     mapping = NodeAllocatableMapping(device_multiplier=Quantity(len(cpus)))
     return Device(
         name=individual_name(cpu.id, options),
@@ -281,20 +282,20 @@ def _individual(topology: Topology, cpus: CPUSet, options: CPUOptions, roots: Ma
     )
 
 
-def _numa_attributes(node: int | None, options: CPUOptions) -> dict[str, DeviceAttribute]:
+def _numa_attributes(node: int | None, options: CPUOptions) -> dict[str, PlainAttribute]:
     if node is None:
         return {}
     names = ["resource.kubernetes.io/numaNode"]
     if options.compat_attributes:
         names += ["dra.cpu/numaNodeID", "dra.net/numaNode"]
-    return dict.fromkeys(names, DeviceAttribute(int_=node))
+    return dict.fromkeys(names, node)
 
 
-def _socket_attribute(package: int) -> dict[str, DeviceAttribute]:
-    return {"dra.cpu/socketID": DeviceAttribute(int_=package)} if package >= 0 else {}
+def _socket_attribute(package: int) -> dict[str, PlainAttribute]:
+    return {"dra.cpu/socketID": package} if package >= 0 else {}
 
 
-def _pcie_attribute(cpus: CPUSet, roots: Mapping[str, CPUSet]) -> dict[str, DeviceAttribute]:
+def _pcie_attribute(cpus: CPUSet, roots: Mapping[str, CPUSet]) -> dict[str, PlainAttribute]:
     near = tuple(sorted(root for root, local in roots.items() if not local.isdisjoint(cpus)))
     return {"resource.kubernetes.io/pcieRoot": DeviceAttribute(strings=near)} if near else {}
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.errors import ClaimError
-from dranode.api.resource import DeviceAttribute, DeviceRequestAllocationResult
+from dranode.api.resource import DeviceRequestAllocationResult, PlainAttribute
 from dranode.cpu.claim_env import claim_edits, request_edits
 from dranode.cpu.config import Memory, merge
 from dranode.cpu.devices import is_core
@@ -90,16 +90,9 @@ def adopted(claim: AllocatedClaim, recovered: ClaimGrant, topology: Topology, op
 
 
 def _grant(result: DeviceRequestAllocationResult, share: Share, mems: CPUSet, options: CPUOptions) -> Grant:
-    return Grant(
-        request=result.request,
-        pool=result.pool,
-        device=result.device,
-        share_id=result.share_id,
-        admin=bool(result.admin_access),
-        attributes=_metadata(share, result.device, options) if share.held else {},
-        state=treatment_state(share.policy, mems),
-        with_pool=share.policy.shared and not result.admin_access,
-    )
+    attributes = _metadata(share, result.device, options) if share.held else {}
+    grant = Grant.of(result, attributes=attributes, state=treatment_state(share.policy, mems))
+    return replace(grant, with_pool=share.policy.shared and not result.admin_access)
 
 
 def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...]) -> tuple[Grant, ...]:
@@ -120,22 +113,22 @@ def _with_own_cpus(uid: str, grants: tuple[Grant, ...], shares: tuple[Share, ...
     )
 
 
-def _metadata(share: Share, device: str, options: CPUOptions) -> dict[str, DeviceAttribute]:
+def _metadata(share: Share, device: str, options: CPUOptions) -> dict[str, PlainAttribute]:
     """Return the attributes that the workload sees in addition to those that the device publishes.
 
     A device that is one CPU names it by its own attributes.
     """
-    attributes: dict[str, DeviceAttribute] = {}
+    attributes: dict[str, PlainAttribute] = {}
     if share.policy.isolation is not Isolation.CPUSET:
-        attributes["dra.cpu/isolation"] = DeviceAttribute(string=share.policy.isolation.value)
+        attributes["dra.cpu/isolation"] = share.policy.isolation.value
     if share.policy.shared:
-        attributes["dra.cpu/shared"] = DeviceAttribute(bool_=True)
+        attributes["dra.cpu/shared"] = True
     if options.mode is DeviceMode.INDIVIDUAL and not is_core(device):
         return attributes
-    attributes["dra.cpu/allocatedNumCPUs"] = DeviceAttribute(int_=len(share.held))
+    attributes["dra.cpu/allocatedNumCPUs"] = len(share.held)
     cpus = str(share.cpus)
     if len(cpus) <= MAX_STRING:
-        attributes["dra.cpu/cpuset"] = DeviceAttribute(string=cpus)
+        attributes["dra.cpu/cpuset"] = cpus
     return attributes
 
 

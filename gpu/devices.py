@@ -18,13 +18,13 @@ from dranode.api.quantity import Quantity
 from dranode.api.resource import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
-    Counter,
     CounterSet,
     Device,
     DeviceAttribute,
     DeviceCapacity,
     DeviceCounterConsumption,
     DeviceTaint,
+    PlainAttribute,
 )
 from dranode.api.semver import semver_from_numbers
 from dranode.gpu.inventory import GPU, GPUInventory
@@ -42,14 +42,9 @@ _PARTS: Final = "parts"
 Taints = Mapping[str, tuple[DeviceTaint, ...]]
 
 
-def _string(value: str | None) -> DeviceAttribute | None:
-    if not value:
-        return None
-    return DeviceAttribute(string=value.encode()[:MAX_TEXT].decode(errors="ignore"))
-
-
-def _int(value: int | None) -> DeviceAttribute | None:
-    return None if value is None else DeviceAttribute(int_=value)
+def _text(value: str | None) -> str | None:
+    """Return as much of a text as an attribute may have."""
+    return value.encode()[:MAX_TEXT].decode(errors="ignore") if value else None
 
 
 def _version(value: str | None) -> DeviceAttribute | None:
@@ -57,34 +52,34 @@ def _version(value: str | None) -> DeviceAttribute | None:
     return None if version is None else DeviceAttribute(version=version)
 
 
-def _pci_id(value: int | None) -> DeviceAttribute | None:
-    return None if value is None else DeviceAttribute(string=f"0x{value:04x}")
+def _pci_id(value: int | None) -> str | None:
+    return None if value is None else f"0x{value:04x}"
 
 
 # The published attributes by name; None leaves an attribute out. Names without a domain are `dra.gpu/...`.
 # linkSpeed is in MT/s: PCIe 1.0's 2.5 GT/s is no whole number. pciBusID has room for domains of four digits only.
-_ATTRIBUTES: Final[Mapping[str, Callable[[GPU], DeviceAttribute | None]]] = {
-    "type": lambda gpu: _string(gpu.kind),
-    "vendor": lambda gpu: _string(gpu.vendor),
-    "model": lambda gpu: _string(gpu.model),
-    "uuid": lambda gpu: _string(gpu.uuid),
+_ATTRIBUTES: Final[Mapping[str, Callable[[GPU], PlainAttribute | None]]] = {
+    "type": lambda gpu: _text(gpu.kind),
+    "vendor": lambda gpu: _text(gpu.vendor),
+    "model": lambda gpu: _text(gpu.model),
+    "uuid": lambda gpu: _text(gpu.uuid),
     "pciVendor": lambda gpu: _pci_id(gpu.vendor_id),
     "pciDevice": lambda gpu: _pci_id(gpu.device_id),
-    "pciAddress": lambda gpu: _string(gpu.address),
-    "driver": lambda gpu: _string(gpu.driver),
+    "pciAddress": lambda gpu: _text(gpu.address),
+    "driver": lambda gpu: _text(gpu.driver),
     "driverVersion": lambda gpu: _version(gpu.driver_version),
     "cudaComputeCapability": lambda gpu: _version(gpu.compute_capability),
-    "linkSpeed": lambda gpu: _int(gpu.link_speed),
-    "linkWidth": lambda gpu: _int(gpu.link_width),
-    "memoryNode": lambda gpu: _int(gpu.memory_node),
-    "parent": lambda gpu: _string(gpu.parent_name),
-    "partition": lambda gpu: _int(gpu.partition),
-    "partitionMode": lambda gpu: _string(gpu.partition_mode),
+    "linkSpeed": lambda gpu: gpu.link_speed,
+    "linkWidth": lambda gpu: gpu.link_width,
+    "memoryNode": lambda gpu: gpu.memory_node,
+    "parent": lambda gpu: _text(gpu.parent_name),
+    "partition": lambda gpu: gpu.partition,
+    "partitionMode": lambda gpu: _text(gpu.partition_mode),
     "resource.kubernetes.io/pciBusID": lambda gpu: (
-        _string(gpu.address) if _STANDARD_ADDRESS.fullmatch(gpu.address) else None
+        _text(gpu.address) if _STANDARD_ADDRESS.fullmatch(gpu.address) else None
     ),
-    "resource.kubernetes.io/pcieRoot": lambda gpu: _string(gpu.pcie_root),
-    "resource.kubernetes.io/numaNode": lambda gpu: _int(gpu.numa_node),
+    "resource.kubernetes.io/pcieRoot": lambda gpu: _text(gpu.pcie_root),
+    "resource.kubernetes.io/numaNode": lambda gpu: gpu.numa_node,
 }
 
 
@@ -93,10 +88,10 @@ def attribute_names() -> frozenset[str]:
     return frozenset(qualified(name, "dra.gpu") for name in _ATTRIBUTES)
 
 
-def attributes(gpu: GPU) -> dict[str, DeviceAttribute]:
+def attributes(gpu: GPU) -> dict[str, PlainAttribute]:
     """Return the attributes of one GPU that are known and that Kubernetes accepts."""
-    told = {name: attribute(gpu) for name, attribute in _ATTRIBUTES.items()}
-    return {name: value for name, value in told.items() if value is not None}
+    values = {name: attribute(gpu) for name, attribute in _ATTRIBUTES.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def gpu_devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None = None) -> tuple[Device, ...]:
@@ -122,34 +117,25 @@ def gpu_devices(inventory: GPUInventory, *, shared: bool, taints: Taints | None 
 
 def counters(inventory: GPUInventory) -> tuple[CounterSet, ...]:
     """Return one counter set for every divided GPU; it has the name of the GPU."""
-    return tuple(
-        CounterSet(name=name, counters={_PARTS: Counter(value=Quantity(len(parts)))})
-        for name, parts in inventory.children.items()
-    )
+    return tuple(CounterSet(name=name, counters={_PARTS: len(parts)}) for name, parts in inventory.children.items())
 
 
 def _consumption(gpu: GPU, inventory: GPUInventory) -> tuple[DeviceCounterConsumption, ...]:
     parts = inventory.children.get(gpu.name)
     if parts is not None:
-        return (_takes(gpu.name, len(parts)),)
+        return (DeviceCounterConsumption(counter_set=gpu.name, counters={_PARTS: len(parts)}),)
     if gpu.parent_name is not None and gpu.parent_name in inventory.children:
-        return (_takes(gpu.parent_name, 1),)
+        return (DeviceCounterConsumption(counter_set=gpu.parent_name, counters={_PARTS: 1}),)
     return ()
 
 
-def _takes(counter_set: str, parts: int) -> DeviceCounterConsumption:
-    return DeviceCounterConsumption(counter_set=counter_set, counters={_PARTS: Counter(value=Quantity(parts))})
-
-
-def _capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
-    return {} if gpu.memory is None else {"memory": DeviceCapacity(value=_binary(gpu.memory))}
+def _capacity(gpu: GPU) -> dict[str, Quantity]:
+    return {} if gpu.memory is None else {"memory": _binary(gpu.memory)}
 
 
 def _shared_capacity(gpu: GPU) -> dict[str, DeviceCapacity]:
     """Return capacities of shares in steps of 1, and of memory in steps of 1Mi; the default is one share of each."""
-    capacity = {
-        "shares": DeviceCapacity(value=Quantity(SHARES), request_policy=_policy(default=1, step=1)),
-    }
+    capacity = {"shares": DeviceCapacity(value=Quantity(SHARES), request_policy=_policy(default=1, step=1))}
     # A policy's minimum and step must fit into the value together, so memory of less than a Mi a share is not split.
     if gpu.memory is not None and gpu.memory >= SHARES * _MI:
         part = gpu.memory // SHARES // _MI * _MI

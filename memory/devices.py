@@ -15,19 +15,19 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
-from dranode.driver import (
+from dranode.api import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
     CPUSet,
     Device,
     DeviceAttribute,
     DeviceCapacity,
-    Grant,
     NodeAllocatableMapping,
     NodeAllocatableResource,
     Quantity,
     decode,
 )
+from dranode.driver import Grant
 from dranode.memory.config import MemoryPolicy, MemorySharing
 from dranode.memory.machine import MachineMemory, MemoryNode
 from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions
@@ -188,7 +188,7 @@ def published_memory(device: MemoryDevice, options: MemoryOptions) -> Device:
     """Return the device as it is published."""
     return Device(
         name=device.name,
-        attributes=dict(_attributes(device, options)),
+        attributes=_attributes(device, options),
         capacity={SIZE: _capacity(device)},
         allow_multiple_allocations=True,
         node_allocatable_resources=_node_resources(device) if options.node_allocatable_mapping else {},
@@ -249,24 +249,22 @@ def _handed_out(node: MemoryNode, size: int, options: MemoryOptions) -> int:
     return max(0, total - reserved)
 
 
-def _attributes(device: MemoryDevice, options: MemoryOptions) -> Iterator[tuple[str, DeviceAttribute]]:
-    page_size = DeviceAttribute(string=short_name(device.page_size)) if device.page_size else None
-    huge = DeviceAttribute(bool_=bool(device.page_size))
-    names = {PAGE_SIZE: page_size, HUGE_TLB: huge, NUMA_NODE: _numa_node(device, options)}
+def _attributes(device: MemoryDevice, options: MemoryOptions) -> dict[str, DeviceAttribute | str | int]:
+    page_size = short_name(device.page_size) if device.page_size else None
+    huge = bool(device.page_size)
+    values = {PAGE_SIZE: page_size, HUGE_TLB: huge, NUMA_NODE: _numa_node(device, options), SOCKET: device.socket}
     if options.compat_attributes:
-        number = DeviceAttribute(int_=device.nodes[0].id) if options.group_by is MemoryGroupBy.NUMA else None
-        names |= {"resource.kubernetes.io/pageSize": page_size, "resource.kubernetes.io/hugeTLB": huge}
-        names |= dict.fromkeys(_NUMA_NODE_ELSEWHERE, number)
-    if device.socket is not None:
-        names[SOCKET] = DeviceAttribute(int_=device.socket)
-    return ((name, value) for name, value in names.items() if value is not None)
+        number = device.nodes[0].id if options.group_by is MemoryGroupBy.NUMA else None
+        values |= {"resource.kubernetes.io/pageSize": page_size, "resource.kubernetes.io/hugeTLB": huge}
+        values |= dict.fromkeys(_NUMA_NODE_ELSEWHERE, number)
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _numa_node(device: MemoryDevice, options: MemoryOptions) -> DeviceAttribute | None:
+def _numa_node(device: MemoryDevice, options: MemoryOptions) -> DeviceAttribute | int | None:
     """Return the standard attribute: a number, or with the option a list, in which a node stands before near ones."""
     if options.group_by is MemoryGroupBy.NUMA:
         (node,) = device.nodes
-        return DeviceAttribute(ints=(node.id, *node.near)) if options.numa_node_list else DeviceAttribute(int_=node.id)
+        return DeviceAttribute(ints=(node.id, *node.near)) if options.numa_node_list else node.id
     return DeviceAttribute(ints=tuple(device.mems)) if options.numa_node_list else None
 
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.api import CPUSet, Quantity, encode, named_value
 from dranode.driver import (
     AllocatedClaim,
     AllocatedResult,
@@ -23,14 +24,9 @@ from dranode.driver import (
     ClaimGrant,
     ClaimRef,
     ContainerEdits,
-    CPUSet,
-    DeviceAttribute,
     Grant,
     Held,
     Mount,
-    Quantity,
-    encode,
-    named_value,
 )
 from dranode.memory.config import MemoryPolicy, MemorySettings, memory_settings
 from dranode.memory.devices import SIZE, GivenMemory, MemoryDevice
@@ -146,12 +142,12 @@ def _nothing(index: int, asked: _Asked, *, shown: bool) -> Grant:
     return Grant.of(asked.allocated.result, edits=edits)
 
 
-def _metadata(given: GivenMemory) -> dict[str, DeviceAttribute]:
+def _metadata(given: GivenMemory) -> dict[str, str | int]:
     """Return the attributes that the workload sees in addition to those that the device publishes."""
     return {
-        "dra.memory/allocatedSize": DeviceAttribute(int_=given.size),
-        "dra.memory/numaNodes": DeviceAttribute(string=str(given.nodes)),
-        "dra.memory/policy": DeviceAttribute(string=given.policy),
+        "dra.memory/allocatedSize": given.size,
+        "dra.memory/numaNodes": str(given.nodes),
+        "dra.memory/policy": given.policy.value,
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Self
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.resource import (
@@ -15,6 +16,8 @@ from dranode.api.resource import (
     DeviceClaimConfiguration,
     DeviceRequest,
     DeviceRequestAllocationResult,
+    PlainAttribute,
+    attributes_of,
 )
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver.claims.allocation import class_index, config_path, configs_of
@@ -160,9 +163,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     amount: int = 0
 
     def __post_init__(self) -> None:
+        force_setattr(self, "attributes", attributes_of(self.attributes, self.device))
         # As in a record: what is left out is a default by its identity.
         if not self.held:
-            msgspec.structs.force_setattr(self, "held", NO_CPUS)
+            force_setattr(self, "held", NO_CPUS)
 
     @classmethod
     def of(
@@ -170,7 +174,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         result: DeviceRequestAllocationResult,
         *,
         edits: ContainerEdits | None = None,
-        attributes: Mapping[str, DeviceAttribute] | None = None,
+        attributes: Mapping[str, PlainAttribute] | None = None,
         state: Any = None,
         amount: int = 0,
     ) -> Self:
@@ -182,7 +186,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             share_id=result.share_id,
             admin=bool(result.admin_access),
             edits=edits,
-            attributes=attributes or {},
+            attributes=attributes_of(attributes or {}, result.device),
             state=state,
             amount=amount,
         )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dranode.api import Device
 from dranode.driver import (
     AllocatedClaim,
     ClaimError,
     ClaimGrant,
     Config,
     ContainerEdits,
-    Device,
-    DeviceAttribute,
     Grant,
     Held,
     Inventory,
@@ -35,7 +34,7 @@ class Lamps(Plugin):
     def discover(self) -> Inventory:
         """One device a lamp."""
         names = self._root.listdir(LAMPS) if self._root.exists(LAMPS) else []
-        colours = {name: DeviceAttribute(string=read_text(self._root, f"{LAMPS}/{name}/colour")) for name in names}
+        colours = {name: read_text(self._root, f"{LAMPS}/{name}/colour") for name in names}
         return Inventory(tuple(Device(name=name, attributes={"colour": colours[name]}) for name in names))
 
     def parse_config(self, config: Config) -> str:

@@ -33,7 +33,7 @@ def cpus(numa: int, **fields: object) -> Device:
         attributes={"numaNode": DeviceAttribute(int_=numa)},
         capacity={"d/cpu": DeviceCapacity(value=Quantity(8))},
         allow_multiple_allocations=True,
-        **fields,  # type: ignore[arg-type] # as a test says
+        **fields,
     )
 
 
