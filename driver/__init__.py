@@ -1,33 +1,19 @@
-"""The names that a driver's author imports: `from dranode.driver import Plugin, Device, ...`, and nothing deeper.
+"""The seam: the names that a driver's author imports with `from dranode.driver import Plugin, ...`.
 
-docs/drivers.md is the page about it; `dranode.driver.testing` has the contract test.
+`dranode.api` has the documents of the API, `dranode.driver.testing` the contract test, and docs/drivers.md explains
+how to write a driver. Nothing deeper is promised to stay.
 """
 
-from dranode.api.cpuset import CPUSet
-from dranode.api.documents import decode, encode
 from dranode.api.errors import (
     ClaimConflictError,
     ClaimError,
-    DocumentError,
     DranodeError,
     MachineError,
     UsageError,
 )
-from dranode.api.names import named_value
-from dranode.api.quantity import Quantity, page_size_name
-from dranode.api.resource import (
-    CapacityRequestPolicy,
-    CapacityRequestPolicyRange,
-    Counter,
-    CounterSet,
-    Device,
-    DeviceAttribute,
-    DeviceCapacity,
-    DeviceCounterConsumption,
-    DeviceTaint,
-    NodeAllocatableMapping,
-    NodeAllocatableResource,
-)
+
+# What `discover` returns, which drivers imported from here before `dranode.api` had names.
+from dranode.api.resource import Device, DeviceAttribute
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Hook, Mount, Spec
 from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
@@ -59,9 +45,6 @@ __all__ = [
     "AllocatedClaim",
     "AllocatedResult",
     "Box",
-    "CPUSet",
-    "CapacityRequestPolicy",
-    "CapacityRequestPolicyRange",
     "ClaimConflictError",
     "ClaimError",
     "ClaimGrant",
@@ -69,17 +52,11 @@ __all__ = [
     "Config",
     "Configures",
     "ContainerEdits",
-    "Counter",
-    "CounterSet",
     "Device",
     "DeviceAttribute",
-    "DeviceCapacity",
-    "DeviceCounterConsumption",
     "DeviceHealth",
     "DeviceNode",
-    "DeviceTaint",
     "Disturbance",
-    "DocumentError",
     "DranodeError",
     "Grant",
     "HardwareProblem",
@@ -96,15 +73,12 @@ __all__ = [
     "Layout",
     "MachineError",
     "Mount",
-    "NodeAllocatableMapping",
-    "NodeAllocatableResource",
     "Notes",
     "Option",
     "Part",
     "Pins",
     "Plugin",
     "PodsCgroup",
-    "Quantity",
     "Record",
     "Recovers",
     "Root",
@@ -113,14 +87,10 @@ __all__ = [
     "Stop",
     "Tunes",
     "UsageError",
-    "decode",
-    "encode",
     "missing_nodes",
-    "named_value",
     "node_cpus",
     "numa_node",
     "open_machine",
-    "page_size_name",
     "pcie_root",
     "pods_cgroup_changes",
     "read_pods_cgroup",

@@ -19,7 +19,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from dranode.driver import ClaimError, Config, DocumentError, decode
+from dranode.api import DocumentError, decode
+from dranode.driver import ClaimError, Config
 
 API_VERSION: Final = "dra.memory/v1alpha1"
 _PATH: Final = re.compile(r"(/[^/\0]+)+", re.ASCII)

@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver import Holding, Impairment, Quantity, Record
+from dranode.api import Quantity
+from dranode.driver import Holding, Impairment, Record
 from dranode.memory.devices import MemoryInventory, given_sources
 
 SHRUNK: Final = "MemoryShrunk"

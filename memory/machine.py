@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dranode.driver import CPUSet, PodsCgroup
+from dranode.api import CPUSet
+from dranode.driver import PodsCgroup
 
 
 class PagePool(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from dranode.driver import Quantity, UsageError
+from dranode.api import Quantity
+from dranode.driver import UsageError
 from dranode.memory.machine import MachineMemory
 from dranode.memory.page_size import resource_name, size_of_resource
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dranode.driver import Quantity
+from dranode.api import Quantity
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20

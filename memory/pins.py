@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dranode.driver import CPUSet, HeldClaim, HeldSnapshot, Part, Record
+from dranode.api import CPUSet
+from dranode.driver import HeldClaim, HeldSnapshot, Part, Record
 from dranode.memory.config import MemoryPolicy, MemorySharing
 from dranode.memory.devices import GivenMemory
 from dranode.memory.grant import CDI_KIND, CLAIM_PREFIX, PART_PREFIX

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dranode.driver import Root, page_size_name, read_text
+from dranode.api import page_size_name
+from dranode.driver import Root, read_text
 
 # cgroup v2, v1, and v2 beside v1; with the systemd driver and without, and as kind nests its kubelet.
 _HIERARCHIES: Final = ("sys/fs/cgroup", "sys/fs/cgroup/hugetlb", "sys/fs/cgroup/unified")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dranode.driver import Quantity
+from dranode.api import Quantity
 from dranode.memory.counts import NodeCounts
 from dranode.memory.options import ORDINARY
 from dranode.memory.page_size import MIB, resource_name

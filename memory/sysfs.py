@@ -19,7 +19,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.driver import CPUSet, MachineError, Root, missing_nodes, node_cpus, read_pods_cgroup, read_text
+from dranode.api import CPUSet
+from dranode.driver import MachineError, Root, missing_nodes, node_cpus, read_pods_cgroup, read_text
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.page_size import KIB, folder_of, size_of_folder
 from dranode.memory.pod_pages import pod_pages, pods_promised

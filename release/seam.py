@@ -1,4 +1,4 @@
-"""The page of the reference with the names that a driver imports from `dranode.driver`, made from their docstrings."""
+"""The page of the reference with the names that a driver imports, made from their docstrings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+import dranode.api
 import dranode.driver
 from dranode.driver.testing import check_plugin
 from release.reference import plain
@@ -22,12 +23,16 @@ _MODULE: Final = re.compile(r"\b(?:dranode|collections|typing|pathlib)\.[a-z_.]+
 def names() -> str:
     """Return a page with every exported name: its signature, what it promises, and its methods."""
     introduction = (
-        "# Names for drivers\n\nEverything that a driver imports, with `from dranode.driver import ...`. "
-        "`check_plugin` is for its tests, from `dranode.driver.testing`. "
-        "[How to write a driver](../drivers.md). [What stays](../stability.md).\n\n| name | what |\n| --- | --- |"
+        "# Names for drivers\n\nEverything that a driver imports. `dranode.driver` is the seam, `dranode.api` has the "
+        "documents of Kubernetes, and `check_plugin`, for the driver's test, is in `dranode.driver.testing`. "
+        "[How to write a driver](../drivers.md). [What stays](../stability.md).\n\n"
+        "| name | from | what |\n| --- | --- | --- |"
     )
-    objects = {name: getattr(dranode.driver, name) for name in dranode.driver.__all__} | {"check_plugin": check_plugin}
-    table = [f"| [`{name}`](#{name}) | {plain(_first(value))} |" for name, value in objects.items()]
+    modules = (dranode.api, dranode.driver)
+    places = {name: module.__name__ for module in modules for name in module.__all__}
+    objects = {name: getattr(module, name) for module in reversed(modules) for name in module.__all__}
+    objects, places = objects | {"check_plugin": check_plugin}, places | {"check_plugin": check_plugin.__module__}
+    table = [f"| [`{name}`](#{name}) | `{places[name]}` | {plain(_first(value))} |" for name, value in objects.items()]
     return "\n".join([introduction, *table, "", *(_section(name, value) for name, value in objects.items())])
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver import Quantity, open_machine
+from dranode.api import Quantity
+from dranode.driver import open_machine
 from dranode.driver.machine import machine_file
 from dranode.driver.machine.synthetic import KEYS
 from dranode.gpu.plugin import plugin as gpu_plugin

@@ -1,10 +1,11 @@
-"""`from dranode.driver import ...` is all that a driver needs."""
+"""`dranode.driver` and `dranode.api` have all names that a driver needs."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
+import dranode.api
 import dranode.driver
 
 ROOT = Path(__file__).parents[3]
@@ -17,10 +18,11 @@ def imported(path: Path) -> dict[str, str]:
     return {alias.name: str(node.module) for node in found for alias in node.names}
 
 
-def test_the_seam_exports_what_it_imports() -> None:
+def test_the_packages_export_what_they_import() -> None:
     assert dranode.driver.__all__ == sorted(imported(ROOT / "driver/__init__.py"))
+    assert dranode.api.__all__ == sorted(imported(ROOT / "api/__init__.py"))
 
 
-def test_the_example_imports_nothing_of_ours_but_the_seam() -> None:
+def test_the_example_imports_nothing_of_ours_but_the_seam_and_the_documents() -> None:
     ours = {module for module in imported(LAMPS).values() if module.startswith("dranode")}
-    assert ours == {"dranode.driver"}
+    assert ours == {"dranode.api", "dranode.driver"}
