@@ -20,7 +20,7 @@ from dranode.show.output import console, emit, fail, output_option, reporting
 from dranode.show.terminal import columns
 
 
-@click.command(short_help="Prove a DRA driver, of any language: the calls of kubelet, restarts, slices, CDI.")
+@click.command(short_help="Check a DRA driver in any language: calls of kubelet, restarts, slices, CDI.")
 @click.option("--registration-socket", metavar="PATH", help="The registration socket, or the folder it appears in.")
 @click.option("--socket", default="", metavar="PATH", help="The DRA service's socket; default: what GetInfo names.")
 @click.option("--claims", metavar="FOLDER", help="Allocated claims that the driver knows, in place of an API server.")
@@ -30,18 +30,18 @@ from dranode.show.terminal import columns
 @click.option(
     "--configurations",
     metavar="FILE",
-    help="Opaque parameters that the driver takes, of the same fields and other effect.",
+    help="Opaque parameters that the driver accepts: the same fields with different values.",
 )
-@click.option("--focus", multiple=True, metavar="PATTERN", help="Only checks or groups of this name (repeatable).")
-@click.option("--skip", multiple=True, metavar="PATTERN", help="Not the checks or groups of this name (repeatable).")
-@click.option("--strict", is_flag=True, help="Fail by a SHOULD too.")
+@click.option("--focus", multiple=True, metavar="PATTERN", help="Run only checks or groups of this name (repeatable).")
+@click.option("--skip", multiple=True, metavar="PATTERN", help="Skip checks or groups of this name (repeatable).")
+@click.option("--strict", is_flag=True, help="Also fail if a SHOULD is broken.")
 @click.option(
-    "--patience", default=120.0, show_default=True, metavar="SECONDS", help="Wait so long for what must come."
+    "--patience", default=120.0, show_default=True, metavar="SECONDS", help="How long to wait for what must happen."
 )
 @click.option(
-    "--quiet", default=5.0, show_default=True, metavar="SECONDS", help="Watch so long for what must not come."
+    "--quiet", default=5.0, show_default=True, metavar="SECONDS", help="How long to watch for what must not happen."
 )
-@click.option("--junit", metavar="FILE", help="Write JUnit XML too.")
+@click.option("--junit", metavar="FILE", help="Also write JUnit XML.")
 @click.option("--state", metavar="DIR", help="Keep sockets, specs and the driver's log in DIR.")
 @click.option("--list", "listing", is_flag=True, help="Only list the checks.")
 @output_option
@@ -59,12 +59,13 @@ def command(
 ) -> None:
     """Act as kubelet and as API server for a DRA driver, and check what it does.
 
-    COMMAND starts the driver, so that it can be killed and started again. In it stand {kubeconfig}, {registry} (the
-    folder for registration sockets), {plugins} (for the driver's data), {kubelet} (above both), {cdi}, {node} and, for
-    drivers that run in two instances during an update, {pod_uid}. Without COMMAND the driver is one that runs already.
+    COMMAND starts the driver, so that it can be killed and started again. These names in it are replaced: {kubeconfig},
+    {registry} (the folder for registration sockets), {plugins} (for the driver's data), {kubelet} (above both), {cdi},
+    {node} and, for drivers that run in two instances during an update, {pod_uid}. Without COMMAND the driver must
+    already run.
 
-    The exit status is 1 if a MUST is not kept, if the driver never answers, and if no claim could be tried. What could
-    not be checked is not run, with its reason, and never passed.
+    The exit status is 1 if a MUST is broken, if the driver never answers, or if no claim could be tried. A check that
+    could not be run is reported with its reason, and never counts as passed.
 
     \b
     Example:

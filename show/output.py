@@ -113,7 +113,7 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
 def picture_options(function: F) -> F:
     """Add the options `--html FILE` and `--svg FILE`."""
     for name, what in (("--svg", "an SVG picture"), ("--html", "a page that opens offline in any browser")):
-        function = click.option(name, metavar="FILE", help=f"Draw it as {what} too.")(function)
+        function = click.option(name, metavar="FILE", help=f"Also draw it as {what}.")(function)
     return function
 
 

@@ -383,7 +383,7 @@ def driver_options(function: F) -> F:
         expose_value=False,
         callback=_read_config,
         envvar=CONFIG_VARIABLE,
-        help="Read options from a YAML file; environment (DRANODE_*) and flags win over it.",
+        help="Read options from a YAML file; environment (DRANODE_*) and flags override it.",
     )
     return _apply((config, *map(_click_option, driver_settings())), function)
 

@@ -66,7 +66,7 @@ class _Stop:
             log.info("stopping signal=%s", signal.Signals(number).name)
 
 
-@click.command(cls=DriverCommand, short_help="The node driver: what the DaemonSet runs.")
+@click.command(cls=DriverCommand, short_help="Run the node driver, as the DaemonSet does.")
 @machine_option
 @driver_options
 @serve_options

@@ -20,8 +20,8 @@ from dranode.sim.cluster.workload import require_pods
 from dranode.sim.fit.allocating import PodPlacement, allocate_in_turn
 
 
-@click.command(short_help="What the scheduler would give the claims in FILE from the slices in FILE; no driver runs.")
-@click.option("--node", metavar="NAME", help="Try this node alone; default: all Nodes, else all nodes of the slices.")
+@click.command(short_help="Show what the scheduler would give the claims in FILE from the slices in FILE.")
+@click.option("--node", metavar="NAME", help="Try only this node; default: all Nodes, else all nodes of the slices.")
 @release_options
 @output_option
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -31,8 +31,9 @@ def command(
     """Allocate the claims in FILEs, in the order given, as kube-scheduler would.
 
     FILEs hold ResourceSlices, DeviceClasses, Nodes, Pods, ResourceClaims, ResourceClaimTemplates and claims that are
-    already allocated (YAML, JSON or a List; - is the standard input). Deployments, Jobs and their like have the pods
-    that they would make. The claims of one pod are allocated together, all or nothing. Nothing is changed anywhere.
+    already allocated (YAML, JSON or a List; - is the standard input). Deployments, Jobs and similar objects have the
+    pods that they would create. The claims of one pod are allocated together, all or nothing. Nothing is changed
+    anywhere.
 
     \b
     Example:

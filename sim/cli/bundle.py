@@ -26,9 +26,9 @@ from dranode.sim.cluster.pods import ClusterDocuments, read_cluster_documents
 
 @click.command(
     cls=DriverCommand,
-    short_help="Ready claim templates for devices of one NUMA node, half a socket, a GPU with its share.",
+    short_help="Print claim templates for a NUMA node, half a socket, or a GPU with its share.",
 )
-@click.option("--manifests", is_flag=True, help="Print DeviceClasses and ResourceClaimTemplates alone, for kubectl.")
+@click.option("--manifests", is_flag=True, help="Print only DeviceClasses and ResourceClaimTemplates, for kubectl.")
 @machine_option
 @driver_options
 @release_options
@@ -48,10 +48,10 @@ def command(
 ) -> None:
     """Find the devices of all drivers that belong together, and print claim templates for them.
 
-    FILEs hold ResourceSlices, and if wanted DeviceClasses, Nodes and ResourceClaims (YAML, JSON or a List; - is the
-    standard input). Without FILEs it is what the drivers named with --drivers publish on this machine, or on that of
-    --machine. Each template was given to kube-scheduler's allocator until no more fitted, beside the claims of the
-    FILEs, those of pods that wait among them. Exit status 1 if no template fits.
+    FILEs hold ResourceSlices, and optionally DeviceClasses, Nodes and ResourceClaims (YAML, JSON or a List; - is the
+    standard input). Without FILEs, the devices are those that the drivers of --drivers publish on this machine, or on
+    that of --machine. How many fit is what kube-scheduler's allocator gives, beside the claims of the FILEs, including
+    those of pods that wait. The exit status is 1 if no template fits.
 
     \b
     Example:

@@ -23,7 +23,7 @@ from dranode.sim.cluster.check import CheckResult, check, check_parameters, noth
 from dranode.sim.cluster.controllers import passed_over
 
 
-@click.command(short_help="Is this claim, template, class or opaque configuration valid; what does it count.")
+@click.command(short_help="Check claims, templates, classes and configurations, and what they count against a quota.")
 @release_options
 @output_option
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
@@ -31,10 +31,10 @@ def command(*, files: tuple[str, ...], kubernetes: str | None, feature_gates: st
     """Check ResourceClaims, ResourceClaimTemplates, DeviceClasses, Pods and opaque configurations in FILEs.
 
     All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
-    drivers for their own configurations. Of Pods and pod templates (Deployment, Job ...), the use of claims is checked,
-    against the claims in FILEs. quota is what a claim counts against a ResourceQuota, by class. Warnings are about what
-    is valid and does not go with the other documents or with the devices; they leave the exit status as it is.
-    --kubernetes and its gates say what selectors may use when they are written.
+    drivers for their own configurations. For Pods and pod templates (Deployment, Job ...), the use of claims is checked
+    against the claims in FILEs. quota is what a claim counts against a ResourceQuota, by class. Warnings are about
+    valid documents that do not fit the other documents or the devices; they do not change the exit status. --kubernetes
+    and its gates say what selectors may use when they are written.
 
     \b
     Example:

@@ -22,7 +22,7 @@ MACHINE: Final = "sockets=2,numa=4,cores=4,threads=2"
 _CANNOT_FIT: Final = "too-large"
 
 
-@click.command(short_help="The local run on a made-up server, with four claims to watch.")
+@click.command(short_help="Watch four claims on a made-up server.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the CDI devices of every claim too.")
 def command(*, verbose: bool) -> None:
     """Show a DRA node driver at work, without a cluster, root or hardware.

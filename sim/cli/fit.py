@@ -54,17 +54,20 @@ class _Read:
     notes: tuple[str, ...] = ()
 
 
-@click.command(short_help="Does a pod fit into a cluster, where, why not, and what would have to change.")
+@click.command(short_help="Find where a pod fits into a cluster, why not, and what would have to change.")
 @kubeconfig_options
 @click.option(
     "--pod", "pods", multiple=True, metavar="[NAMESPACE/]NAME", help="Ask for this pod; default: all that wait."
 )
 @click.option("--scores", is_flag=True, help="Show how each node scored.")
-@click.option("--how-many", is_flag=True, help="How many pods like each fit.")
-@click.option("--evict", is_flag=True, help="Which evictions make room for a pod that fits nowhere.")
-@click.option("--move", is_flag=True, help="Which moves of other pods make room for it.")
+@click.option("--how-many", is_flag=True, help="Show how many pods like each fit.")
+@click.option("--evict", is_flag=True, help="Find evictions that make room for a pod that fits nowhere.")
+@click.option("--move", is_flag=True, help="Find moves of other pods that make room for it.")
 @click.option(
-    "--add", multiple=True, metavar="FILE|like:NODE", help="How many of which nodes (a nodes.yaml) make room for all."
+    "--add",
+    multiple=True,
+    metavar="FILE|like:NODE",
+    help="Find how many of which nodes (a nodes.yaml) make room for all.",
 )
 @picture_options
 @release_options
@@ -87,11 +90,11 @@ def command(
 ) -> None:
     """Say where kube-scheduler would put the pods in FILEs that are bound to no node, one after another.
 
-    FILEs hold a cluster as kubectl prints it and the pods to ask for, or the Deployments, Jobs and their like that make
-    them (YAML, JSON or a List; - is the standard input). Where no FILE has a Node or a ResourceSlice, or --kubeconfig
-    or --context is given, the cluster itself is read, with FILEs beside it: that of --kubeconfig, of KUBECONFIG, in a
-    pod its own, else of ~/.kube/config. Exit status 1 if a pod fits nowhere. Nothing is changed anywhere. Pictures have
-    the cluster before and after, in the same layout.
+    FILEs hold a cluster as kubectl prints it and the pods to ask for, or the Deployments, Jobs and similar objects that
+    create them (YAML, JSON or a List; - is the standard input). If no FILE has a Node or a ResourceSlice, or if
+    --kubeconfig or --context is given, the cluster itself is read in addition to FILEs: that of --kubeconfig, of
+    KUBECONFIG, in a pod its own, else of ~/.kube/config. The exit status is 1 if a pod fits nowhere. Nothing is changed
+    anywhere. Pictures show the cluster before and after, in the same layout.
 
     \b
     Example:

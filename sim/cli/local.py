@@ -35,7 +35,9 @@ from dranode.sim.local.show import (
 )
 
 
-@click.command(cls=DriverCommand, short_help="The local run: publish, allocate, prepare, show, unprepare; no cluster.")
+@click.command(
+    cls=DriverCommand, short_help="Run claims without a cluster: publish, allocate, prepare, show, unprepare."
+)
 @machine_option
 @driver_options
 @click.option(

@@ -21,7 +21,7 @@ from dranode.sim.report.cluster import PAGE_KINDS, ClusterSeen, cluster_seen
 from dranode.sim.report.picture import cluster_picture
 
 
-@click.command(short_help="One page for a browser: the fleet, its devices, who holds them, who waits and why.")
+@click.command(short_help="Write one page for a browser: devices, who holds them, which pods wait and why.")
 @click.option("--before", "earlier", multiple=True, metavar="FILE", help="Compare with an earlier dump; repeatable.")
 @click.option(
     "--kubeconfig",
@@ -38,7 +38,7 @@ from dranode.sim.report.picture import cluster_picture
     help="For the node itself: whose records say who holds what (default /var/lib/kubelet, on the host).",
 )
 @click.option("--html", default="report.html", show_default=True, metavar="FILE", help="Where the page goes.")
-@click.option("--svg", metavar="FILE", help="Draw it as an SVG picture too.")
+@click.option("--svg", metavar="FILE", help="Also write an SVG picture.")
 @machine_option
 @release_options
 @click.argument("files", nargs=-1, metavar="[FILE...]")
@@ -58,11 +58,11 @@ def command(
     kubernetes: str | None,
     feature_gates: str,
 ) -> None:
-    """Write one HTML file that opens offline: every node's devices in place, who holds them, and who waits and why.
+    """Write one HTML file that opens offline: every node's devices, who holds them, and which pods wait and why.
 
-    FILEs are a dump of a cluster (YAML, JSON or a List; - is the standard input). Without FILEs it is the cluster of
-    --kubeconfig, --context or KUBECONFIG, and where none is named, or with --machine or --kubelet-root, this node, by
-    its hardware and its drivers' records. Nothing is changed anywhere.
+    FILEs are a dump of a cluster (YAML, JSON or a List; - is the standard input). Without FILEs, the page shows the
+    cluster of --kubeconfig, --context or KUBECONFIG. If none is named, or with --machine or --kubelet-root, it shows
+    this node, from its hardware and its drivers' records. Nothing is changed anywhere.
 
     \b
     Example:

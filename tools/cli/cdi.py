@@ -14,7 +14,7 @@ from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns
 
 
-@click.group(short_help="Look at CDI specs, and at what a runtime would make of them.")
+@click.group(short_help="Check whether a runtime would load CDI specs.")
 def command() -> None:
     """CDI specs, the files by which a container runtime gives devices to containers.
 

@@ -73,7 +73,7 @@ _NAMED: Final = 20
     default=5.0,
     show_default=True,
     metavar="S",
-    help="With --usage: look twice, so long after one another.",
+    help="With --usage: the time between the two readings.",
 )
 @machine_option
 @picture_options
@@ -91,7 +91,7 @@ def command(
     usage: bool,
     seconds: float,
 ) -> None:
-    """Show every claim that a driver has on record: what it was given and who may use it.
+    """Show every claim that a driver has on record: what it was given and which pods may use it.
 
     \b
     Example:

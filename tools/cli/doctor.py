@@ -40,11 +40,13 @@ _PATHS: Final = frozenset(
 )
 
 
-@click.command(cls=DriverCommand, short_help="What would stop the driver on this node, or on all, and what to do.")
+@click.command(cls=DriverCommand, short_help="Find what would stop the driver on this node, or on all, and what to do.")
 @click.option(
-    "--root", "folder", default="/", metavar="DIR", help="Where the node's root lies (/host in a node's debugging pod)."
+    "--root", "folder", default="/", metavar="DIR", help="Where the node's root is (/host in a node's debugging pod)."
 )
-@click.option("--all-nodes", is_flag=True, help="Look at every node through the API server, from anywhere: one table.")
+@click.option(
+    "--all-nodes", is_flag=True, help="Check every node through the API server, from anywhere, and print one table."
+)
 @click.option("--kubelet-config", default="", metavar="FILE", help="Default: the running kubelet's, else config.yaml.")
 @click.option(
     "--containerd-config",
@@ -75,12 +77,12 @@ def command(
     all_nodes: bool,
     **options: Any,
 ) -> None:
-    """Look at kubelet, the runtime, folders, sockets, records, kernel and API server, and say what is wrong.
+    """Check kubelet, the runtime, folders, sockets, records, kernel and API server, and say what is wrong.
 
-    Takes the options of `serve`, to judge by them. What cannot be looked at is named and not judged. Nothing is
-    changed. Exit status: 0 nothing that was seen stops the driver (warnings may be there), 1 something stops it, 2
-    wrong usage. A look that does not see all says so first, with the command that does: in the driver's pod kubelet's
-    configuration and other folders of the node are not to be seen.
+    Takes the options of `serve`, and judges by them. What cannot be seen is named and not judged. Nothing is changed.
+    Exit status: 0 if nothing that was seen stops the driver (there may be warnings), 1 if something stops it, 2 for
+    wrong usage. A run that does not see everything says so first, with the command that does: the driver's pod does not
+    see kubelet's configuration and other folders of the node.
 
     \b
     Example:

@@ -102,7 +102,9 @@ class DrainingPods(msgspec.Struct, frozen=True):
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
 @click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
 @click.option("--dry-run", is_flag=True, help="Only say what is left.")
-@click.option("--force", is_flag=True, help="Also claims that a container has, or may have where kubelet says nothing.")
+@click.option(
+    "--force", is_flag=True, help="Also undo claims that a container has, or may have if kubelet does not answer."
+)
 @click.option("--through-driver", is_flag=True, help="While a driver serves, have it do the work, as kubelet would.")
 @click.option("--await-daemonset", metavar="NAMESPACE/NAME", help="Only wait for the pods that drain, one a node.")
 @click.option("--timeout", default=240, metavar="SECONDS", help="With --await-daemonset.", show_default=True)
@@ -111,13 +113,13 @@ class DrainingPods(msgspec.Struct, frozen=True):
 def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output: str, **options: Any) -> None:
     """Undo the claims that no container has: hardware, CDI specs, records.
 
-    First drain the node of pods with claims: kubectl drain, or delete them. What kubelet itself still has on record is
-    listed as stranded: once the driver is gone, nobody can unprepare it and its pods stay Terminating. The driver's pod
-    does not see that record, and says so. Does not run beside a driver unless --through-driver is given. The exit
-    status is 1 while anything is left.
+    First remove the pods with claims from the node, with kubectl drain or by deleting them. Claims that kubelet still
+    has on record are listed as stranded: once the driver is gone, nobody can unprepare them, and their pods stay
+    Terminating. The driver's pod does not see that record, and says so. While a driver serves, --through-driver is
+    required. The exit status is 1 while anything is left.
 
-    With --await-daemonset nothing is undone here: the chart's hook before an uninstall waits so for the pods of a
-    DaemonSet that has run this command on every node, and says which nodes are not empty.
+    With --await-daemonset nothing is undone here. The chart's hook before an uninstall uses it to wait for a DaemonSet
+    that runs this command on every node, and reports which nodes are not empty.
 
     \b
     Example:

@@ -37,7 +37,7 @@ from dranode.tools.readers.sources import FromCluster, FromStore, ObjectSource
 _NO_MACHINE: Final = "cores=1"
 
 
-@click.command(cls=DriverCommand, short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
+@click.command(cls=DriverCommand, short_help="Explain why a pod with claims, or a claim, is stuck, and what to do.")
 @click.argument("subject", metavar="POD|CLAIM")
 @click.argument("files", nargs=-1, metavar="[FILE...]")
 @cluster_options
@@ -54,11 +54,11 @@ def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output:
 
     POD|CLAIM is NAME, NAMESPACE/NAME, pod/NAME or claim/NAME. Reads pods, claims, templates, Events, slices, classes
     and nodes (deploy/reader has the rights), and on the node of a claim the driver's ledger, the CDI directory, the
-    runtime's configuration, kubelet's pod-resources and the kernel. A claim that is not allocated gets kube-scheduler's
-    answer, node by node, and a pod that its claims do not keep gets that of `fit`. FILEs hold a cluster as kubectl
-    prints it (- is the standard input) and are read in its place, as `fit` reads them. Nothing is changed. What cannot
-    be seen from here is said with the command that shows it. The exit status is 1 if something stopped, or if nothing
-    is known of the name.
+    runtime's configuration, kubelet's pod-resources and the kernel. For a claim that is not allocated it gives
+    kube-scheduler's answer for each node, and for a pod that does not wait for its claims the answer of `fit`. FILEs
+    hold a cluster as kubectl prints it (- is the standard input) and are read instead of the cluster, as `fit` reads
+    them. Nothing is changed. What cannot be seen from here is reported with the command that shows it. The exit status
+    is 1 if something stopped, or if there is nothing of that name.
 
     \b
     Example:

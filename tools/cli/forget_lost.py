@@ -25,7 +25,7 @@ from dranode.show.output import console, emit, fail, output_option
 _LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy")
 
 
-@click.command(short_help="Hand out again what is kept back since a ledger was lost.")
+@click.command(short_help="Release what is held back after a ledger was lost.")
 @machine_option
 @names_of_drivers("By short name or as they publish; default: those that serve by default.")
 @click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
@@ -35,11 +35,11 @@ _LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy
 def command(
     root: Root, drivers: tuple[str, ...], kubelet_root: str, cdi_dir: str, output: str, *, dry_run: bool
 ) -> None:
-    """Forget the claims that nothing on this node tells of any more, so that new claims are prepared again.
+    """Forget the claims that have left no trace on this node, so that new claims are prepared again.
 
-    A driver prepares nothing new while a claim may hold anything and its record is lost with its copy and its CDI spec.
-    First delete the pods on this node whose claims `dranode claims` does not list, or drain the node: what they hold
-    may be handed out again from then on. Works beside a driver that serves.
+    If the record of a claim is lost together with its copy and its CDI spec, the claim may hold anything, and the
+    driver prepares nothing new. First delete the pods on this node whose claims `dranode claims` does not list, or
+    drain the node. After this command, what they hold may be handed out again. It works while a driver serves.
 
     \b
     Example:

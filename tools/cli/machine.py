@@ -79,7 +79,7 @@ def copy(root: Root, folder: Path) -> None:
 @machine_option
 @output_option
 def show_machine(root: Root, output: str) -> None:
-    """Say what a machine's files hold, in the kernel's words; `dranode topology` draws the CPUs.
+    """Show what a machine's files contain, in the kernel's words; `dranode topology` draws the CPUs.
 
     \b
     Example:

@@ -76,7 +76,7 @@ def command(
     order: str,
     output: str,
 ) -> None:
-    """Say which CPUs a request would get. Nothing is taken.
+    """Show which CPUs a request would get. Nothing is allocated.
 
     \b
     Example:

@@ -52,8 +52,8 @@ def command(
 ) -> None:
     """Show the machine's CPUs and devices in their NUMA nodes, and who holds which.
 
-    With --links, the devices are those that installed drivers would publish, and all network controllers. Links beside
-    PCIe, such as NVLink, are not looked at.
+    With --links, the devices are those that installed drivers would publish, and all network controllers. Links other
+    than PCIe, such as NVLink, are not read.
 
     \b
     Example:

@@ -48,7 +48,7 @@ def plugin() -> None:
     """
 
 
-@plugin.command(short_help="Why a pod with claims, or a claim, has not come further, and what to do.")
+@plugin.command(short_help="Explain why a pod with claims, or a claim, is stuck, and what to do.")
 @click.argument("subject", metavar="POD|CLAIM", shell_complete=names_of("Pod"))
 @cluster_options
 @click.option(
