@@ -65,7 +65,7 @@ def test_wrong_options_are_named() -> None:
     for arguments, message in (
         ((), "no driver is named"),
         (("--focus", "prepar", "--list"), '--focus "prepar" matches no check'),
-        (("--", "/bin/true", "{kubeconfg}"), '"{kubeconfg}" in the command stands for nothing'),
+        (("--", "/bin/true", "{kubeconfg}"), '"{kubeconfg}" in the command is unknown'),
         (("--socket", "s", "--claims", "/nowhere"), "the folder of claims /nowhere cannot be read"),
     ):
         ended = sanity(*arguments)

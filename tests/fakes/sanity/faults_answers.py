@@ -263,7 +263,7 @@ class FreesWhatTheClaimNames(RightDriver):
 # --- instances ---
 
 
-@fault("rolling-endpoints", "they are called")
+@fault("rolling-endpoints", "their names are")
 class NamesInstances(RightDriver):
     def info(self, instance: Instance) -> Any:
         info = super().info(instance)

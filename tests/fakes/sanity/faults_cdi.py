@@ -49,7 +49,7 @@ class OlderRuntimes(RightDriver):
         (self.folder / "cdi" / "older.json").write_text(json.dumps(spec))
 
 
-@fault("cdi-version", "declares 1.0.0, and 0.5.0 has all")
+@fault("cdi-version", "declares 1.0.0, although 0.5.0 covers")
 class HighVersion(Spec):
     def change(self, spec: Document) -> None:
         spec["cdiVersion"] = "1.0.0"
@@ -142,19 +142,19 @@ class LockInFolder(RightDriver):
         (self.folder / "cdi" / "light.lock").unlink(missing_ok=True)
 
 
-@fault("cdi-device-nodes", "/dev/no-such-lamp is not there")
+@fault("cdi-device-nodes", "/dev/no-such-lamp does not exist")
 class MissingNode(Spec):
     def change(self, spec: Document) -> None:
         self.edit(spec, deviceNodes=[{"path": "/dev/no-such-lamp"}])
 
 
-@fault("cdi-mounts", "/no/such/library is not there")
+@fault("cdi-mounts", "/no/such/library does not exist")
 class MissingMount(Spec):
     def change(self, spec: Document) -> None:
         self.edit(spec, mounts=[{"hostPath": "/no/such/library", "containerPath": "/lib/x"}])
 
 
-@fault("cdi-hooks", "/no/such/hook is no program")
+@fault("cdi-hooks", "/no/such/hook is not an executable file")
 class MissingHook(Spec):
     def change(self, spec: Document) -> None:
         self.edit(spec, hooks=[{"hookName": "createContainer", "path": "/no/such/hook"}])

@@ -178,7 +178,7 @@ class Metadata(RightDriver):
         return document
 
 
-@fault("metadata-documents", "a document is")
+@fault("metadata-documents", "a document has apiVersion and kind")
 class OtherGroup(Metadata):
     def change(self, document: Document) -> None:
         document["apiVersion"] = document["apiVersion"].replace("metadata.", "")
@@ -223,13 +223,13 @@ class CountsWrites(Metadata):
         document["metadata"]["generation"] = (self.writes + 1) // 2
 
 
-@fault("metadata-path", "it lies at")
+@fault("metadata-path", "it is at")
 class OldPath(RightDriver):
     def container_path(self, record: Document) -> str:
         return super().container_path(record).replace("/kubernetes.io", "")
 
 
-@fault("metadata-template-path", "it lies at")
+@fault("metadata-template-path", "it is at")
 class ByClaimAlways(RightDriver):
     def container_path(self, record: Document) -> str:
         claim = record["claim"]["metadata"]["name"]
@@ -264,7 +264,7 @@ class KeepsMetadata(RightDriver):
         self.files = KeptFiles(self.folder)
 
 
-@fault("metadata-attributes", "attributes are called")
+@fault("metadata-attributes", "are not valid attribute names")
 class OddAttributes(Metadata):
     def change(self, document: Document) -> None:
         for request in document["requests"]:

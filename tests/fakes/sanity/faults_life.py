@@ -153,7 +153,7 @@ class WritesOldRecords(RightDriver):
         super().start(instance)
 
 
-@fault("restart-registers", "and said")
+@fault("restart-registers", "but returned")
 class NewEndpoints(RightDriver):
     starts = 0
 
@@ -321,7 +321,7 @@ class GoesOn(RightDriver):
         return None
 
 
-@fault("shutdown-status", "the status is -15")
+@fault("shutdown-status", "the exit status is -15")
 class DiesOfSignal(RightDriver):
     def terminate(self, seconds: float, instance: str = "") -> int | None:
         super().terminate(seconds, instance)
@@ -390,7 +390,7 @@ class _Numbered(_View):
 
 
 @fault("rolling-answers-agree", "the answers are")
-@fault("rolling-fails", "and was")
+@fault("rolling-fails", "but was")
 class OwnNames(RightDriver):
     def serve(self, instance: Instance) -> list[grpc.Server]:
         name = instance.endpoint.stem

@@ -68,7 +68,7 @@ class NoRequestNames(Answering):
         device.ClearField("request_names")
 
 
-@fault("prepare-request-names", "and was allocated for")
+@fault("prepare-request-names", "but was allocated for")
 class FirstRequestName(Answering):
     def change(self, device: Any) -> None:
         device.request_names[:] = ["first"]
@@ -144,7 +144,7 @@ class AnonymousErrors(RightDriver):
         return answer
 
 
-@fault("prepare-other-uid", "for a UID that it has not")
+@fault("prepare-other-uid", "for a UID that it does not have")
 class IgnoresUID(RightDriver):
     def checked(self, claim: Any, document: Document) -> Document:
         document["metadata"]["uid"] = claim.uid
@@ -186,13 +186,13 @@ class RemembersClaims(RightDriver):
         return self.documents.setdefault(claim.uid, super().claim(claim))
 
 
-@fault("prepare-unknown-device", "to no device was prepared")
+@fault("prepare-unknown-device", "for a device that does not exist was prepared")
 class AnyDevice(RightDriver):
     def check_result(self, result: Document, uid: str) -> None:
         pass
 
 
-@fault("prepare-unknown-pool", "to no pool was prepared")
+@fault("prepare-unknown-pool", "for a pool that does not exist was prepared")
 class AnyPool(RightDriver):
     def check_result(self, result: Document, uid: str) -> None:
         super().check_result({**result, "pool": "node"}, uid)

@@ -144,7 +144,7 @@ class ServiceLater(RightDriver):
         return servers
 
 
-@fault("registration-authority", "odd :authority")
+@fault("registration-authority", "unusual :authority")
 class PickyAuthority(RightDriver):
     def _server(self, socket: Any, services: list[Any]) -> grpc.Server:
         return super()._server(socket, [_Picky(), *services])
@@ -184,7 +184,7 @@ class LockInRegistry(RightDriver):
         (self.folder / "plugins_registry" / "driver.lock").touch()
 
 
-@fault("registration-endpoint", "is no socket")
+@fault("registration-endpoint", "is not a socket")
 class EndpointElsewhere(Info):
     def info(self, instance: Instance) -> Any:
         info = super().info(instance)

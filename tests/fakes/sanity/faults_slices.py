@@ -112,7 +112,7 @@ class NoOwner(Publishing):
             document["metadata"]["ownerReferences"] = [][index:]
 
 
-@fault("slices-complete", "has 3 slices, and they say 4")
+@fault("slices-complete", "has 3 slices, but they say 4")
 class OneTooFew(Publishing):
     class publisher(Documents):  # noqa: N801
         def change(self, document: Document, index: int) -> None:
@@ -156,7 +156,7 @@ class Once(Publisher):
         self.stopped.wait()
 
 
-@fault("slices-deleted", "0 slices are there")
+@fault("slices-deleted", "0 slices are published")
 @fault("slices-edited", "1 missing, the first is node/")
 @fault("slices-stray", "a slice too many was created")
 @fault("slices-server-error", "writes failed")
@@ -261,8 +261,8 @@ class BlindUpdates(Publishing):
             document["metadata"].pop("resourceVersion", index)
 
 
-@fault("slices-v1beta2", "0 slices are there")
-@fault("slices-v1beta1", "0 slices are there")
+@fault("slices-v1beta2", "0 slices are published")
+@fault("slices-v1beta1", "0 slices are published")
 class V1Only(RightDriver):
     def open(self, path: str, version: str = "v1", method: str = "GET", body: Any = None) -> Any:
         del version
