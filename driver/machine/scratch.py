@@ -114,6 +114,14 @@ class RehearsedMachine(WritableMachine):
         self._tree = TreeFiles(tree)
         super().__init__(self._tree)
 
+    def make(self, path: str, content: str) -> None:
+        """Put a file into the machine that is not there yet, as when a cgroup is made."""
+        plant(self._tree.tree, path, f"{content}\n".encode())
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all that is in it."""
+        self._put(path, None)
+
     def _unknown(self, path: str, content: str) -> _Changes:
         del content
         raise ReadOnlyMachineError(path)

@@ -129,9 +129,10 @@ def command(
     ):
         before = views_of(run)
         results = run.run(workload, progress)
-        after = views_of(run)
-        slices = run.slices()
-        during = root.held() if isinstance(root, WritableMachine) else {}
+        with run.containers(root):
+            after = views_of(run)
+            slices = run.slices()
+            during = root.held() if isinstance(root, WritableMachine) else {}
         progress("unpreparing")
         failures = () if keep else run.unprepare()
         written = written_files(root, during) if isinstance(root, WritableMachine) else ()

@@ -7,6 +7,7 @@ prepares and unprepares over the real sockets with real gRPC that of kubelet. Wh
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import shutil
 import tempfile
@@ -18,10 +19,12 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, UsageError
 from dranode.api.resource import AllocationResult, Node, ObjectMeta, ResourceClaim, ResourceSlice
 from dranode.driver.claims.allocation import drivers_of
 from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.claims.consumers import pods_among
 from dranode.driver.claims.expected_cpus import cpus_of_requests
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Plugin
@@ -31,6 +34,8 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
+from dranode.driver.machine.root import Root
+from dranode.driver.machine.scratch import RehearsedMachine
 from dranode.driver.pinning.snapshot import Pins
 from dranode.driver.serve.service import DriverService
 from dranode.sim.allocator.allocate import Allocator
@@ -43,6 +48,8 @@ from dranode.sim.cluster.pods import passed_by
 from dranode.sim.cluster.sharing import claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, with_special
 from dranode.sim.local.kubelet import KubeletError, StandInKubelet
+
+_PODS: Final = "sys/fs/cgroup/kubepods.slice"
 
 Progress = Callable[[str], None]
 
@@ -260,6 +267,28 @@ class LocalRun:
                 error=answer.reason if isinstance(answer, Refused) else None,
                 notes=(*notes[claim.metadata.uid], *self._strangers(claim)),
             )
+
+    @contextlib.contextmanager
+    def containers(self, machine: Root) -> Iterator[None]:
+        """Have a container with each pod's CPUs meanwhile, if the machine is made up; the drivers see it start."""
+        cpus: dict[str, CPUSet] = {}
+        for record in self.records() if isinstance(machine, RehearsedMachine) else ():
+            pod = next((consumer.uid for consumer in pods_among(record.pods)), record.uid)
+            cpus[pod] = cpus.get(pod, CPUSet()) | record.cpus
+        if not isinstance(machine, RehearsedMachine) or not any(cpus.values()):
+            yield
+            return
+        machine.make(f"{_PODS}/cpuset.cpus.exclusive", "")
+        for pod, own in cpus.items():
+            folder = f"{_PODS}/kubepods-pod{pod.replace('-', '_')}.slice"
+            machine.make(f"{folder}/cpuset.cpus.exclusive", "")
+            container = f"{folder}/cri-containerd-{hashlib.sha256(pod.encode()).hexdigest()}.scope"
+            for name, content in (("", own), (".effective", own), (".exclusive", ""), (".partition", "member")):
+                machine.make(f"{container}/cpuset.cpus{name}", str(content))
+        for service in self.services.values():
+            service.node.tune()
+        yield
+        machine.remove(_PODS)
 
     def _drivers(self, claim: ResourceClaim) -> frozenset[str]:
         """The drivers of a claim's results that run here; a claim of which nothing is theirs goes to none."""

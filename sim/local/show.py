@@ -20,6 +20,8 @@ from dranode.show.terminal import PlainTable, columns, hanging, show_node
 from dranode.sim.local.run import ClaimResult, LocalRun
 
 _NUMBER: Final = re.compile("[0-9]+")
+# A pod's UID or a container's id; its beginning tells it from others.
+_ID: Final = re.compile("([0-9a-f]{8})[0-9a-f_-]{24,}")
 
 
 def views_of(run: LocalRun) -> tuple[DriverView, ...]:
@@ -173,8 +175,8 @@ def show_written(screen: Console, files: Iterable[WrittenFile]) -> None:
     heading(screen, "Written to the machine")
     table = columns("file", "before", "with the claims", "after")
     for (pattern, *values), paths in alike.items():
-        name = f"/{paths[0]}" if len(paths) == 1 else f"/{pattern} ({len(paths)} files)"
-        table.add_row(name, *(value or "-" for value in values))
+        name = _ID.sub(r"\1*", paths[0]) if len(paths) == 1 else f"{pattern} ({len(paths)} files)"
+        table.add_row(f"/{name}", *(value or "-" for value in values))
     screen.print(table)
 
 

@@ -472,3 +472,23 @@ def test_what_a_quiet_claim_changes_on_a_made_up_machine_is_shown_with_what_come
     assert re.search(r"/sys/devices/virtual/workqueue/cpumask +0000000f +0000000c +0000000f", done.stdout)
     written = json.loads(dranode(*arguments, "-o", "json", cwd=tmp_path).stdout)["written"]
     assert {"path": "proc/irq/25/smp_affinity_list", "before": "0-3", "prepared": "2-3", "after": "0-3"} in written
+
+
+def test_a_container_on_a_made_up_machine_becomes_a_partition_while_its_claim_is_prepared(tmp_path: Path) -> None:
+    config = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "isolation": "partition"}
+    isolated = ("--machine", "cores=4", "--max-isolation", "partition")
+    _, run, _ = local(tmp_path, *isolated, claims=[claim("a", "2", config)])
+    changed = {file["path"].rpartition("/cpuset.")[2]: list(file.values())[1:] for file in run["written"]}
+    assert changed["cpus.partition"] == ["member", "isolated", ""]
+    assert changed["cpus.exclusive"] == ["", "0-1", ""]
+    assert "sys/fs/cgroup/kubepods.slice/cpuset.cpus.exclusive" in [file["path"] for file in run["written"]]
+
+
+def test_a_gpu_of_a_made_up_machine_goes_to_vfio_and_comes_back(tmp_path: Path) -> None:
+    parameters = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig", "mode": "vfio"}
+    exactly = {"deviceClassName": "dra.gpu"}
+    vm = claim("vm", requests=[{"name": "r", "exactly": exactly}])
+    vm["spec"]["devices"]["config"] = [{"opaque": {"driver": "dra.gpu", "parameters": parameters}}]
+    _, run, _ = local(tmp_path, "--drivers", "gpu", "--machine", "cores=4,gpus=1:amd", claims=[vm])
+    changed = {file["path"].rpartition("/")[2]: list(file.values())[1:] for file in run["written"]}
+    assert changed["driver"] == ["amdgpu", "vfio-pci", "amdgpu"]
