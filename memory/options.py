@@ -10,8 +10,7 @@ import msgspec
 
 from dranode.api import Quantity
 from dranode.driver import UsageError
-from dranode.memory.machine import MachineMemory
-from dranode.memory.page_size import resource_name, size_of_resource
+from dranode.memory.machine import MachineMemory, resource_name, size_of_resource
 
 # What stands for ordinary memory among page sizes.
 ORDINARY: Final = 0

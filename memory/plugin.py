@@ -27,12 +27,17 @@ from dranode.driver import (
 )
 from dranode.memory.config import parse_memory_config
 from dranode.memory.counts import read_counts
-from dranode.memory.description import memory_description
-from dranode.memory.devices import ATTRIBUTES, given_sources, memory_inventory, memory_left_out, published_memory
-from dranode.memory.grant import grant_memory
-from dranode.memory.health import memory_impairments
+from dranode.memory.devices import (
+    ATTRIBUTES,
+    given_sources,
+    memory_description,
+    memory_impairments,
+    memory_inventory,
+    memory_left_out,
+    published_memory,
+)
+from dranode.memory.grant import grant_memory, held_memory, memory_pool, unread_memory_pool
 from dranode.memory.options import MemoryOptions, check_reserved_memory, read_memory_options
-from dranode.memory.pins import held_memory, memory_pool, unread_memory_pool
 from dranode.memory.problems import memory_problems
 from dranode.memory.readings import count_remarks, count_rows
 from dranode.memory.sysfs import read_memory

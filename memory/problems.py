@@ -7,9 +7,8 @@ from typing import Final
 
 from dranode.driver import HardwareProblem
 from dranode.memory.counts import NodeCounts
-from dranode.memory.machine import MachineMemory
+from dranode.memory.machine import MIB, MachineMemory, folder_of, resource_name, short_name
 from dranode.memory.options import ORDINARY, MemoryOptions
-from dranode.memory.page_size import MIB, folder_of, resource_name, short_name
 
 # Less than this part of a node's free memory, in percent, in runs of a huge page is called fragmented.
 _WHOLE: Final = 50

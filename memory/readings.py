@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dranode.api import Quantity
 from dranode.memory.counts import NodeCounts
+from dranode.memory.machine import MIB, resource_name
 from dranode.memory.options import ORDINARY
-from dranode.memory.page_size import MIB, resource_name
 
 
 def count_rows(

@@ -21,9 +21,8 @@ from msgspec.structs import replace
 
 from dranode.api import CPUSet
 from dranode.driver import MachineError, Root, missing_nodes, node_cpus, read_pods_cgroup, read_text
-from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
-from dranode.memory.page_size import KIB, folder_of, size_of_folder
-from dranode.memory.pod_pages import pod_pages, pods_promised
+from dranode.memory.counts import pod_pages, pods_promised
+from dranode.memory.machine import KIB, MachineMemory, MemoryNode, PagePool, folder_of, size_of_folder
 
 _NODES: Final = "sys/devices/system/node"
 _CPUS: Final = "sys/devices/system/cpu"

@@ -20,7 +20,7 @@ from dranode.driver.plugins import declared
 from dranode.driver.serve.claim_metrics import DEVICE_FAMILIES, DISTURBANCE_FAMILIES, USAGE_FAMILIES
 from dranode.driver.serve.metrics import DriverMetrics, Metrics
 from dranode.driver.serve.state_metrics import OWN_GAUGES, STATE_FAMILIES, prefix_of
-from dranode.memory.health import SHRUNK
+from dranode.memory.devices import SHRUNK
 
 # Type, labels and what it says.
 MetricRow: TypeAlias = tuple[str, tuple[str, ...], str]

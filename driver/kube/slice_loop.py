@@ -25,10 +25,16 @@ from dranode.driver.kube.connection import APIResponse
 from dranode.driver.kube.errors import NO_UID, ApiError, BrokenStreamError
 from dranode.driver.kube.retry import NOT_FOUND, Backoff, Pace
 from dranode.driver.process.threads import Fatal, OwnedThread
-from dranode.driver.slices.dropped_fields import dropped_fields
-from dranode.driver.slices.plan import CreateSlice, DeleteSlice, SliceChange, UpdateSlice, plan, published_specs
-from dranode.driver.slices.publication import PublisherStatus
-from dranode.driver.slices.storable import CONSUMABLE, DesiredSlices
+from dranode.driver.slices.plan import (
+    CreateSlice,
+    DeleteSlice,
+    PublisherStatus,
+    SliceChange,
+    UpdateSlice,
+    plan,
+    published_specs,
+)
+from dranode.driver.slices.storable import CONSUMABLE, DesiredSlices, dropped_fields
 from dranode.driver.slices.view import SliceView
 
 log = logging.getLogger(__name__)

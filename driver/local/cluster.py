@@ -18,8 +18,7 @@ from dranode.driver.claims.inventory import Inventory
 from dranode.driver.local.store import Store
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.slices.desired import desired_slices
-from dranode.driver.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, plan
-from dranode.driver.slices.publication import PublisherStatus
+from dranode.driver.slices.plan import CreateSlice, DeleteSlice, PublisherStatus, UpdateSlice, plan
 
 # The API server's alphabet for generated names.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"

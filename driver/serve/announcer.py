@@ -24,8 +24,8 @@ from dranode.driver.claims.plugin import DeviceHealth, Health
 from dranode.driver.claims.prepare import Reporter
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.slices.publication import PublisherStatus
-from dranode.driver.slices.taints import tainted
+from dranode.driver.slices.desired import tainted
+from dranode.driver.slices.plan import PublisherStatus
 
 log = logging.getLogger(__name__)
 

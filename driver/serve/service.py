@@ -37,7 +37,7 @@ from dranode.driver.serve.lifecycle import Lifecycle
 from dranode.driver.serve.orphans import Witnesses, take_over
 from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, unmet_needs
 from dranode.driver.serve.unenforced import UnenforcedClaims
-from dranode.driver.slices.publication import PublisherStatus
+from dranode.driver.slices.plan import PublisherStatus
 
 # How soon a ledger or hardware that could not be used is looked at again.
 _AGAIN_SECONDS: Final = 1.0

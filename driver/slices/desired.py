@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from dranode.api.errors import UsageError
-from dranode.api.resource import CounterSet, Device, ResourcePool, ResourceSliceSpec
+from dranode.api.resource import CounterSet, Device, DeviceTaint, ResourcePool, ResourceSliceSpec
 from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import DeviceHealth, Health
 from dranode.driver.slices.limits import (
     MAX_COUNTER_SETS,
     MAX_DEVICES,
@@ -19,7 +22,6 @@ from dranode.driver.slices.limits import (
     is_large,
     sanitize,
 )
-from dranode.driver.slices.placement import chunks, placed
 
 
 def publishable(inventory: Inventory) -> Inventory:
@@ -99,3 +101,80 @@ def _devices_by_slice(published: Mapping[int, ResourceSliceSpec]) -> list[tuple[
     return [
         published[index].devices if index in published else () for index in range(first, max(published, default=-1) + 1)
     ]
+
+
+# In which slice of its pool a device stands: where it stands already, so that a hot-plugged CPU costs one write.
+#
+# Split by their order alone, devices move up by one through all slices when one comes or goes; every slice changes
+# then, and with more than one the whole pool gets a new generation. So published devices stay where they are, new ones
+# go where there is room, and within a slice the driver's order holds: a device that comes back makes the pool as it
+# was. Only where a slice would be left empty are all devices split anew.
+
+
+T = TypeVar("T")
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Split items by their order alone."""
+    for start in range(0, len(items), size):
+        yield tuple(items[start : start + size])
+
+
+def placed(
+    devices: Sequence[Device], size: int, published: Iterable[Sequence[Device]]
+) -> tuple[tuple[Device, ...], ...]:
+    """Split devices into slices.
+
+    Args:
+        devices: in the driver's order, each once.
+        size: how many a slice may have.
+        published: the devices of the slices that there are, in the order of the slices.
+    """
+    before = tuple(published)
+    homes = {device.name: number for number, there in reversed(tuple(enumerate(before))) for device in there}
+    slices: list[list[int]] = [[] for _ in before]
+    homeless: list[int] = []
+    for place, device in enumerate(devices):
+        home = homes.get(device.name)
+        if home is None or len(slices[home]) >= size:
+            homeless.append(place)
+        else:
+            slices[home].append(place)
+    number = 0
+    for place in homeless:
+        while number < len(slices) and len(slices[number]) >= size:
+            number += 1
+        if number == len(slices):
+            slices.append([])
+        slices[number].append(place)
+    if not all(slices):
+        return tuple(chunks(devices, size))
+    return tuple(tuple(devices[place] for place in sorted(one)) for one in slices)
+
+
+# Taints for unhealthy devices (KEP-5055): the scheduler allocates none of them until they are healthy again.
+
+
+_EFFECT = "NoSchedule"
+
+
+def taint_key(driver: str) -> str:
+    """Return the key of the taint of a driver's unhealthy devices."""
+    return f"{driver}/unhealthy"
+
+
+def tainted(driver: str, inventory: Inventory, health: Iterable[DeviceHealth]) -> Inventory:
+    """Taint every unhealthy device; a device that is healthy, or of unknown health, gets no taint.
+
+    A device that its plug-in has tainted for the same reason stays unchanged. The taint has no time: the publisher
+    keeps the time of a published taint, and the API server sets that of a new one.
+    """
+    key = taint_key(driver)
+    unhealthy = {each.device for each in health if each.health is Health.UNHEALTHY}
+
+    def of(device: Device) -> Device:
+        if device.name not in unhealthy or any(taint.key == key for taint in device.taints):
+            return device
+        return msgspec.structs.replace(device, taints=(*device.taints, DeviceTaint(key=key, effect=_EFFECT)))
+
+    return replace(inventory, devices=tuple(map(of, inventory.devices))) if unhealthy else inventory

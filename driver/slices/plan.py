@@ -1,4 +1,4 @@
-"""The changes that turn the published ResourceSlices into the desired ones.
+"""The changes that turn the published ResourceSlices into the desired ones, and how far that has come.
 
 The rules are exactly those of the slice controller in k8s.io/dynamic-resource-allocation, so that either can take over
 from the other:
@@ -207,3 +207,37 @@ def _keep_time(device: Device, taint: DeviceTaint, times: Mapping[_TaintId, str]
 def _whole_second(time: str) -> str:
     rounded = (parse_time(time) + timedelta(milliseconds=500)).astimezone(UTC)
     return rounded.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# The state of a driver's ResourceSlices, for readiness and metrics.
+
+
+class PublisherStatus(msgspec.Struct, frozen=True):
+    """The state of the slices of one driver.
+
+    Attributes:
+        published: all devices of the driver are published, as far as is known.
+        problem: why they are not, or what has gone wrong since; None if nothing has.
+        dropped: the feature gates whose fields the server drops.
+        created: slices created since start.
+        updated: slices updated since start.
+        deleted: slices deleted since start.
+        repairs: how often the driver undid changes of others since start.
+    """
+
+    published: bool = False
+    problem: str | None = None
+    dropped: frozenset[str] = frozenset()
+    created: int = 0
+    updated: int = 0
+    deleted: int = 0
+    repairs: int = 0
+
+    @property
+    def writes(self) -> int:
+        """Return the number of successful writes since start."""
+        return self.created + self.updated + self.deleted
+
+
+NOTHING_YET: Final = PublisherStatus(problem="nothing was published yet")
+"""The status of a driver that has not published since it started."""

@@ -16,8 +16,7 @@ from dranode.driver.machine.tree import Link
 from dranode.gpu.config import parse_gpu_config
 from dranode.gpu.grants import gpu_sources, grant_gpus
 from dranode.gpu.scan import scan
-from dranode.memory.devices import memory_inventory
-from dranode.memory.health import memory_impairments
+from dranode.memory.devices import memory_impairments, memory_inventory
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
 from tests.fakes.gpu import NVIDIA, VGA, Machine

@@ -2,7 +2,6 @@ import pytest
 
 from dranode.api.errors import MachineError
 from dranode.driver.claims.plugin import Health
-from dranode.gpu.aer import aer_counts
 from dranode.gpu.health import (
     AERCounts,
     Cause,
@@ -19,6 +18,7 @@ from dranode.gpu.health import (
 )
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.scan import scan
+from dranode.gpu.sysfs import aer_counts
 from tests.fakes.gpu import DEVICES
 from tests.fakes.gpu_machines import flex, hgx, laptop
 

@@ -6,8 +6,7 @@ import pytest
 
 from dranode.driver.claims.plugin import Health
 from dranode.driver.machine.udev import Events
-from dranode.gpu.plugin import GPUPlugin
-from dranode.gpu.udev import GPUEvent
+from dranode.gpu.plugin import GPUEvent, GPUPlugin
 from tests.fakes.gpu import DEVICES
 from tests.fakes.gpu_machines import laptop
 

@@ -7,7 +7,7 @@ import pytest
 from dranode.api.errors import MachineError
 from dranode.driver.machine.tree import Link
 from dranode.gpu.config import GPUMode
-from dranode.gpu.libraries import user_space
+from dranode.gpu.edits import user_space
 from tests.fakes.gpu import Machine
 from tests.fakes.gpu_machines import hgx
 

@@ -12,7 +12,7 @@ import pytest
 
 from dranode.driver.claims.plugin import RESCAN_SECONDS
 from dranode.driver.machine.udev import KernelEvents, watch
-from dranode.gpu.udev import GPUEvent, gpu_event_of
+from dranode.gpu.plugin import GPUEvent, gpu_event_of
 
 CARD = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0/drm/card1"
 PCI = "/devices/pci0000:00/0000:00:01.0/0000:01:00.0"

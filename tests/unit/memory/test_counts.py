@@ -4,8 +4,8 @@ import pytest
 
 from dranode.driver.machine.forms import open_machine
 from dranode.memory.counts import NodeCounts, PoolCounts, read_counts
+from dranode.memory.machine import KIB
 from dranode.memory.options import MemoryOptions, parse_reserved
-from dranode.memory.page_size import KIB
 from dranode.memory.problems import memory_problems
 from dranode.memory.readings import count_remarks, count_rows
 from dranode.memory.sysfs import read_memory

@@ -7,9 +7,7 @@ from dranode.api.resource import DeviceAttribute, ResourceClaimConsumerReference
 from dranode.cdi.spec import ContainerEdits, Mount
 from dranode.driver.claims.record import ClaimState, record_of
 from dranode.memory.config import MemoryPolicy, MemorySharing
-from dranode.memory.description import memory_description
-from dranode.memory.devices import GivenMemory
-from dranode.memory.health import memory_impairments
+from dranode.memory.devices import GivenMemory, memory_description, memory_impairments
 from dranode.memory.options import MemoryGroupBy, MemoryOptions
 from tests.fakes.memory import GIB, MIB, claim, config, devices, granted, holding, inventory, result
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dranode.api.quantity import page_size_name, page_size_of
-from dranode.memory.page_size import folder_of, resource_name, short_name, size_of_folder, size_of_resource
+from dranode.memory.machine import folder_of, resource_name, short_name, size_of_folder, size_of_resource
 
 # Sizes of x86_64, arm64 with pages of 4, 16 and 64 KiB, POWER and s390x, as each side writes them.
 NAMES = [

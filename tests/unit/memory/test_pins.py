@@ -4,9 +4,9 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.record import ClaimState, Record, record_of
 from dranode.driver.machine.forms import open_machine
+from dranode.memory.grant import held_memory, memory_pool, unread_memory_pool
 from dranode.memory.machine import MachineMemory, MemoryNode
 from dranode.memory.options import MemoryOptions
-from dranode.memory.pins import held_memory, memory_pool, unread_memory_pool
 from dranode.memory.sysfs import read_memory
 from tests.fakes.machine import machine
 from tests.fakes.memory import GIB, MIB, claim, config, granted, one_node, pages, result

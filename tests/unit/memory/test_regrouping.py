@@ -17,7 +17,7 @@ from dranode.driver.claims.record import Record, holdings
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.claim_metrics import device_metrics
-from dranode.memory.health import memory_impairments
+from dranode.memory.devices import memory_impairments
 from dranode.memory.options import MemoryGroupBy, MemoryOptions, parse_reserved
 from dranode.memory.plugin import MemoryPlugin
 from dranode.show.picture.node import DriverView, node_picture

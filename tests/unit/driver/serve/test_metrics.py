@@ -24,7 +24,7 @@ from dranode.driver.plugins import load_plugins
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.state_metrics import prefix_of
-from dranode.driver.slices.publication import PublisherStatus
+from dranode.driver.slices.plan import PublisherStatus
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.ledger import newer_schema

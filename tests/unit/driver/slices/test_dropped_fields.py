@@ -21,7 +21,7 @@ from dranode.api.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.slices.dropped_fields import dropped_fields
+from dranode.driver.slices.storable import dropped_fields
 
 ONE = Quantity(1)
 COUNTERS = {"c": Counter(value=ONE)}

@@ -9,7 +9,7 @@ from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import DeviceHealth, Health
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
-from dranode.driver.slices.taints import taint_key, tainted
+from dranode.driver.slices.desired import taint_key, tainted
 
 DRIVER = "lamps.example.com"
 LAMPS = Inventory(devices=(Device(name="a"), Device(name="b", taints=(DeviceTaint(key="x/y", effect="NoExecute"),))))
