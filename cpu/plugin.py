@@ -32,8 +32,9 @@ from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Gran
 from dranode.driver.claims.held import Held
 from dranode.driver.claims.hooks import Disturbance, HeldTuning, Notes, Recovers, Tunes
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, HardwareProblem, Impairment, Layout, Plugin, Stop
+from dranode.driver.claims.plugin import DeviceHealth, Impairment, Plugin, Stop
 from dranode.driver.claims.record import Record
+from dranode.driver.claims.reports import HardwareProblem, Layout, Reports
 from dranode.driver.machine import kubepods, udev
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.pci import PCIE_ROOT
@@ -121,7 +122,7 @@ def _read_near(root: Root, folder: str) -> CPUSet:
 _POSITION: Final = re.compile(r"cpudev\d{3,}", re.ASCII)
 
 
-class CPUPlugin(Plugin, Pins, Recovers, Tunes):
+class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
     """CPUs as devices; `Inventory.hardware` is the machine's `Topology`.
 
     Args:

@@ -21,6 +21,7 @@ from dranode.driver import (
     Plugin,
     PodsCgroup,
     Record,
+    Reports,
     Root,
     Stop,
     pods_cgroup_changes,
@@ -43,7 +44,7 @@ from dranode.memory.readings import count_remarks, count_rows
 from dranode.memory.sysfs import read_memory
 
 
-class MemoryPlugin(Plugin, Pins):
+class MemoryPlugin(Plugin, Reports, Pins):
     """Memory as devices; `Inventory.hardware` is a `MemoryInventory`.
 
     Args:

@@ -12,8 +12,9 @@ import msgspec
 
 from dranode.api.errors import DranodeError, LedgerError
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import HardwareReadings, Plugin
+from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Record, doubts
+from dranode.driver.claims.reports import HardwareReadings, Reports
 from dranode.driver.cli.options import default_node_name
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root
@@ -62,8 +63,9 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
         inventory, layout = Inventory(()), None
         try:
             inventory = plugin.discover()
-            layout = plugin.layout(inventory)
-            readings[plugin.driver] = tuple(plugin.readings(inventory))
+            if isinstance(plugin, Reports):
+                layout = plugin.layout(inventory)
+                readings[plugin.driver] = tuple(plugin.readings(inventory))
         except DranodeError as error:
             unseen.append(f"the devices of {plugin.driver} are not known: {error}")
         drawn = layout.warnings if layout is not None else ()

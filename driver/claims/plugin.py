@@ -14,60 +14,11 @@ from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 
-from dranode.api.cpuset import CPUSet
 from dranode.api.errors import ClaimError
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.record import Record
-
-# The boxes in which a node's CPUs lie, for pictures: packages and NUMA nodes around caches, caches around cores.
-
-
-class Box(msgspec.Struct, frozen=True):
-    """CPUs that belong together.
-
-    Attributes:
-        title: for people: `package 0`, `part of NUMA 1`, `L3`; empty for CPUs that belong to nothing.
-        cpus: the CPUs in it.
-        framed: whether it is drawn as a frame around what is in it; else as rows of cores.
-        numa: the NUMA node that it is, or is a part of; None if it is none.
-        boxes: what is in it, in order.
-        cores: where no box is in it, its physical cores: of each core the threads that are in the box.
-    """
-
-    title: str
-    cpus: CPUSet
-    framed: bool = False
-    numa: int | None = None
-    boxes: tuple[Box, ...] = ()
-    cores: tuple[CPUSet, ...] = ()
-
-
-class Layout(msgspec.Struct, frozen=True):
-    """A node's CPUs, from the outermost boxes in.
-
-    Attributes:
-        title: how many of what, in one line.
-        boxes: the outermost ones.
-        facts: what is odd, each in a few words: `offline 6-7`.
-        isolated: CPUs kept from the kernel's load balancing.
-        warnings: one sentence each.
-    """
-
-    title: str
-    boxes: tuple[Box, ...]
-    facts: tuple[str, ...] = ()
-    isolated: CPUSet = msgspec.field(default_factory=CPUSet)
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def cpus(self) -> CPUSet:
-        """All CPUs of the picture."""
-        return CPUSet.union(box.cpus for box in self.boxes)
-
-
-# The health of devices, and the claims that have less than they were given.
 
 
 class Health(Enum):
@@ -100,39 +51,6 @@ class Impairment(msgspec.Struct, frozen=True):
     message: str
 
 
-# The words of a driver about its hardware beside its devices: what is wrong, and what it says at the moment.
-
-
-class HardwareProblem(msgspec.Struct, frozen=True):
-    """A problem of the node, which keeps a driver from working or from working well, as `dranode doctor` reports it.
-
-    Attributes:
-        code: a stable name for it, in lower case with dashes.
-        what: what is wrong, with value and place, in one sentence without a full stop.
-        fix: what to do, likewise.
-        stops: whether claims fail by it; else it is a warning.
-    """
-
-    code: str
-    what: str
-    fix: str
-    stops: bool = False
-
-
-class HardwareReadings(msgspec.Struct, frozen=True):
-    """A table of what the hardware says at the moment, as `dranode topology` shows it.
-
-    Attributes:
-        title: what it is about, in a few words.
-        rows: each with the same names, in the order of the columns; None is what could not be read.
-        remarks: a sentence for each thing that the table does not say.
-    """
-
-    title: str
-    rows: tuple[Mapping[str, str | int | None], ...]
-    remarks: tuple[str, ...] = ()
-
-
 # How often a machine is read again that sends no notification when it changes.
 RESCAN_SECONDS: Final = 60.0
 
@@ -151,8 +69,12 @@ class Plugin(ABC):
     """A node driver. `discover` and `grant` are yours; every other method has a default that does nothing.
 
     A driver that changes hardware for a claim is a `Configures` as well, one that changes settings of the whole machine
-    a `Tunes`, one whose CDI specs have a given form a `Recovers`, and one that holds containers to CPUs or memory a
-    `Pins`. All names that a driver needs come from `dranode.driver`.
+    a `Tunes`, one whose CDI specs have a given form a `Recovers`, one that holds containers to CPUs or memory a `Pins`,
+    and one that has more to tell people a `Reports`.
+
+    The framework serves kubelet, keeps the record of claims and writes CDI specs and slices. It calls the methods that
+    decide (`grant`, `configure`, `restore`, `tune`) one at a time, also while two instances of the driver run during a
+    rolling update. Kubelet waits meanwhile, so they return within a second or so.
 
     Attributes:
         driver: the driver's name: a DNS subdomain of at most 63 characters, also `ResourceSlice.spec.driver`.
@@ -168,32 +90,68 @@ class Plugin(ABC):
     def discover(self) -> Inventory:
         """Read the hardware.
 
+        Called at the start, whenever `watch` yields, every second while the last call has failed, and by commands. One
+        thread calls it at a time. A new answer is published as slices, and the next `grant` gets it.
+
+        Unchanged hardware has the same devices in the same order, because every difference is published. Hardware
+        that cannot be read is an error, not an inventory without devices: with an error, claims stay as they are and
+        reading is tried again, while devices that are missing count as removed.
+
+        Example:
+            names = self.root.listdir("sys/class/fans")
+            return Inventory(tuple(Device(name=name, attributes={"blades": 7}) for name in names))
+
         Raises:
             MachineError, OSError: the hardware's files cannot be read or contradict each other.
         """
 
     @abstractmethod
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
-        """Decide what the claim is given: a function of its arguments alone, called again after a crash.
+        """Decide what a claim gets: one `Grant` for each of its results, in their order.
 
-        `held` is what all other claims hold; configurations have been through `parse_config`. What another claim holds
-        whole is refused by the framework, and so is a whole device of which others hold some; admin access is not.
+        Called in Prepare for a claim that is not on record yet. The framework has checked that the claim is allocated
+        from this node's pool, that its devices are in the inventory, and that no other claim holds them as a whole.
+        Its configurations have been through `parse_config`. A result with admin access is not compared with other
+        claims, and its grant holds nothing.
+
+        The answer goes on record before anything is done by it. It depends on the arguments alone, because after a
+        crash, or in the other instance, the same claim is decided again and has to get the same. What `configure` and
+        `restore` need to know goes into `Grant.state`: they are called with the grants and nothing else.
+
+        Example:
+            grants = (
+                Grant.of(result.result, edits=ContainerEdits(env=(f"FAN={result.result.device}",)))
+                for result in claim.results
+            )
+            return ClaimGrant(tuple(grants))
+
+        Args:
+            claim: what was allocated to the claim from this driver, with its configurations.
+            held: what all other claims hold; it may only be read.
+            inventory: what `discover` found last.
 
         Raises:
-            ClaimConflictError: what the claim needs is held by other claims.
-            ClaimError: the claim cannot be prepared as it is.
+            ClaimConflictError: other claims hold what the claim needs. Prepare waits for them a while.
+            ClaimError: the claim cannot be prepared as it is. Its pod's events show the sentence.
         """
 
     def sources(self, device: str, state: Any) -> frozenset[str] | None:  # noqa: ARG002 - subclasses use it
         """Return what a device that was granted is made of, by names that no option of the driver changes.
 
-        For drivers whose devices have other names with other options: a claim that was granted one keeps it, so what
-        other claims get is decided by sources, not by names. `Inventory.sources` has those of devices that are
-        published. By default a device is its own source.
+        Called for every grant on record, when the ledger is opened and when a claim comes or goes. A claim keeps a
+        device under the name that it had, so where an option changes names, the framework compares sources, and
+        refuses what another claim holds under another name. `Inventory.sources` says it of the devices of today.
+        By default a device is its own source.
+
+        The state may be one that an older or a newer version wrote: read the few fields that are needed, and return
+        None if they are missing.
+
+        Example:
+            return frozenset(f"fan-{number}" for number in state["fans"]) if state else None
 
         Args:
             device: the name that it had.
-            state: its `Grant.state`, perhaps of another version; None if it is not known.
+            state: its `Grant.state`; None if it is not known.
 
         Returns:
             The sources; None if they cannot be told, which stands for all.
@@ -201,64 +159,98 @@ class Plugin(ABC):
         return frozenset((device,))
 
     def attribute_names(self) -> frozenset[str]:
-        """Return the names, each with its domain, of all attributes that devices may have, whatever the options are.
+        """Return the names of all attributes that devices may have, each with its domain, whatever the options are.
 
-        `dranode check` warns about expressions and constraints that name another attribute of the driver. It warns
-        about none if the driver does not say, which is the default.
+        Called by `dranode check`, on machines without the hardware too. It warns about expressions and constraints
+        that name another attribute of the driver, because they never match. Without an answer it warns about none.
+
+        Example:
+            return frozenset(("fans.example.com/blades",))
         """
         return frozenset()
 
     def parse_config(self, config: Config) -> Any:
         """Decode opaque parameters; `grant` finds what this returns in `Config.parameters`.
 
+        Called in every Prepare, before anything is decided, for each configuration that applies to a result of this
+        driver; also by commands, without hardware. The answer depends on the configuration alone. A field that is not
+        known is an error, because a misspelt one would be ignored without notice.
+
+        Example:
+            match config.parameters:
+                case {"speed": int(speed), **others} if not others:
+                    return speed
+            raise ClaimError(f"{config.path}: expected a speed, not {config.parameters!r}")
+
         Raises:
-            ClaimError: the parameters are not valid; says where.
+            ClaimError: the parameters are not valid; begins with `config.path`.
         """
         raise ClaimError(f"{config.path}: {self.driver} takes no configuration; remove this one")
 
     def complete(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
-        """Fill in edits that only the live machine knows (device numbers), just before the CDI spec is written.
+        """Fill in edits that only the running machine knows, such as the numbers of device nodes.
 
-        Called on every Prepare, a repeated one too; what it returns goes into the spec and nowhere else.
+        Called before a CDI spec is written, after `configure`: in every Prepare, a repeated one too, and when a spec
+        has to be written again, for example after a reboot. The answer has the same grants in the same order, with
+        more edits. It goes into the spec and is never recorded, because it may be wrong after the next boot.
+
+        Example:
+            node = DeviceNode(path="/dev/fan0", type="c", major=240, minor=0)
+            return tuple(replace(grant, edits=ContainerEdits(device_nodes=(node,))) for grant in grants)
 
         Raises:
-            ClaimError: something that the grants need is not there; names it.
+            ClaimError: something that the grants need is missing; names it. The claim is not prepared.
         """
         return grants
 
     @classmethod
     def completes(cls) -> bool:
-        """Return whether the driver has a `complete` of its own, so that its specs depend on the live machine."""
+        """Return whether the driver has a `complete` of its own, so that its specs depend on the running machine."""
         return cls.complete is not Plugin.complete
 
     def describe(self, grant: Grant, record: Record, inventory: Inventory) -> Mapping[str, Any]:  # noqa: ARG002 - subclasses use it
-        """Return `status.devices[].data` for a grant of the claim on record: a plain JSON object, 10 KiB at most."""
+        """Return `status.devices[].data` for a grant of a claim on record: a plain JSON object, 10 KiB at most.
+
+        Called when the status of a claim is written, a second or so after its Prepare and when the claim is impaired or
+        restored. No call of kubelet waits for it.
+
+        Example:
+            return {"speed": grant.state[0]} if grant.state else {}
+        """
         return {}
 
-    def layout(self, inventory: Inventory) -> Layout | None:  # noqa: ARG002 - subclasses use it
-        """Return the boxes in which the node's CPUs lie, for pictures; None if the driver's devices are no CPUs.
-
-        Devices that are no CPUs need nothing: their attribute `numaNode`, in any domain, puts them into their box.
-        """
-        return None
-
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:  # noqa: ARG002 - subclasses use it
-        """Return the health of every device; devices left out are healthy."""
+        """Return the health of devices; those left out are healthy.
+
+        Called after every `discover` and when devices are published. Kubelet shows the answer in the status of pods,
+        and an unhealthy device gets a taint where these are switched on. What could not be read is `Health.UNKNOWN`.
+
+        Example:
+            return [DeviceHealth("fan-0", Health.UNHEALTHY, "it has stopped")]
+        """
         return ()
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:  # noqa: ARG002 - subclasses use it
-        """Return the claims on record that have less at the moment than they were given."""
-        return ()
+        """Return which of these claims have less at the moment than they were given.
 
-    def problems(self, inventory: Inventory) -> Iterable[HardwareProblem]:  # noqa: ARG002 - subclasses use it
-        """Return what `doctor` should report about the node besides what keeps `discover` from reading it."""
-        return ()
+        Called after every `discover` with all claims on record, and with one of them when its status is written. A
+        claim that appears or disappears is logged, and its pods get an Event.
 
-    def readings(self, inventory: Inventory) -> Iterable[HardwareReadings]:  # noqa: ARG002 - subclasses use it
-        """Return what the hardware says at the moment, in tables for `topology`: nothing that is published."""
+        Example:
+            lost = [record for record in records if not {*record.devices} <= {d.name for d in inventory.devices}]
+            return [Impairment(record.ref, "FanRemoved", "its fan is not there any more") for record in lost]
+        """
         return ()
 
     def watch(self, stop: Stop) -> Iterator[None]:
-        """Yield whenever `discover` may answer otherwise than before, until `stop` is set; blocks in between."""
+        """Yield whenever `discover` may answer otherwise than before.
+
+        Called once, in a thread of its own; it may block between two answers. It ends soon after `stop` is set, because
+        the end of the driver waits for it. By default it yields once a minute.
+
+        Example:
+            while not stop.wait(5.0):
+                yield
+        """
         while not stop.wait(RESCAN_SECONDS):
             yield

@@ -13,8 +13,8 @@ from dranode.api.resource import Device
 from dranode.driver.claims.consumers import pods_among
 from dranode.driver.claims.held import Holding
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Layout
 from dranode.driver.claims.record import Record, holdings
+from dranode.driver.claims.reports import Layout
 
 if TYPE_CHECKING:
     from dranode.driver.claims.plugin import Plugin

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dranode.api.quantity import Quantity
 from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.reports import Reports
 from dranode.driver.machine.scratch import WritableMachine
 from dranode.show.picture.fleet import FleetPicture, WaitingPod
 from dranode.show.picture.node import DriverView, NodePicture, node_picture
@@ -30,7 +31,7 @@ def views_of(run: LocalRun) -> tuple[DriverView, ...]:
         DriverView.of(
             driver,
             service.node.inventory,
-            service.plugin.layout(service.node.inventory),
+            service.plugin.layout(service.node.inventory) if isinstance(service.plugin, Reports) else None,
             service.node.records(),
             service.plugin,
         )

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import dranode.driver
-from dranode.driver import Configures, Pins, Plugin, Recovers, Tunes
+from dranode.driver import Configures, Pins, Plugin, Recovers, Reports, Tunes
 from tests.edge.test_docs import BLOCK, PROGRAM, ROOT, Block, matches, sessions
 
 PAGE = ROOT / "docs" / "drivers.md"
@@ -119,6 +119,6 @@ def test_the_table_of_what_a_driver_may_have_is_the_seams() -> None:
     rows = re.findall(r"^\| (`[^|]+`) \|", PAGE.read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     hooks = {name for name in vars(Plugin) if not name.startswith("_") and callable(getattr(Plugin, name))}
-    classes = {each.__name__ for each in (Configures, Pins, Recovers, Tunes)}
+    classes = {each.__name__ for each in (Configures, Pins, Recovers, Reports, Tunes)}
     assert named == (hooks - {"discover", "grant", "completes"}) | classes
     assert classes <= set(dranode.driver.__all__)

@@ -14,7 +14,7 @@ import msgspec
 
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.hooks import Disturbance
-from dranode.driver.claims.plugin import HardwareProblem
+from dranode.driver.claims.reports import HardwareProblem
 
 
 class Severity(StrEnum):

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, MachineError, UsageError
 from dranode.driver.claims.options import DriverOption
-from dranode.driver.claims.plugin import HardwareProblem, Plugin
+from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.reports import HardwareProblem, Reports
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.snapshot import Pins
@@ -74,9 +75,9 @@ def judged_options(
             refusals.append(f"{plugin.driver} does not start: {error}")
             continue
         plugins.append(plugin)
-        mine = tuple(plugin.problems(inventory))
-        problems += mine
-        named = {problem.what for problem in mine}
+        reported = tuple(plugin.problems(inventory)) if isinstance(plugin, Reports) else ()
+        problems += reported
+        named = {problem.what for problem in reported}
         # The sentences that the serving driver logs, when it reads the hardware and when it publishes.
         sentences = (sentence for sentence in publishable(inventory).warnings if sentence not in named)
         oddities += (f"{plugin.driver}: {sentence}" for sentence in sentences)
