@@ -302,7 +302,8 @@ def _document(data: bytes) -> dict[str, Any]:
     try:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(f"the API server's answer is not JSON: {error}") from error
+        begins = f"it begins with {data[:40]!r}; see that the address is one's"
+        raise ApiError(f"the API server's answer is not JSON: {error}; {begins}") from error
     if not isinstance(document, dict):
         raise ApiError(f"the API server's answer is no object, but {data[:40]!r}; see that the address is one's", OK)
     return document
