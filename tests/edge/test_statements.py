@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md",
 # Where Events and metrics are defined.
 PARTS = ("driver", "cpu", "gpu", "memory")
 # Commands that print no answer: they run, show, or write a file.
-ANSWERLESS = {"serve", "demo", "machine capture", "report"}
+ANSWERLESS = {"serve", "demo", "machine capture", "machine copy", "report"}
 
 
 def read(*path: str) -> str:
@@ -62,8 +62,8 @@ def test_every_command_has_an_example_that_can_be_meant(name: str, monkeypatch: 
     ours = [line[1:] for line in lines if line[0] == "dranode"]
     assert any(" ".join(words).startswith(name) for words in ours)
     for words in ours:
-        # A machine that somebody has recorded is not at hand.
-        parse(["cores=2" if ".tar" in word else word for word in words])
+        # A machine that somebody has recorded or copied is not at hand.
+        parse(["cores=2" if ".tar" in word or word.startswith("scratch:") else word for word in words])
         for word in words:
             assert not word.startswith(("examples/", "deploy/")) or (ROOT / word).exists(), word
 
