@@ -67,7 +67,7 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
     if not elsewhere:
         return
     # Any pod may be of the claim's PodGroup. A container on other CPUs too may be one that has not left these yet.
-    for pod_uid in pods_on(root, Cgroups(root)):
+    for pod_uid in pods_on(root):
         for found in _of_pod(root, pod_uid, elsewhere) if pod_uid not in wanted else ():
             if not found.others:
                 yield found

@@ -84,11 +84,12 @@ def pods_cgroup_changes(root: Root, known: Callable[[], PodsCgroup], stop: Stop)
 
 
 def _hierarchies(root: Root) -> Iterator[str]:
-    """Yield the folders of the hierarchies with cpusets: that of v2, or those of v1 with the controller."""
+    """Yield the folders of the hierarchies with cpusets: those of v1 with the controller, else that of v2."""
     names = _names(root, _UNIFIED)
-    if "cgroup.controllers" in names:
+    legacy = [f"{_UNIFIED}/{name}" for name in names if "cpuset" in name.split(",")]
+    if "cgroup.controllers" in names or not legacy:
         yield _UNIFIED
-    yield from (f"{_UNIFIED}/{name}" for name in names if "cpuset" in name.split(","))
+    yield from legacy
 
 
 def cgroup_cpus(root: Root, cgroup: str) -> CPUSet | None:
@@ -123,11 +124,16 @@ def _find(root: Root, hierarchy: str) -> list[str]:
 
 
 def _has_pods(root: Root, folder: str) -> bool:
-    names = _names(root, folder)
-    if any(pod_of_folder(name) for name in names):
-        return True
-    qos = (f"{folder}/{name}" for name in names if _QOS.fullmatch(name))
-    return any(pod_of_folder(name) for each in qos for name in _names(root, each))
+    return any(pod_of_folder(name) for _, name in _below(root, folder))
+
+
+def _below(root: Root, kubepods: str) -> Iterator[tuple[str, str]]:
+    """Yield path and name of the folders where the cgroup of all pods has its pods, with those of other things."""
+    for name in _names(root, kubepods):
+        path = f"{kubepods}/{name}"
+        yield path, name
+        if _QOS.fullmatch(name):
+            yield from ((f"{path}/{pod}", pod) for pod in _names(root, path))
 
 
 def _read(root: Root, hierarchy: str, folder: str) -> PodsCgroup:
@@ -172,7 +178,7 @@ def _names(root: Root, folder: str) -> list[str]:
         if error.errno in GONE:
             return []
         raise MachineError(
-            f"/{folder} cannot be listed ({error.strerror or error}), so it is not known what pods may use"
+            f"/{folder} cannot be listed, so its cgroups are not known: {error.strerror or error}"
         ) from error
 
 
@@ -193,9 +199,6 @@ def _common(first: CPUSet | None, second: CPUSet | None) -> CPUSet | None:
 
 # Finds the containers of a pod in the kernel's cgroups, with folder, id and CPUs.
 
-# Folders between the root of the cgroups and that of a pod: kubepods.slice/kubepods-burstable.slice, and kind's own.
-_ABOVE_PODS: Final = re.compile(r"kube|besteffort|burstable|guaranteed")
-
 
 def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerCgroup]:
     """Yield the containers of the pod with a UID; none for an empty UID.
@@ -203,31 +206,30 @@ def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerC
     Raises:
         MachineError: a folder, or the CPUs of a container, cannot be read, so that containers would be missing.
     """
-    for hierarchy in cgroups.cpuset:
-        for pod in _pods(root, hierarchy, uid):
-            for name in _cgroup_names(root, pod):
-                folder = f"{pod}/{name}".removeprefix(f"{hierarchy}/")
-                cpus = _cpus(cgroups, folder) if container_id(name) else None
-                if cpus is not None:
-                    yield ContainerCgroup(uid, folder, hierarchy, cpus)
+    for hierarchy, pod, name in _pod_folders(root):
+        if not is_pod_folder(name, uid):
+            continue
+        for container in _names(root, pod):
+            folder = f"{pod}/{container}".removeprefix(f"{hierarchy}/")
+            cpus = _cpus(cgroups, folder) if container_id(container) else None
+            if cpus is not None:
+                yield ContainerCgroup(uid, folder, hierarchy, cpus)
 
 
-def pods_on(root: Root, cgroups: Cgroups) -> tuple[str, ...]:
+def pods_on(root: Root) -> tuple[str, ...]:
     """Return the UIDs of all pods that have a cgroup.
 
     Raises:
         MachineError: a folder cannot be read, so that pods would be missing.
     """
-    return tuple(dict.fromkeys(uid for hierarchy in cgroups.cpuset for uid in _uids(root, hierarchy)))
+    return tuple(dict.fromkeys(uid for _, _, name in _pod_folders(root) if (uid := pod_of_folder(name))))
 
 
-def _uids(root: Root, folder: str) -> Iterator[str]:
-    for name in _cgroup_names(root, folder):
-        uid = pod_of_folder(name)
-        if uid:
-            yield uid
-        elif _ABOVE_PODS.search(name) and "." not in name.removesuffix(".slice"):
-            yield from _uids(root, f"{folder}/{name}")
+def _pod_folders(root: Root) -> Iterator[tuple[str, str, str]]:
+    """Yield the folders of pods, and a few besides: the hierarchy, the path and the name."""
+    for hierarchy in _hierarchies(root):
+        for kubepods in _find(root, hierarchy):
+            yield from ((hierarchy, path, name) for path, name in _below(root, kubepods))
 
 
 def _cpus(cgroups: Cgroups, folder: str) -> CPUSet | None:
@@ -239,21 +241,3 @@ def _cpus(cgroups: Cgroups, folder: str) -> CPUSet | None:
         except OSError as error:
             raise MachineError(f"the CPUs of the container in {folder} cannot be read: {error.strerror}") from error
     return cpus
-
-
-def _pods(root: Root, folder: str, uid: str) -> Iterator[str]:
-    for name in _cgroup_names(root, folder):
-        path = f"{folder}/{name}"
-        if is_pod_folder(name, uid):
-            yield path
-        elif _ABOVE_PODS.search(name) and "." not in name.removesuffix(".slice"):
-            yield from _pods(root, path, uid)
-
-
-def _cgroup_names(root: Root, folder: str) -> list[str]:
-    try:
-        return root.listdir(folder)
-    except OSError as error:
-        if error.errno in GONE:
-            return []
-        raise MachineError(f"/{folder} cannot be listed, so its containers are not known: {error.strerror}") from error

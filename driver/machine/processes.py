@@ -272,7 +272,7 @@ def require_visible(root: Root, pods: Iterable[str] | None) -> PodsSeen:
 
 
 def _listed(root: Root, cgroups: Cgroups, pods: Iterable[str] | None) -> list[ContainerCgroup]:
-    uids = pods_on(root, cgroups) if pods is None else pods
+    uids = pods_on(root) if pods is None else pods
     return [each for uid in uids for each in containers_of(root, cgroups, uid)]
 
 

@@ -145,7 +145,7 @@ def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | Non
 @pytest.mark.parametrize(
     ("unread", "what"),
     [
-        (PODS, f"/{PODS} cannot be listed, so its containers are not known"),
+        (PODS, f"/{PODS} cannot be listed, so its cgroups are not known"),
         (f"{CONTAINER}/cpuset.cpus", f"/{CONTAINER}/cpuset.cpus cannot be read"),
         (
             f"{CONTAINER}/cpuset.cpus.effective",

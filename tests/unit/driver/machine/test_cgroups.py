@@ -9,7 +9,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
-from dranode.driver.machine.kubepods import containers_of
+from dranode.driver.machine.kubepods import containers_of, pods_on
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.container_cgroups import container_cgroup
 
@@ -67,6 +67,17 @@ def test_the_containers_of_a_pod_are_found_where_their_cpus_are_read(tmp_path: P
     assert (found.cgroup, found.id, found.cpus) == (folder, "c1" * 32, CPUSet((2, 3)))
     assert found.path == f"/sys/fs/cgroup/{hierarchy}{folder}"
     assert Cgroups(root).effective_cpus(found.cgroup) == found.cpus
+
+
+@pytest.mark.parametrize("root", ["pods", "node.slice", "docker/0123abcd/kubelet"])
+@pytest.mark.parametrize("name", ["kubepods", "node-kubepods.slice"])
+def test_containers_are_found_below_whatever_kubelets_cgroup_root_is_called(
+    tmp_path: Path, root: str, name: str
+) -> None:
+    folder = f"{root}/{name}/burstable/podp-1/{'c1' * 32}"
+    files = machine(tmp_path, {f"{folder}/cpuset.cpus.effective": "2-3\n"})
+    assert [each.cgroup for each in containers_of(files, Cgroups(files), "p-1")] == [folder]
+    assert pods_on(files) == ("p-1",)
 
 
 def test_a_pod_without_a_uid_has_no_container(tmp_path: Path) -> None:
