@@ -30,7 +30,7 @@ from dranode.cpu.treatment import claim_treatment, held_claim, pool, unread_pool
 from dranode.cpu.tuner import Tuner
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import Held
-from dranode.driver.claims.hooks import Disturbance, HeldTuning, Notes, Recovers, Tunes
+from dranode.driver.claims.hooks import Disturbance, LockedTuning, Notes, Recovers, Tunes
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import DeviceHealth, Impairment, Plugin, Stop
 from dranode.driver.claims.record import Record
@@ -218,11 +218,11 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
                 peers = Peers(self._host, IRQBalance(f"{place}/run/irqbalance"), Systemd(f"{place}/{BUS}"))
             self._tuner = Tuner(self._host, self.options.reserved, peers)
         self._tuner.tune(claims, notes)
-        self.untold = self._tuner.untold
+        self.must_notify = self._tuner.must_notify
 
-    def tell(self, held: HeldTuning) -> bool:
+    def notify(self, locked: LockedTuning) -> bool:
         """Have irqbalance and systemd keep off the CPUs of these claims (`dranode.cpu.peers`)."""
-        return self._tuner is not None and self._tuner.tell(held)
+        return self._tuner is not None and self._tuner.notify(locked)
 
     @property
     def unmoved(self) -> tuple[str, ...] | None:

@@ -1,7 +1,7 @@
 """Keeps host work off the CPUs of claims that want them quiet: reads settings, notes them, writes them.
 
 What is decided is in `dranode.cpu.settings`; this module carries it out, and says what the kernel does not do.
-`tune` sees to the kernel's files, under the lock on decisions, and `tell` to other processes (`dranode.cpu.peers`).
+`tune` sees to the kernel's files, under the lock on decisions, and `notify` to other processes (`dranode.cpu.peers`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dranode.cpu.unmoved import (
     unread_settings,
     unrestorable,
 )
-from dranode.driver.claims.hooks import HeldTuning, Notes
+from dranode.driver.claims.hooks import LockedTuning, Notes
 from dranode.driver.claims.record import ClaimState, Record
 from dranode.driver.machine.root import BOOT_ID, Root, boot_id
 
@@ -61,15 +61,15 @@ class Tuner(msgspec.Struct):
         reserved: the CPUs that no claim gets.
         peers: irqbalance and systemd of the node.
         unmoved: what still runs on quiet CPUs and why, a sentence each, by the last look.
-        untold: whether other processes have been told of other CPUs than are to be quiet.
+        must_notify: whether other processes know other CPUs than are to be quiet now.
     """
 
     root: Root
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     peers: Peers = msgspec.field(default_factory=Peers)
     unmoved: tuple[str, ...] = ()
-    untold: bool = False
-    _told: CPUSet = msgspec.field(default_factory=CPUSet)
+    must_notify: bool = False
+    _notified: CPUSet = msgspec.field(default_factory=CPUSet)
     _peers_have: bool = False
     _partitioned: frozenset[str] = frozenset()
 
@@ -83,7 +83,7 @@ class Tuner(msgspec.Struct):
         machine = self._machine(claims)
         if not machine.quiet and not noted.settings:
             notes.write(replace(noted, begun={}).document())
-            self.untold = False
+            self.must_notify = False
             self._report(unrestorable(noted), machine)
             return
         if machine.quiet and not machine.housekeeping:
@@ -101,7 +101,7 @@ class Tuner(msgspec.Struct):
         unseen_paths = (noted.settings.keys() | (noted.interrupts or {}).keys()) - paths
         unread = told | self._unread(unseen_paths)
         self._peers_have = bool(told)
-        self.untold = self.peers.there and machine.quiet != self._told
+        self.must_notify = self.peers.there and machine.quiet != self._notified
         tuned = tuning(settings, noted, machine, unread)
         notes.write(tuned.notes.document())
         if back := returned(tuned, noted, machine):
@@ -116,23 +116,23 @@ class Tuner(msgspec.Struct):
         unmoved = (*refused_settings(tuned, final, failures), *unseen, *self._partition(partitions), *others)
         self._report((*unrestorable(noted), *unmoved), machine)
 
-    def tell(self, held: HeldTuning) -> bool:
-        """Have irqbalance and systemd heed the claims, with the lock held only to decide; see `Tunes.tell`."""
-        if not (self.untold or self._told or self._peers_have):
+    def notify(self, locked: LockedTuning) -> bool:
+        """Have irqbalance and systemd heed the claims, with the lock held only to decide; see `Tunes.notify`."""
+        if not (self.must_notify or self._notified or self._peers_have):
             return False
-        with held() as (claims, notes):
+        with locked() as (claims, notes):
             noted, machine = self._noted(notes), self._machine(claims)
         by_systemd = self.peers.by_systemd
         asked = self.peers.ask(machine, noted)
-        with held() as (claims, notes):
+        with locked() as (claims, notes):
             noted, machine = self._noted(notes), self._machine(claims)
             if machine.quiet and not machine.housekeeping:
                 return False
             tuned = self.peers.decide(asked, machine, noted)
             notes.write(tuned.notes.document())
-            self._told, self.untold = machine.quiet, False
+            self._notified, self.must_notify = machine.quiet, False
         outcome = self.peers.carry_out(tuned)
-        with held() as (claims, notes):
+        with locked() as (claims, notes):
             noted = self.peers.noted_after(tuned, outcome, self._noted(notes))
             notes.write(noted.document())
         self.peers.report(asked, tuned, outcome, noted)

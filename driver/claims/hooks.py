@@ -17,8 +17,6 @@ from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import ClaimState, Record
 
-# The value of what has disturbed the CPUs of a claim since it began; whoever reads the kernel's counters makes it.
-
 
 class Disturbance(msgspec.Struct, frozen=True):
     """The disturbances on the CPUs of a claim since it began.
@@ -30,8 +28,8 @@ class Disturbance(msgspec.Struct, frozen=True):
             those that did not. None if the kernel does not say, or did not when the claim began.
         kernel: the same for what the kernel itself interrupts with, such as its timer: `LOC Local timer interrupts`.
         busy: how many seconds tasks ran on them, the claim's own and others; None if the kernel does not say.
-        processes: the threads that have not the claim and ran there last, by names and processes, the busiest first;
-            filled in by who looks at processes.
+        processes: the threads of others that ran there last, by names and processes, the busiest first; a driver
+            leaves it empty, and the commands that read processes fill it in.
     """
 
     claim: ClaimRef
@@ -48,28 +46,55 @@ class Disturbance(msgspec.Struct, frozen=True):
 
 
 class Configures(ABC):
-    """A driver that brings hardware into a state for a claim; the ledger keeps how far that has come."""
+    """A driver that brings hardware into a state for a claim; the ledger keeps how far that has come.
+
+    The claim is on record as started before `configure` is called, and until `restore` has returned. So whenever
+    hardware may be configured, a claim on record says so, and a driver that died in between goes on where it was.
+    Both write through the `Root` that the driver was made for, which refuses on a captured or made-up machine.
+    """
 
     @abstractmethod
     def configures(self, grants: tuple[Grant, ...]) -> bool:
-        """Return whether these grants need `configure` and `restore`."""
+        """Return whether these grants need `configure` and `restore`.
+
+        Called with the answer of `grant` and with grants on record. The answer depends on the grants alone, because
+        Unprepare has to find what Prepare has configured, also in a newer version of the driver.
+
+        Example:
+            return any(grant.state for grant in grants)
+        """
 
     @abstractmethod
     def configure(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
-        """Bring the hardware into the state that the grants need; called again after a crash, so idempotent.
+        """Bring the hardware into the state that the grants need.
 
-        Write through the `Root` that the driver was made for: it refuses where the machine is captured or made up.
+        Called in Prepare, after the claim has gone on record and before its CDI spec is written. No container of the
+        claim runs yet. It can be called again from the beginning, because a call may be cut off at any point: set the
+        hardware to a value, and do not change it by an amount.
+
+        Example:
+            for grant in grants:
+                self.root.write(f"sys/class/fans/{grant.device}/speed", str(grant.state))
 
         Raises:
-            ClaimError: it cannot be; says what to do.
+            ClaimError: the hardware cannot be configured; says what to do. Kubelet calls Prepare again.
         """
 
     @abstractmethod
     def restore(self, claim: ClaimRef, grants: tuple[Grant, ...]) -> None:
-        """Undo `configure`; works when the hardware is gone or was never configured.
+        """Undo `configure`.
+
+        Called in Unprepare, when kubelet has stopped the claim's containers and before its CDI spec is removed. Only
+        then may others get the devices. It succeeds when the hardware is gone or was never configured, because a claim
+        that cannot be unprepared keeps its pod from ending.
+
+        Example:
+            for grant in grants:
+                if self.root.exists(f"sys/class/fans/{grant.device}/speed"):
+                    self.root.write(f"sys/class/fans/{grant.device}/speed", "0")
 
         Raises:
-            ClaimError: it cannot be undone now; kubelet asks again.
+            ClaimError: it cannot be undone now. The claim stays on record, and kubelet calls Unprepare again.
         """
 
 
@@ -92,43 +117,70 @@ class Notes(Protocol):
 
 
 # Holds the lock on decisions, and gives the claims for which settings are to be made, and the driver's notes.
-HeldTuning = Callable[[], "AbstractContextManager[tuple[Collection[Record], Notes]]"]
+LockedTuning = Callable[[], "AbstractContextManager[tuple[Collection[Record], Notes]]"]
 
 
 class Tunes(ABC):
     """A driver that changes settings of the machine in which all its claims have a say.
 
     `Configures` is for hardware that one claim has for itself. A setting has one value for all claims, so it is decided
-    from all of them and from what it was before the first, which the driver notes before it changes anything. Then
-    claims may come and go in any order.
+    from all of them and from its value before the first, which the driver notes before it changes anything. Then
+    claims may come and go in any order. It writes through the `Root` that the driver was made for.
     """
 
     @abstractmethod
     def tunes(self, grants: tuple[Grant, ...]) -> bool:
-        """Return whether these grants need `tune`."""
+        """Return whether these grants need `tune`.
+
+        Called with the answer of `grant` and with grants on record. The answer depends on the grants alone.
+
+        Example:
+            return any(grant.state == "quiet" for grant in grants)
+        """
 
     @abstractmethod
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
         """Bring the machine's settings into the state that these claims need together.
 
-        `claims` are those on record that need it; without any, everything is as it was before the first. It is called
-        under the lock on decisions: in Prepare with one claim more, in Unprepare with one less, when a container with
-        such a claim starts (where NRI says so), and every ten seconds while there are claims or notes. After a crash
-        at any point it is called again, by this or another version.
-        Write through the `Root` that the driver was made for.
+        Called in Prepare with one claim more and in Unprepare with one less, while the claim is on record as started.
+        Also when a container with such a claim starts (where NRI is on), and every ten seconds while there are claims
+        or notes, because other programs may have changed the settings since. Without claims, every setting goes back
+        to its value before the first claim.
+
+        It may be called in any state of the machine, because a call can be cut off at any point and is then repeated,
+        perhaps by another version. So note the original value first, then write. `Notes.lost` says whether notes are
+        lost; note that too, because `unrestorable` has to report it.
+
+        Example:
+            before = notes.read() or {"speed": self.speed()}
+            notes.write(before)
+            self.set_speed(0 if claims else before["speed"])
+            if not claims:
+                notes.write(None)
+
+        Args:
+            claims: those on record that need it.
+            notes: what the driver noted before, which outlives the process.
 
         Raises:
             ClaimError: the settings cannot be changed; says what to do.
         """
 
-    untold: bool = False
-    """Whether `tell` has something to do, by the last `tune`."""
+    must_notify: bool = False
+    """Whether `notify` has something to do after the last `tune`."""
 
-    def tell(self, held: HeldTuning) -> bool:  # noqa: ARG002 - subclasses use it
+    def notify(self, locked: LockedTuning) -> bool:  # noqa: ARG002 - subclasses use it
         """Have other processes of the node heed the claims, and return whether `tune` is to be called again.
 
-        It is called without the lock on decisions, after `tune`, by one thread at a time, since a process may take its
-        time. What it needs to know and to note it asks of `held`, in which the lock is held: as short as can be.
+        Called after `tune`, by one thread at a time and without the lock on decisions, because another process may take
+        its time and kubelet does not wait for it. What has to be read or noted is done in `locked`, which holds that
+        lock: as short as can be.
+
+        Example:
+            with locked() as (claims, notes):
+                quiet = CPUSet.union(claim.cpus for claim in claims)
+            self.daemon.ban(quiet)
+            return False
 
         Raises:
             ClaimError, LedgerError: something cannot be decided or noted; says what to do.
@@ -138,18 +190,30 @@ class Tunes(ABC):
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:  # noqa: ARG002 - subclasses use it
         """Return what has disturbed the CPUs of these claims since they began, as far as it is known.
 
-        `notes` is what `tune` put on record, as plain JSON. Any process may ask, one with other options too.
+        Called for metrics and by commands, perhaps in another process and with other options. It changes nothing.
+
+        Args:
+            claims: all on record.
+            notes: what `tune` noted, as plain JSON.
         """
         return ()
 
     def tuned(self, record: Record) -> bool:  # noqa: ARG002 - subclasses use it
-        """Return whether settings were made for a record without grants: one of which only the CDI spec is left."""
+        """Return whether settings were made for a record without grants, of which only the CDI spec is left.
+
+        Called in place of `tunes` for claims that were recovered. True keeps the claim's settings until it is
+        unprepared or its grants are known again.
+        """
         return False
 
     def unrestorable(self, notes: Any) -> str:  # noqa: ARG002 - subclasses use it
-        """Return why settings that claims have changed cannot be put back; empty if all can, by what is on record.
+        """Return why settings that claims have changed cannot be put back, in one sentence; empty if all can.
 
-        `notes` is what `tune` put on record, as plain JSON. Any process may ask, one with other options too.
+        Called by commands, perhaps in another process and with other options. Nobody else knows: after a lost note the
+        original value of a setting is found nowhere.
+
+        Args:
+            notes: what `tune` noted, as plain JSON.
         """
         return ""
 
@@ -157,23 +221,31 @@ class Tunes(ABC):
 class Recovers(ABC):
     """A driver whose CDI specs have a form that is given, and say what claims were given.
 
-    Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. For a
-    driver that is none, the framework keeps a copy of the record in every spec and reads that; so it does where a claim
+    Used where the record is lost: a damaged row, a corrupt ledger, another driver whose place this one takes. For any
+    other driver the framework keeps a copy of the record in every spec and reads that. It does the same where a claim
     has no edits or several requests.
     """
 
     @abstractmethod
     def recover(self, uid: str, spec: Spec) -> ClaimGrant | None:
-        """Return what claim `uid` was given by a CDI spec on the node; None if the spec is not this driver's.
+        """Return what claim `uid` was given, by a CDI spec on the node; None if the spec is not this driver's.
 
-        `grants` may be empty if the spec says `cpus`; they come back with the next Prepare. Beside the edits of a claim
-        its spec mounts device metadata (KEP-5304), which is none of them.
+        Called when the ledger is opened, for each spec without a record. Until the next Prepare, the answer is all that
+        is known of the claim: what it says is held, and anything else may be given to others. `grants` may be empty if
+        the spec says `cpus`. Besides the claim's edits, a spec mounts device metadata (KEP-5304), which is none of
+        them.
+
+        Example:
+            env = spec.devices[0].container_edits.env
+            cpus = [entry.removeprefix("CPUS=") for entry in env if entry.startswith("CPUS=")]
+            return ClaimGrant((), cpus=CPUSet.parse(cpus[0]), held=CPUSet.parse(cpus[0])) if cpus else None
         """
 
     def adopted(self, claim: AllocatedClaim, recovered: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
-        """The grants of a claim of which `recover` found CPUs and no grants: what `grant` would note of its results.
+        """Return the grants of a claim of which `recover` found CPUs and no grants: what `grant` would have noted.
 
-        Nothing is decided: what the claim holds is what was recovered.
+        Called in the next Prepare of the claim. Nothing is decided, because its containers may run already: what the
+        claim holds is what was recovered.
 
         Raises:
             ClaimError: the claim's configurations contradict the machine.
@@ -183,7 +255,8 @@ class Recovers(ABC):
     def foreign(self, device: str) -> str:  # noqa: ARG002 - subclasses use it
         """Return who hands out devices under this driver's name if its claims cannot be taken over; else empty.
 
-        Asked about the devices of claims whose CDI specs lie on the node without a record.
+        Called at a start, for the devices of claims that have a CDI spec on the node and no complete record. People
+        read the answer as the reason why the claim is not taken over.
         """
         return ""
 

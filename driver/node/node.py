@@ -254,12 +254,12 @@ class NodeClaims:
         with self._lock.held():
             self.interpreter.tune(plugin, preparing=False)
         # What other processes take their time for keeps no call waiting.
-        if plugin.tell(lambda: self._tuning(plugin)):
+        if plugin.notify(lambda: self._tuning(plugin)):
             with self._lock.held():
                 self.interpreter.tune(plugin, preparing=False)
 
     def _see_untold(self) -> None:
-        if isinstance(self.plugin, Tunes) and self.plugin.untold:
+        if isinstance(self.plugin, Tunes) and self.plugin.must_notify:
             self.untold()
 
     def tunes(self) -> bool:

@@ -185,5 +185,5 @@ def peered(kernel: Kernel, **peers: Any) -> Tuner:
 def settle(tuner: Tuner, claims: Collection[Record], notes: Notes) -> None:
     """One look at all settings, those of other processes too."""
     tuner.tune(claims, notes)
-    if tuner.tell(lambda: contextlib.nullcontext((claims, notes))):
+    if tuner.notify(lambda: contextlib.nullcontext((claims, notes))):
         tuner.tune(claims, notes)
