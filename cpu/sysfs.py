@@ -96,6 +96,13 @@ class _Reader:
         l3_of = _index(l3)
         numa_of, numa, memory_nodes = read_numa_nodes(self._files, online)
         types = self._types()
+        pods = read_pods_cgroup(self._root)
+        if missing := (pods.cpus or CPUSet()) - CPUSet.of_mask(online):
+            self._files.doubt(
+                "pods",
+                f"pods may run on CPUs {missing} by {pods.folder}, which are not online by /{CPU_ROOT}/online: that "
+                "file is not the kernel's own, as in a container with lxcfs, so the CPUs are not known here",
+            )
         cpus = {
             cpu: CPU(
                 id=cpu,
@@ -120,7 +127,7 @@ class _Reader:
             l3=l3,
             numa=numa,
             memory_nodes=memory_nodes,
-            pods=read_pods_cgroup(self._root),
+            pods=pods,
             warnings=tuple(self._files.oddities.values()),
         )
 

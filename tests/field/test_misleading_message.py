@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from dranode.cpu.sysfs import read_topology
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.server import Credentials
 from tests.fakes.apiserver import Fault, api_server
+from tests.fakes.machine import CPU, cpu_files, machine
 
 
 def test_a_page_in_place_of_an_answer_is_shown(tmp_path: Path) -> None:
@@ -20,3 +22,16 @@ def test_a_page_in_place_of_an_answer_is_shown(tmp_path: Path) -> None:
         client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig"))))
         with pytest.raises(ApiError, match=r"begins with b'<html>Sign in</html>'; see that the address is one's"):
             client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"))
+
+
+def test_a_file_of_online_cpus_that_is_not_the_kernels_own_is_said_to_be_the_reason() -> None:
+    """lxcfs counts the CPUs of a container from 0, wherever its cgroup lets it run."""
+    files = {f"{CPU}/online": "0", f"{CPU}/present": "0-3"}
+    for cpu in range(4):
+        files |= cpu_files(cpu, core_cpus_list=str(cpu), physical_package_id="0")
+    assert read_topology(machine(files)).warnings == ()
+    pods = {"cpuset.cpus.effective": "2", "cpuset.mems.effective": "0"}
+    files |= {f"sys/fs/cgroup/kubepods/{name}": text for name, text in pods.items()}
+    (warning,) = read_topology(machine(files)).warnings
+    assert "CPUs 2 by /sys/fs/cgroup/kubepods" in warning
+    assert "lxcfs" in warning
