@@ -16,8 +16,8 @@ if a group spans several sockets.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final, assert_never
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -36,6 +36,11 @@ from dranode.api.resource import (
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
 from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.topology import Topology
+from dranode.cpu.treatment import treatment_of
+from dranode.driver.claims.grant import Grant
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import DeviceHealth, Health, Impairment
+from dranode.driver.claims.record import Record
 
 CAPACITY: Final = "dra.cpu/cpu"
 
@@ -325,3 +330,115 @@ def _capacity(count: int, step: int) -> DeviceCapacity:
         # A range needs room for one step above its minimum.
         policy = CapacityRequestPolicy(default=unit, valid_values=(unit,))
     return DeviceCapacity(value=Quantity(count), request_policy=policy)
+
+
+# The entry about CPUs in a claim's status.
+
+
+# A claim's status has room for 10 KiB.
+_STAYS: Final = 8
+
+
+def description(grant: Grant, record: Record, topology: Topology) -> dict[str, Any]:
+    """Return the CPUs that the grant's containers run on, and their NUMA nodes; empty for admin access.
+
+    A grant of many scattered CPUs does not record its own list, so it is described by the CPUs of its whole claim.
+    """
+    if grant.admin:
+        return {}
+    published = grant.attributes.get("dra.cpu/cpuset")
+    device = individual_cpus(grant.device, topology)
+    if grant.cpus is not None:
+        cpus = grant.cpus
+    elif published is not None and published.string:
+        cpus = CPUSet.parse(published.string)
+    else:
+        cpus = record.cpus if device is None else device
+    nodes = {topology.cpus[cpu].numa for cpu in cpus if cpu in topology.cpus} - {None}
+    return {"cpus": str(cpus), "numaNodes": sorted(node for node in nodes if node is not None)} if cpus else {}
+
+
+def isolation_description(grant: Grant, unmoved: Sequence[str] | None) -> dict[str, Any]:
+    """Return how far the grant's CPUs are isolated, with some sentences on what stays; empty if not at all.
+
+    `unmoved` is None where nobody has looked yet, and then nothing is said of it.
+
+    Raises:
+        DocumentError: the state is not this driver's.
+    """
+    isolation = treatment_of(grant).isolation
+    if grant.admin or isolation is Isolation.CPUSET:
+        return {}
+    stays = {} if unmoved is None else {"stays": list(unmoved[:_STAYS]), "staysInAll": len(unmoved)}
+    return {"isolation": isolation.value, **stays}
+
+
+# The health of devices and claims whose CPUs are offline, or not for pods: the cgroup of all pods lacks them.
+#
+#     mode         published           Unhealthy                              a claim that holds such a CPU
+# individual   what pods may use   the device of every CPU that is not,   is impaired too
+# or of a core whose first CPU is not     grouped      by what they may    a group that has no CPU left           is
+# impaired; the device stays healthy
+#
+# Such a CPU is not published, because a claim that was allocated it could only fail. A claim that was allocated it
+# before keeps it, and the driver goes on reporting its health, so that it shows in the status of the pod. The capacity
+# of a group is the number of its CPUs that are online and for pods.
+
+
+OFFLINE: Final = "CPUsOffline"
+NOT_FOR_PODS: Final = "CPUsNotForPods"
+
+
+def device_health(seen: Iterable[str], inventory: Inventory, options: CPUOptions) -> Iterator[DeviceHealth]:
+    """Yield the unhealthy devices by name; `seen` are the devices that were published at some time."""
+    topology: Topology = inventory.hardware
+    names = set(seen).difference(device.name for device in inventory.devices)
+    if options.mode is DeviceMode.INDIVIDUAL:
+        # With full-core a device also vanishes when a reserved thread of its core comes online; its CPUs are healthy.
+        names = {name for name in names if individual_cpu(name) not in topology.for_pods}
+        # A claim may be older than this process, so every such CPU counts, whether this process published it or not.
+        gone = topology.offline | topology.not_for_pods
+        names.update(individual_name(cpu, options) for cpu in gone - options.reserved)
+    for name in sorted(names):
+        yield DeviceHealth(name, Health.UNHEALTHY, _why(name, topology, options))
+
+
+def _why(name: str, topology: Topology, options: CPUOptions) -> str:
+    if options.mode is DeviceMode.GROUPED:
+        pods = f", or not for pods: {topology.pods.folder} lacks it" if topology.not_for_pods else ""
+        return f"every CPU of the group that may be handed out is offline{pods}"
+    if individual_cpu(name) in topology.online:
+        return f"pods may not run on the CPU: {topology.pods.folder} has CPUs {topology.pods.cpus}"
+    return "the CPU is offline"
+
+
+def impairments(topology: Topology, records: Iterable[Record]) -> Iterator[Impairment]:
+    """Yield the claims that hold CPUs which are offline or not for pods."""
+    for record in records:
+        if offline := record.held - topology.online:
+            yield Impairment(record.ref, OFFLINE, _offline(record, offline, topology))
+        elif barred := record.held - topology.for_pods:
+            yield Impairment(record.ref, NOT_FOR_PODS, _barred(record, barred, topology))
+
+
+def _runs(record: Record, topology: Topology) -> str:
+    cpus = record.cpus
+    remaining = cpus & topology.for_pods
+    if remaining == cpus:
+        return f"runs on {cpus} as before"
+    return f"runs on {remaining} alone instead of {cpus}" if remaining else "runs on the shared CPUs meanwhile"
+
+
+def _barred(record: Record, cpus: CPUSet, topology: Topology) -> str:
+    return (
+        f"pods may not run any more on CPUs {cpus} that claim {record.ref} holds, which {_runs(record, topology)}: "
+        f"give them back to {topology.pods.folder}, which has {topology.pods.cpus or 'none'}, or recreate its pods"
+    )
+
+
+def _offline(record: Record, offline: CPUSet, topology: Topology) -> str:
+    state = "offline" if offline <= topology.present else "offline or gone"
+    return (
+        f"CPUs {offline} are {state} that claim {record.ref} holds, which {_runs(record, topology)}: bring them back "
+        "or recreate its pods"
+    )

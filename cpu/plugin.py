@@ -14,11 +14,18 @@ from dranode.api.errors import MachineError
 from dranode.cdi.spec import Spec
 from dranode.cpu.claim_env import CDI_KIND, env_isolation, spec_cpus
 from dranode.cpu.config import parse_cpu_config
-from dranode.cpu.description import description, isolation_description
-from dranode.cpu.devices import ATTRIBUTES, cpu_devices, kept_back, left_out
+from dranode.cpu.devices import (
+    ATTRIBUTES,
+    cpu_devices,
+    description,
+    device_health,
+    impairments,
+    isolation_description,
+    kept_back,
+    left_out,
+)
 from dranode.cpu.disturbances import disturbances, loss
 from dranode.cpu.grant import adopted, grant_cpus
-from dranode.cpu.health import device_health, impairments
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.options import CPUOptions, check_reserved, read_options
 from dranode.cpu.peers import IRQBalance, Peers, Systemd
@@ -254,7 +261,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         return "dra-driver-cpu in individual mode" if _POSITION.fullmatch(device) else ""
 
     def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
-        """Return the devices whose CPUs are offline or not for pods (`dranode.cpu.health`)."""
+        """Return the devices whose CPUs are offline or not for pods (`dranode.cpu.devices`)."""
         return device_health(self._seen, inventory, self.options)
 
     def impairments(self, inventory: Inventory, records: Iterable[Record]) -> Iterable[Impairment]:

@@ -10,7 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaimConsumerReference
-from dranode.cpu.health import OFFLINE
+from dranode.cpu.devices import OFFLINE
 from dranode.driver.claims.events import Occurrence, events_of
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.options import FRAMEWORK_KEYS, DriverOption

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.health import impairments
+from dranode.cpu.devices import impairments
 from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUEvent, CPUPlugin, cpu_event_of
 from dranode.cpu.policies import Threads

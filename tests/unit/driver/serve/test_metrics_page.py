@@ -12,7 +12,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from dranode.api.pods import PodSandbox
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceCapacity
-from dranode.cpu.health import NOT_FOR_PODS, OFFLINE
+from dranode.cpu.devices import NOT_FOR_PODS, OFFLINE
 from dranode.driver.claims import events
 from dranode.driver.claims.held import ClaimRef, HeldDevice, Holding
 from dranode.driver.claims.inventory import Inventory
