@@ -56,7 +56,7 @@ def read_ledger(path: Path) -> Contents:
         if isinstance(copied, LedgerError):
             raise copied
         if contents is None:
-            beside = f"{copy_path(path).name} lies beside it, from which a driver that starts makes it anew"
+            beside = f"{copy_path(path).name} lies beside it, from which a driver restores it at start-up"
             refuse_damage(path, f"it has no tables, and {beside}" if copied else None)
             return Contents((), ())
         refuse_behind(path, contents, copied)

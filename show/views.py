@@ -67,13 +67,13 @@ def driver_views(plugins: Iterable[Plugin], kubelet_root: Path | None) -> Views:
                 layout = plugin.layout(inventory)
                 readings[plugin.driver] = tuple(plugin.readings(inventory))
         except DranodeError as error:
-            unseen.append(f"the devices of {plugin.driver} are not known: {error}")
+            unseen.append(f"the devices of {plugin.driver} are unknown: {error}")
         drawn = layout.warnings if layout is not None else ()
         warnings += (f"{plugin.driver}: {each}" for each in inventory.warnings if each not in drawn)
         records = _records(plugin.driver, kubelet_root, unseen)
         views.append(DriverView.of(plugin.driver, inventory, layout, records, plugin))
     for driver in _others(kubelet_root, {plugin.driver for plugin in plugins}, unseen):
-        unseen.append(f"the devices of {driver} are not known: no such driver is installed here")
+        unseen.append(f"the devices of {driver} are unknown: no such driver is installed here")
         views.append(DriverView.of(driver, Inventory(()), None, _records(driver, kubelet_root, unseen)))
     return Views(tuple(views), tuple(unseen), tuple(warnings), readings)
 
@@ -97,7 +97,7 @@ def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple
         contents = read_ledger(kubelet_root / "plugins" / driver / "ledger.db")
     except LedgerError as error:
         # A user who only looks at the machine need not be root.
-        unseen.append(f"who holds what of {driver} is not known: {error}")
+        unseen.append(f"it is unknown who holds what of {driver}: {error}")
         return None
     unseen += (f"{driver}: {each}" for each in doubts(contents.doubt, contents.records, driver))
     return contents.records

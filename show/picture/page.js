@@ -450,12 +450,12 @@
     };
     const made = tops.map((top) => draw(top, 0));
     for (const [numa, rest] of waiting) {
-      if (rest.length) made.push(element("div", { class: "frame outer" }, element("div", { class: "caption" }, numa < 0 ? "NUMA node not known" : `NUMA ${numa}`), ...rest.map((device) => deviceLine(moment, device, letters))));
+      if (rest.length) made.push(element("div", { class: "frame outer" }, element("div", { class: "caption" }, numa < 0 ? "NUMA node unknown" : `NUMA ${numa}`), ...rest.map((device) => deviceLine(moment, device, letters))));
     }
     return made;
   }
   function plainBoxes(moment, node, letters) {
-    return boxes(node).map((box) => element("div", { class: "frame outer" }, element("div", { class: "caption" }, box.numa < 0 ? "NUMA node not known" : box.title),
+    return boxes(node).map((box) => element("div", { class: "frame outer" }, element("div", { class: "caption" }, box.numa < 0 ? "NUMA node unknown" : box.title),
       ...box.devices.map((device) => deviceLine(moment, device, letters))));
   }
   function attributes(device) {

@@ -125,7 +125,7 @@ class _NodeDrawing:
             by_numa.setdefault(device.numa, []).append(device)
         drawn = self._boxes(boxes, by_numa, width - 30)
         for numa in sorted(by_numa, key=lambda each: (each is None, each or 0)):
-            title = "NUMA node not known" if numa is None else f"NUMA {numa}"
+            title = "NUMA node unknown" if numa is None else f"NUMA {numa}"
             drawn.append(framed_piece(title, self._devices(by_numa[numa]), _FRAME))
         if not drawn:
             drawn = [line_of("publishes no devices", style=_MUTED)]

@@ -97,7 +97,7 @@ class _Drawing:
         homeless = [device for device in self._picture.devices if device.numa is None]
         blocks = [self._inside(self._boxes, set(self._has_place), width, per_row)] if self._boxes else []
         if homeless:
-            blocks += [Block(((("NUMA node not known", "dim"),),)), self._devices(homeless)]
+            blocks += [Block(((("NUMA node unknown", "dim"),),)), self._devices(homeless)]
         return stack(blocks)
 
     def legend(self, width: int) -> Iterator[BlockLine]:

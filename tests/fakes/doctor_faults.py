@@ -110,7 +110,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     "a dead pod-resources socket": (
         lambda node: node.dead(f"{KUBELET}/pod-resources/kubelet.sock"),
         "place-unusable",
-        "mount the folder rather than the socket",
+        "mount the folder instead of the socket",
     ),
     "no cpuset controller": (
         lambda node: node.write("sys/fs/cgroup/cgroup.controllers", "cpu memory"),
@@ -141,7 +141,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     "CRI disabled, as in the file of Docker's package": (
         lambda node: node.write("etc/containerd/config.toml", 'disabled_plugins = ["cri"]\n'),
         "cri-off",
-        'take "io.containerd.grpc.v1.cri" out of disabled_plugins',
+        'remove "io.containerd.grpc.v1.cri" from disabled_plugins',
     ),
     "NRI off by default in containerd 1.7": (old_containerd, "nri-off", "disable = false"),
     "CDI off by default in containerd 1.7": (
@@ -238,7 +238,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     "consumable capacity off": (
         lambda node: server_of(node).gates_off.add("DRAConsumableCapacity"),
         "feature-gate-off",
-        "switch on the feature gate DRAConsumableCapacity",
+        "enable the feature gate DRAConsumableCapacity",
     ),
     "the gate of an option off": (
         gate_of_an_option_off,
@@ -248,7 +248,7 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     "NUMA nodes that contradict each other": (
         lambda node: node.write("sys/devices/system/node/node1/cpulist", "0"),
         "hardware-odd",
-        "mend it on the machine",
+        "fix it on the machine",
     ),
     "no class": (lambda node: server_of(node).classes.clear(), "class-missing", "deploy/deviceclasses.yaml"),
     "nothing published": (lambda node: server_of(node).slices.clear(), "no-slices", "start the driver on this node"),
@@ -321,8 +321,8 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
         "1.34.2",
     ),
     "a device plugin of the same GPUs": (device_plugin, "device-plugin", "run one of them"),
-    "two CDI files with one device of the driver": (conflict_of_ours, "cdi-conflict", "remove the file"),
-    "two CDI files with one device": (conflict, "cdi-conflict", "remove the file"),
+    "two CDI files with one device of the driver": (conflict_of_ours, "cdi-conflict", "remove the stale file"),
+    "two CDI files with one device": (conflict, "cdi-conflict", "remove the stale file"),
     "another's CDI file that no runtime loads": (
         lambda node: node.write("etc/cdi/vendor.json", '{"cdiVersion": "0.6.0", "kind": "vendor", "devices": []}'),
         "cdi-invalid",

@@ -55,7 +55,7 @@ _NAMED: Final = 3
 
 Key = tuple[str, str]
 
-UNSEEN: Final = "no container of it can be looked into"
+UNSEEN: Final = "none of its containers can be inspected"
 """The word on a claim of which no container is to be seen."""
 
 
@@ -237,7 +237,7 @@ def recorded_claims(root: Root, records: Mapping[str, Iterable[Record]]) -> tupl
     """
     plugins = load_installed(root)
     for driver in sorted(records.keys() - {plugin.driver for plugin in plugins}):
-        click.echo(f"{driver}: which memory its claims' containers get is not known: it is not installed", err=True)
+        click.echo(f"{driver}: it is unknown which memory its claims' containers get: it is not installed", err=True)
     return tuple(
         RecordedClaim.of(plugin.driver, record, _held(plugin.driver, plugin, record))
         for plugin in plugins
@@ -250,7 +250,7 @@ def _held(driver: str, pins: Pins, record: Record) -> HeldClaim | None:
     try:
         return pins.pinned(record)
     except DranodeError as error:
-        click.echo(f"{driver}: which memory {record.ref} has is not known: {error}", err=True)
+        click.echo(f"{driver}: it is unknown which memory {record.ref} has: {error}", err=True)
         return None
 
 
@@ -427,7 +427,7 @@ def _disturbances(root: Root, noted: Mapping[str, Contents]) -> Iterator[Disturb
                     click.echo(f"{plugin.driver}: {lost}", err=True)
                 yield from plugin.disturbances(contents.records, notes)
             except LedgerError as error:
-                click.echo(f"{plugin.driver}: what disturbed its claims is not known: {error}", err=True)
+                click.echo(f"{plugin.driver}: it is unknown what disturbed its claims: {error}", err=True)
 
 
 def _own(root: Root, placement: ClaimPlacement, disturbance: Disturbance) -> float | None:
@@ -483,9 +483,9 @@ def draw_disturbances(disturbed: Iterable[tuple[str, Mapping[str, Any]]]) -> Non
         table.add_row(
             name,
             found["cpus"],
-            "not known" if count is None else str(count),
+            "unknown" if count is None else str(count),
             ", ".join(f"{interrupt}: {count}" for interrupt, count in most) or "-",
-            "not known" if others is None else f"{'at most ' if found['endedSeconds'] else ''}{others:.2f} s",
+            "unknown" if others is None else f"{'at most ' if found['endedSeconds'] else ''}{others:.2f} s",
         )
     out = console()
     out.print("\nOn CPUs that claims want quiet, since these began:")

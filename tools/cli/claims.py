@@ -132,9 +132,9 @@ def command(
 
 def _judge(rows: Iterable[Mapping[str, Any]], placements: Mapping[str, ClaimPlacement]) -> None:
     if any(placement.ok is False for placement in placements.values()):
-        fail("a container with a claim does not run on the CPUs that it was given; the driver's log says what it does")
+        fail("a container with a claim does not run on the CPUs that it was given; see the driver's log")
     if any(row.get("verify", {}).get("containerMemory", {}).get("ok") is False for row in rows):
-        fail("a container with a claim has not the memory that it was given; the driver's log says what it does")
+        fail("a container with a claim does not have the memory that it was given; see the driver's log")
 
 
 def _picture(root: Root, kubelet_root: Path) -> FleetPicture:
@@ -153,9 +153,9 @@ def _recorded(plugins: Path, drivers: tuple[str, ...], root: Root) -> list[str]:
                 raise UsageError(f"no driver {name} is installed or has a record; there is {', '.join(sorted(known))}")
         return [name for name in names if name in (asked or names) and had_ledger(plugins / name / "ledger.db")]
     except (FileNotFoundError, NotADirectoryError):
-        fail(f"{plugins} is not there; name kubelet's root with --kubelet-root")
+        fail(f"{plugins} does not exist; pass kubelet's root with --kubelet-root")
     except OSError as error:
-        fail(f"{error.filename} cannot be looked at: {error.strerror}; try as root")
+        fail(f"{error.filename} cannot be read: {error.strerror}; try as root")
 
 
 def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str], UsedClaim]:
@@ -164,7 +164,7 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
         if not is_there(socket):
             return {}
     except OSError as error:
-        click.echo(f"who uses the claims is not known: {socket} cannot be looked at: {error.strerror}", err=True)
+        click.echo(f"it is unknown who uses the claims: {socket} cannot be read: {error.strerror}", err=True)
         return {}
     kubelet = PodResources(socket)
     users: dict[tuple[str, str], UsedClaim] = {}
@@ -173,7 +173,7 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
             uses = used_claims(kubelet.claims(driver), (record.ref for record in contents.records))
             users.update(((driver, uid), use) for uid, use in uses.items())
     except DranodeError as error:
-        click.echo(f"who uses the claims is not known: {error}", err=True)
+        click.echo(f"it is unknown who uses the claims: {error}", err=True)
     return users
 
 
@@ -194,7 +194,7 @@ def _all_seen(root: Root) -> bool:
     """Return whether all processes are to be seen; say it if not."""
     if shows_kernel(root):
         return True
-    click.echo(f"which processes without a claim may run on CPUs of claims is not known: {NO_KERNEL}", err=True)
+    click.echo(f"it is unknown which processes without a claim may run on CPUs of claims: {NO_KERNEL}", err=True)
     return False
 
 
@@ -238,12 +238,12 @@ def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Con
 def _why_unseen(row: Mapping[str, Any]) -> str:
     """Return why it cannot be said what a claim's containers use of what it holds."""
     if row["state"] == "quarantined":
-        return "its row is damaged, so it is not known what it holds"
+        return "its record is damaged, so it is unknown what it holds"
     if row["held"]:
-        return "a process of its pods cannot be looked into; try as root"
+        return "a process of its pods cannot be inspected; try as root"
     if "memory_usage" in row:
-        return "no container of it can be looked into"
-    return f"it holds no CPUs, and no cgroup says what is done with devices of {row['driver']}; their own tools do"
+        return "none of its containers can be inspected"
+    return f"it holds no CPUs, and cgroups do not show the use of devices of {row['driver']}; use their own tools"
 
 
 def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim]) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
             runs_on = f"{placed['found']}, no process on {placed['unused']}" if "unused" in placed else placed["found"]
             containers.add_row(_name(row), placed["pod"], placed["expected"], runs_on, word)
         if verified["ok"] is None:
-            containers.add_row(_name(row), "", row["cpus"] or "-", "", "no container of it can be looked into")
+            containers.add_row(_name(row), "", row["cpus"] or "-", "", "none of its containers can be inspected")
         for placed in verified["intruders"] or ():
             _, _, before = intruders.get(placed["pid"], ("", "", None))
             seen = [count for count in (before, placed["threadsLastThere"]) if count is not None]
@@ -409,4 +409,4 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
         table.add_row(str(pid), name, cpus, "not seen" if count is None else str(count))
     out.print(table)
     if len(intruders) > _NAMED:
-        out.print(f"and {len(intruders) - _NAMED} more (-o json names all)")
+        out.print(f"and {len(intruders) - _NAMED} more (-o json lists all)")

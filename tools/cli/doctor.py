@@ -129,7 +129,7 @@ def _connection(kubeconfig: str, *, required: bool) -> Connection | None:
     if required and not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         kubeconfig = os.environ.get("KUBECONFIG", "")
         if not kubeconfig:
-            raise UsageError("--all-nodes asks an API server: name it with --kubeconfig or KUBECONFIG")
+            raise UsageError("--all-nodes needs an API server: pass --kubeconfig or set KUBECONFIG")
     if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     source = Credentials(kubeconfig)
@@ -191,8 +191,8 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
         whole, count = _whole_look(facts.options.node, folder), number_of(len(facts.unseen), "thing")
         image = ", with the driver's image" if "IMAGE" in whole else ""
         screen.print(
-            f"This is a partial look at node {facts.options.node}: {count} could not be seen, and nothing of that is "
-            "judged" + (f". A whole one{image}: {whole}" if whole else ""),
+            f"This is a partial check of node {facts.options.node}: {count} could not be seen and is not "
+            "judged" + (f". For a complete check{image}, run: {whole}" if whole else ""),
             style="bold",
         )
         screen.print()
@@ -245,7 +245,7 @@ def _all_nodes(
         screen = console()
         screen.print(table)
         screen.print(
-            "What only a node itself shows (folders, sockets, the runtime's configuration, records) was not looked at: "
+            "What only a node itself shows (folders, sockets, the runtime's configuration, records) was not checked: "
             "kubectl exec -n dranode POD -- dranode doctor, with the driver's pod of the node."
         )
     if any(finding.severity is Severity.STOPS for _, findings in found for finding in findings):

@@ -136,9 +136,9 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
         try:
             there = is_folder(folder)
         except OSError as error:
-            fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
+            fail(f"{folder} cannot be read: {error.strerror}; try as root")
         if not there:
-            fail(f"{folder} is not there, so {plugin.driver} has nothing to drain; is --kubelet-root right?")
+            fail(f"{folder} does not exist, so {plugin.driver} has nothing to drain; is --kubelet-root right?")
         node = _DrainedNode(plugin, kubelet_root, Path(options["cdi_dir"]).absolute(), boot_id(root))
         report.append(node.drain(**{name: options[name] for name in ("dry_run", "force", "through_driver")}))
     if not emit(report, output):
@@ -279,19 +279,19 @@ def _claim(claim: LeftClaim, answers: Mapping[str, Refused | None], *, dry_run: 
 
 
 _SETTINGS = (
-    "settings of the machine that claims changed are not as they were before; have it done again, or reboot the node, "
-    "which sets them anew"
+    "settings of the machine that claims changed have not been restored; run this again, or reboot the node, "
+    "which resets them"
 )
 _RECORD_UNSEEN = (
-    "kubelet's own record of claims (dra_manager_state in --kubelet-root) is not to be seen from here, so claims that "
-    "would be stranded are not listed; look from the node with dranode drain --dry-run, or in kubectl debug node/... "
+    "kubelet's own record of claims (dra_manager_state in --kubelet-root) cannot be seen from here, so claims that "
+    "would be stranded are not listed; run dranode drain --dry-run on the node, or in kubectl debug node/... "
     "with --kubelet-root /host/var/lib/kubelet"
 )
 _OF_OURS = " on the driver's own record"
 _HINTS = {
-    "left": "no container has it",
+    "left": "no container uses it",
     "in use": "delete its pods, or pass --force",
-    "unknown": "kubelet does not say who has it; see that it runs, or pass --force",
+    "unknown": "kubelet does not say who has it; check that it runs, or pass --force",
 }
 
 

@@ -90,7 +90,7 @@ def _explain_dump(
         raise UsageError("--store is a folder of claims, and FILEs are a cluster; leave one of them out")
     documents, place = simulated(load_documents(files)), ", ".join(files)
     if not any(each.kind in ("Pod", "ResourceClaim") for each in documents):
-        raise DocumentError(f"no Pod or ResourceClaim is in {place}, so there is nothing to explain")
+        raise DocumentError(f"{place} holds no Pod or ResourceClaim, so there is nothing to explain")
     objects = DumpObjects(documents, place)
 
     def fit(pod: str) -> FitAnswer:

@@ -32,7 +32,7 @@ _KINDS: Final = {
 }
 # Of a claim that many pods share, so many are followed.
 _MOST_PODS: Final = 5
-_DRY: Final = "do what it says; the driver has not said it yet, but the one that is installed here would"
+_DRY: Final = "fix what it says; the driver has not said it yet, but the version installed here would"
 _OUR_LABEL: Final = "app.kubernetes.io/name=dranode"
 _OUR_NAMESPACE: Final = "dranode"
 
@@ -66,7 +66,7 @@ def subject_of(text: str, namespace: str, default: str) -> Subject:
     """
     *front, name = text.split("/")
     if not name or "" in front or len(front) > 2:  # noqa: PLR2004 - TYPE/NAMESPACE/NAME
-        raise UsageError(f'"{text}" is no NAME, NAMESPACE/NAME or TYPE/NAME, where TYPE is pod or claim')
+        raise UsageError(f'"{text}" is not NAME, NAMESPACE/NAME or TYPE/NAME, where TYPE is pod or claim')
     kind = ""
     if front and front[0].lower() in _KINDS and (namespace or len(front) > 1 or front[0] != "default"):
         kind = _KINDS[front.pop(0).lower()]
@@ -176,8 +176,8 @@ class Explainer:
         step = stopped(
             "claim",
             StopCause.CLAIM_UNUSED,
-            "no pod uses it, and a claim is allocated with the first pod that names it",
-            "start a pod with resourceClaimName, or see whether its pod has another one",
+            "no pod uses it, and a claim is allocated only with the first pod that names it",
+            "start a pod that names it as resourceClaimName, or check whether its pod names another claim",
         )
         if users or any("pods of namespace" in sentence for sentence in self.unasked):
             step = unseen(
@@ -232,7 +232,7 @@ class Explainer:
         """Yield what cannot be seen from here of a claim on another node, with the command that shows it."""
         if place:
             command = self._command(place, driver, claim)
-            yield unseen("node", f"what node {place} holds of it cannot be seen from here", command)
+            yield unseen("node", f"it cannot be seen from here what node {place} has of it", command)
 
     def _command(self, place: str, driver: str, claim: str) -> str:
         ours = self._driver_pod(place)
@@ -255,9 +255,7 @@ class Explainer:
     def _recorded(self, subject: Subject) -> Iterator[Trace]:
         """Yield what this node alone knows: by the claims on record, of that name or of a pod of that name."""
         if self.node is None:
-            raise UsageError(
-                "there is no cluster to ask; name one with --kubeconfig, or a folder of claims with --store"
-            )
+            raise UsageError("there is no cluster to ask; pass --kubeconfig, or a folder of claims with --store")
         claim = self.source.claim(subject.namespace, subject.name) if self.source is not None else None
         if claim is not None:
             yield from self._stored(claim)
@@ -295,7 +293,7 @@ class Explainer:
             "allocation",
             StopCause.CLAIM_NOT_ALLOCATED,
             "the scheduler has not allocated it",
-            "dranode allocate says what is missing on each node",
+            "run dranode allocate to see what is missing on each node",
         )
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         yield Trace(f"claim {name}", (step,), claim=name)
@@ -307,8 +305,10 @@ class Explainer:
             return Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
         # A pod may have what its PodGroup has, and its own name is on no record then.
         shared = {str(record.ref): ", ".join(map(str, groups)) for record in records if (groups := _groups(record))}
-        beside = (f"; claim {ref} is for {groups}, whose pods are not on record" for ref, groups in shared.items())
-        what = f"nothing is on record here of {subject}, and there is no cluster to ask{''.join(beside)}"
+        beside = (
+            f"; claim {ref} is reserved for {groups}, whose pods are not on record" for ref, groups in shared.items()
+        )
+        what = f"nothing is on record here about {subject}, and there is no cluster to ask{''.join(beside)}"
         return Trace(
             str(subject),
             (unseen("record", what, f"dranode explain with --kubeconfig, or as the pod of the driver on {node}"),),
@@ -319,14 +319,14 @@ class Explainer:
         """Return the path of what may be a claim that could not be read."""
         name = f"{subject.namespace}/{subject.name}"
         if no_pod:
-            what = f"there is no pod {name}, and whether there is a claim of that name could not be read"
+            what = f"there is no pod {name}, and it could not be read whether there is a claim of that name"
         elif subject.kind == "ResourceClaim":
             what = f"the claim {name} could not be read"
         else:
             what = f"neither a pod nor a claim {name} could be read"
         fix = "add to the files what kubectl get pods,resourceclaims -A -o yaml prints"
         if self.node is not None:
-            what += ", and nothing is on record here of it"
+            what += ", and nothing about it is on record here"
             fix = "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
         return Trace(str(subject), (unseen("claim", what, fix),), unknown=True)
 
@@ -365,9 +365,9 @@ def _unreleased(claim: ResourceClaim) -> Step:
     return stopped(
         "claim",
         StopCause.CLAIM_NOT_RELEASED,
-        f"it still holds its devices, though no pod that it is reserved for ({users}) runs any more{going}",
-        "wait a moment; if it stays so, see that kube-controller-manager runs, which releases such claims: the log of "
-        "its resourceclaim-controller says more",
+        f"it still holds its devices, although no pod that it is reserved for ({users}) runs any more{going}",
+        "wait a moment; if nothing changes, check that kube-controller-manager runs, which releases such claims: the "
+        "log of its resourceclaim-controller says more",
     )
 
 
@@ -380,6 +380,6 @@ def _missing(subject: Subject) -> Step:
         "claim",
         cause,
         what,
-        "see that namespace and name are right: kubectl get pods,resourceclaims -n "
+        "check the namespace and the name: kubectl get pods,resourceclaims -n "
         f"{subject.namespace}; Kubernetes adds a suffix to the names of claims that it makes from templates",
     )

@@ -52,7 +52,7 @@ def command(
         try:
             there = had_ledger(folder / "ledger.db")
         except OSError as error:
-            fail(f"{folder} cannot be looked at: {error.strerror}; try as root")
+            fail(f"{folder} cannot be read: {error.strerror}; try as root")
         if not there:
             fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
         with _duplicate(folder) if dry_run else contextlib.nullcontext(folder) as data:

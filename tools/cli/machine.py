@@ -104,7 +104,7 @@ def _tables(summary: dict[str, Any]) -> None:
         "PCI devices": summary["pci"],
     }
     for name, value in rows.items():
-        facts.add_row(name, "not told" if value is None else str(value) or "none")
+        facts.add_row(name, "unknown" if value is None else str(value) or "none")
     screen.print(facts)
     if summary["accelerators"]:
         screen.print("\nGPUs and accelerators", style="bold")

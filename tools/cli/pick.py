@@ -122,7 +122,7 @@ def region(topology: Topology, within: str) -> CPUSet:
     described = {str(number): cpus for number, cpus in places.items()}.get(name)
     if described is None:
         known = CPUSet(places)
-        have = f"its {kind} IDs are {known}" if known else f"it tells of no {kind} at all"
+        have = f"its {kind} IDs are {known}" if known else f"it does not report any {kind}"
         raise UsageError(f'--within "{within}" is not on this machine: {have}')
     return described
 

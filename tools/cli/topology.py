@@ -102,7 +102,7 @@ def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
         # A user who only looks at the machine need not be root.
         if kubelet_root is not None:
             raise
-        click.echo(f"dranode: who holds what is not known: {error}", err=True)
+        click.echo(f"dranode: it is unknown who holds what: {error}", err=True)
         return {}
     return {str(record.ref): record.held for record in records if record.held}
 
@@ -139,7 +139,7 @@ _ADDRESSES: Final = ("pciBusID", "pciAddress")
 _NETWORK: Final = "network"
 _GI: Final = 1 << 30
 # Between devices of drivers; network controllers have none.
-_DISTANCE: Final = "/sys/devices/system/node has no row of distances to all nodes for each"
+_DISTANCE: Final = "/sys/devices/system/node does not have all distances for them"
 _NO_NODES: Final = "/sys/devices/system/node has no NUMA node with CPUs or memory, as in a kernel without NUMA"
 _NOT_SEEN: Final = "links beside PCIe, such as NVLink and xGMI"
 
@@ -162,7 +162,7 @@ def _devices(root: Root, plugins: Iterable[Plugin]) -> Iterator[PCIDevicePlace]:
         try:
             inventory = plugin.discover()
         except DranodeError as error:
-            click.echo(f"dranode: the devices of {plugin.driver} are not known: {error}", err=True)
+            click.echo(f"dranode: the devices of {plugin.driver} are unknown: {error}", err=True)
             continue
         report_oddities(plugin.driver, inventory.warnings)
         for device in inventory.devices:
@@ -200,14 +200,14 @@ def _nodes(root: Root) -> list[PlacedNode]:
     try:
         cpus, memory, distances = node_cpus(root), node_memory(root), node_distances(root)
     except MachineError as error:
-        click.echo(f"dranode: the NUMA nodes are not known: {error}", err=True)
+        click.echo(f"dranode: the NUMA nodes are unknown: {error}", err=True)
         return []
     numbers = sorted({*cpus, *memory})
     if not numbers:
-        click.echo(f"dranode: where CPUs and memory are is not known: {_NO_NODES}", err=True)
+        click.echo(f"dranode: it is unknown where CPUs and memory are: {_NO_NODES}", err=True)
     unplaced = CPUSet(number for number in numbers if number not in distances)
     if unplaced and len(numbers) > 1:
-        click.echo(f"dranode: how far the NUMA nodes {unplaced} are from others is not known: {_DISTANCE}", err=True)
+        click.echo(f"dranode: it is unknown how far the NUMA nodes {unplaced} are from others: {_DISTANCE}", err=True)
     return [
         PlacedNode(number, cpus.get(number, CPUSet()), memory.get(number), distances.get(number, {}))
         for number in numbers
@@ -265,7 +265,7 @@ def _draw(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> Non
         for each in dict.fromkeys(sorted({each for row in rows for each in row}, key=list(MEANINGS).index)):
             screen.print(f"{each:<6} {MEANINGS[each]}", markup=False)
         for unseen in _not_seen(devices):
-            screen.print(f"Not looked at: {unseen}. Devices may be nearer to each other than this.", markup=False)
+            screen.print(f"Not checked: {unseen}. Devices may be closer to each other than shown.", markup=False)
         screen.print()
         screen.print(places)
     else:

@@ -109,7 +109,7 @@ def _allocation(facts: ClaimFacts) -> Step:
     if claim is None and not facts.gone:
         return unseen(
             "allocation",
-            "the API server was not asked, so only this node is looked at",
+            "the API server was not asked, so only this node is checked",
             f"kubectl dranode explain {facts.name}, or dranode explain with --kubeconfig",
         )
     if claim is None:
@@ -118,14 +118,14 @@ def _allocation(facts: ClaimFacts) -> Step:
             "allocation",
             StopCause.CLAIM_MISSING,
             f"there is no claim {facts.name}" + (f", but {facts.driver} still has it on record" if remains else ""),
-            "dranode drain shows what is left, and undoes it" if remains else "see that namespace and name are right",
+            "dranode drain shows what is left, and cleans it up" if remains else "check the namespace and the name",
         )
     if claim.status.allocation is None:
         return stopped(
             "allocation",
             StopCause.CLAIM_NOT_ALLOCATED,
             "the scheduler has not allocated it",
-            "dranode explain with the name of its pod says what is missing on each node",
+            "run dranode explain with the name of its pod to see what is missing on each node",
         )
     return _place(facts, claim, claim.status.allocation)
 
@@ -138,14 +138,14 @@ def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult
             "allocation",
             StopCause.PREPARE_REFUSED,
             f"its allocation cannot be read: {error}",
-            "delete the claim so that it is allocated anew",
+            "delete the claim, so that it is allocated again",
         )
     devices = ", ".join(result.device for result in results)
     if not claim.status.reserved_for:
         return stopped(
             "allocation",
             StopCause.CLAIM_UNUSED,
-            f"it was allocated {devices}, but is reserved for no pod",
+            f"it has been allocated {devices}, but is not reserved for any pod",
             "start a pod that uses it",
         )
     users = ", ".join(map(str, claim.status.reserved_for))
@@ -154,21 +154,21 @@ def _place(facts: ClaimFacts, claim: ResourceClaim, allocation: AllocationResult
 
 def _driver(facts: ClaimFacts) -> Step:
     if facts.serving is None:
-        return unseen("driver", f"whether {facts.driver} is served here cannot be seen", "dranode doctor, as root")
+        return unseen("driver", f"it cannot be seen from here whether {facts.driver} runs", "dranode doctor, as root")
     if facts.serving:
-        return passed("driver", f"{facts.driver} is served here")
+        return passed("driver", f"{facts.driver} runs on this node")
     if facts.record is not None:
-        return unseen("driver", f"{facts.driver} is not served now, but the claim is on record")
+        return unseen("driver", f"{facts.driver} does not run now, but the claim is on record")
     return stopped(
         "driver",
         StopCause.DRIVER_NOT_REGISTERED,
-        f"nobody serves {facts.driver} on this node, so kubelet cannot have the claim prepared",
-        "start the driver; dranode doctor says what keeps it",
+        f"{facts.driver} does not run on this node, so kubelet cannot have the claim prepared",
+        "start the driver; dranode doctor says what prevents it",
     )
 
 
 def _record(facts: ClaimFacts) -> Step:
-    anew = "delete the pods that use the claim, so that it is unprepared and allocated anew"
+    anew = "delete the pods that use the claim, so that it is unprepared and allocated again"
     if facts.damaged:
         return stopped("record", StopCause.RECORD_UNUSABLE, f"its record is quarantined: {facts.damaged}", anew)
     record = facts.record
@@ -178,12 +178,12 @@ def _record(facts: ClaimFacts) -> Step:
         return stopped(
             "record",
             StopCause.RECORD_UNUSABLE,
-            "its hardware is half configured or half restored",
-            "kubelet asks again by itself; the driver's log has the reason if it fails",
+            "its hardware is only partly configured or restored",
+            "wait: kubelet tries again by itself; if that fails, the driver's log has the reason",
         )
     if facts.same is False:
         return stopped(
-            "record", StopCause.RECORD_UNUSABLE, "it is prepared for another allocation than it has now", anew
+            "record", StopCause.RECORD_UNUSABLE, "it was prepared for a different allocation than it has now", anew
         )
     given = [f"{Quantity.binary(amount)} of {device}" for device, amount in record.amounts.items()]
     if record.cpus:
@@ -199,28 +199,26 @@ def _unrecorded(facts: ClaimFacts) -> Step:
             "record",
             StopCause.CLAIM_REPLACED,
             f"an older claim of the same name (UID {facts.other_uid}) is still prepared",
-            "wait for its pod to end, or see with dranode claims who uses it",
+            "wait for its pod to end; dranode claims shows who uses it",
         )
     if facts.ledger:
-        return unseen(
-            "record", f"there is no ledger {facts.ledger} to be seen from here", "run this on the node as root"
-        )
+        return unseen("record", f"the ledger {facts.ledger} cannot be seen from here", "run this on the node as root")
     if facts.refusal:
         return stopped(
-            "record", StopCause.PREPARE_REFUSED, facts.refusal, "do what it says; kubelet asks again by itself"
+            "record", StopCause.PREPARE_REFUSED, facts.refusal, "fix what it says; kubelet tries again by itself"
         )
     for cause, fault in facts.runtime:
         # The driver prepares nothing that nobody would hold containers to.
         if cause is StopCause.NRI_OFF:
             return stopped("record", cause, f"it is not prepared: {fault.what}", fault.fix)
     if facts.refusal_unseen:
-        return unseen("record", f"it is not prepared, and whether it would be cannot be said: {facts.refusal_unseen}")
+        return unseen("record", f"it is not prepared, and it is unknown whether it would be: {facts.refusal_unseen}")
     return stopped(
         "record",
         StopCause.NOT_PREPARED,
-        "it is not prepared, and nothing on record here keeps it from being prepared",
-        "kubectl describe its pods: FailedPrepareDynamicResources has kubelet's reason, and no such event means that "
-        "kubelet has not come to it yet",
+        "it is not prepared, although nothing on this node prevents it",
+        "kubectl describe its pods: the event FailedPrepareDynamicResources has kubelet's reason; without that event, "
+        "kubelet has not tried yet",
     )
 
 
@@ -235,7 +233,7 @@ def _spec(facts: ClaimFacts) -> Step | None:
             "CDI spec",
             StopCause.CDI_SPEC_UNUSABLE,
             f"{facts.spec}: {facts.spec_problem}",
-            "restart the driver, which writes it again from its record",
+            "restart the driver: it writes the spec again from its record",
         )
     return passed("CDI spec", facts.spec)
 
@@ -252,18 +250,18 @@ def _runtime(facts: ClaimFacts) -> Step | None:
 def _container(facts: ClaimFacts) -> Step:
     if facts.users is None:
         command = (
-            "see that kubelet runs, and that its socket is to be seen from here" if facts.root else "run this as root"
+            "check that kubelet runs, and that its socket can be seen from here" if facts.root else "run this as root"
         )
-        return unseen("container", "kubelet's pod-resources did not say who has the claim", command)
+        return unseen("container", "kubelet's pod-resources API did not say which container has the claim", command)
     if not facts.users and facts.record is None:
-        return unseen("container", "kubelet has given it to no container yet")
+        return unseen("container", "kubelet has not given it to any container yet")
     if not facts.users:
         return stopped(
             "container",
             StopCause.CLAIM_UNNAMED,
-            "kubelet has given it to no container yet",
-            "kubectl dranode explain with its pod says what the pod waits for; if it runs, no container names the "
-            "claim under resources.claims",
+            "kubelet has not given it to any container yet",
+            "run kubectl dranode explain with its pod to see what the pod waits for; if the pod runs, no container "
+            "names the claim under resources.claims",
         )
     return passed("container", ", ".join(facts.users))
 
@@ -277,7 +275,7 @@ def _cpus(facts: ClaimFacts) -> Step | None:
     if not facts.containers:
         return unseen(
             "CPUs",
-            "no cgroup of a container that runs is to be seen",
+            "no cgroup of a running container can be seen",
             as_root("dranode claims --verify", root=facts.root),
         )
     # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked
@@ -290,16 +288,16 @@ def _cpus(facts: ClaimFacts) -> Step | None:
         return stopped(
             "CPUs",
             StopCause.WRONG_CPUS,
-            f"the kernel has {seen}",
+            f"the kernel runs {seen}",
             "dranode doctor says whether NRI, kubelet's CPU manager or another plug-in is the reason",
         )
     narrow = [container for container in right if container.unused]
     if narrow:
-        seen = ", ".join(f"{_running_on(each)} by its cgroup, and no process on {each.unused}" for each in narrow)
+        seen = ", ".join(f"{_running_on(each)} by its cgroup, but no process on {each.unused}" for each in narrow)
         return stopped(
             "CPUs",
             StopCause.WRONG_CPUS,
-            f"the kernel has {seen}: its processes have an affinity of their own, set by themselves or inherited",
+            f"the kernel runs {seen}: its processes have their own CPU affinity, set by themselves or inherited",
             "dranode doctor says whether the container runtime runs with one (CPUAffinity= of systemd), which all "
             "containers inherit",
         )
@@ -323,13 +321,13 @@ def _memory(facts: ClaimFacts) -> Step | None:
     if not facts.memory:
         return unseen(
             "container memory",
-            "no cgroup of a container that runs is to be seen",
+            "no cgroup of a running container can be seen",
             as_root("dranode claims --verify", root=facts.root),
         )
     if any(each.right is None for each in facts.memory):
         return unseen(
             "container memory",
-            "not every container's cgroup, or the record of every claim in them, is to be seen",
+            "some container's cgroup, or the record of a claim in it, cannot be seen",
             as_root("dranode claims --verify", root=facts.root),
         )
     return passed("container memory", ", ".join(map(str, facts.memory)))

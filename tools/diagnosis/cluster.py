@@ -34,7 +34,7 @@ def dra_api_missing(facts: Facts) -> Iterator[Fault]:
     if versions is not None and not set(versions) & set(_VERSIONS):
         offered = f"only {', '.join(versions)}" if versions else "nothing"
         yield Fault(
-            f"the API server offers {offered} of resource.k8s.io, and one of {', '.join(_VERSIONS)} is needed",
+            f"the API server serves {offered} of resource.k8s.io, but one of {', '.join(_VERSIONS)} is needed",
             "upgrade to Kubernetes 1.34 or newer, or start the API server with --runtime-config=resource.k8s.io/v1beta1"
             " and the feature gate DynamicResourceAllocation",
         )
@@ -45,8 +45,8 @@ def kubelet_too_old(facts: Facts) -> Iterator[Fault]:
     version = facts.cluster.kubelet if facts.cluster is not None else None
     if version is not None and version < _OLDEST_KUBELET:
         yield Fault(
-            f"kubelet on this node is {version[0]}.{version[1]}, and dranode is made for 1.34 and newer",
-            "upgrade the node; until then its pods with claims are not this driver's to promise",
+            f"kubelet on this node is {version[0]}.{version[1]}, but dranode needs 1.34 or newer",
+            "upgrade the node; until then, pods with claims may not work there",
         )
 
 
@@ -91,8 +91,8 @@ def rbac_missing(facts: Facts) -> Iterator[Fault]:
     account = f"the service account {cluster.account}" if cluster.account else "this account"
     for right in cluster.denied or ():
         yield Fault(
-            f"RBAC does not let {account} {right}",
-            "apply deploy/rbac.yaml, and see that its binding names the account that the driver runs as",
+            f"RBAC does not allow {account} to {right}",
+            "apply deploy/rbac.yaml, and check that its binding names the account that the driver runs as",
         )
 
 
@@ -102,16 +102,16 @@ def feature_gate_off(facts: Facts) -> Iterator[Fault]:
     for gate in dropped or ():
         if gate == _SHARED and facts.options.shares:
             yield Fault(
-                "the API server drops allowMultipleAllocations, so one claim takes all of a shared device and the "
-                "driver publishes none of them",
-                f"switch on the feature gate {_SHARED} in kube-apiserver, kube-scheduler and kubelet (it is on from "
+                "the API server drops allowMultipleAllocations, so a single claim would take all of a shared device, "
+                "and the driver publishes none of them",
+                f"enable the feature gate {_SHARED} in kube-apiserver, kube-scheduler and kubelet (it is on from "
                 f"1.36){', or use ' if facts.options.unshared else ''}{' '.join(facts.options.unshared)}",
             )
             continue
         options = " and ".join(option for option, needed in facts.options.gated.items() if needed == gate)
         yield Fault(
             f"the API server drops what {options or 'the driver'} publishes",
-            f"switch on the feature gate {gate} in kube-apiserver and kube-scheduler"
+            f"enable the feature gate {gate} in kube-apiserver and kube-scheduler"
             + (f", or leave out {options}" if options else ""),
         )
 
@@ -120,29 +120,29 @@ def class_missing(facts: Facts) -> Iterator[Fault]:
     """A class is missing, so claims cannot name it."""
     missing = facts.cluster.missing_classes if facts.cluster is not None else None
     for name in missing or ():
-        yield Fault(f'there is no DeviceClass "{name}", which claims name', "apply deploy/deviceclasses.yaml")
+        yield Fault(f'there is no DeviceClass "{name}", which claims refer to', "apply deploy/deviceclasses.yaml")
 
 
 _TROUBLES: Final = {
     ClassTrouble.INVALID: (
-        "no API server takes a selector of the DeviceClass {name}: {what}",
+        "the API server rejects a selector of the DeviceClass {name}: {what}",
         "correct the expression and apply the class again",
     ),
     ClassTrouble.FAILS: (
-        "a selector of the DeviceClass {name} ends in an error on a device here, so no pod of it is scheduled: {what}",
-        "test with has() or .orValue() what a device may lack",
+        "a selector of the DeviceClass {name} fails on a device of this node, so none of its pods is scheduled: {what}",
+        "check with has() or .orValue() for what a device may lack",
     ),
     ClassTrouble.SELECTS_NOTHING: (
         "the DeviceClass {name} selects no device that the driver publishes on this node: {what}",
         "apply deploy/deviceclasses.yaml, or correct its selectors; dranode slices shows the devices",
     ),
     ClassTrouble.CONFIG: (
-        "the driver refuses the configuration of the DeviceClass {name}, so no claim of it is prepared: {what}",
-        "correct spec.config of the class; dranode check says all that is wrong with it",
+        "the driver refuses the configuration of the DeviceClass {name}, so none of its claims is prepared: {what}",
+        "correct spec.config of the class; dranode check lists everything that is wrong with it",
     ),
     ClassTrouble.SAME_RESOURCE: (
-        "the DeviceClasses {name} both stand for the extended resource {what}, and kube-scheduler takes the newest",
-        "give extendedResourceName to one of them alone",
+        "the DeviceClasses {name} all map to the extended resource {what}, and kube-scheduler uses the newest",
+        "set extendedResourceName on only one of them",
     ),
 }
 
@@ -159,8 +159,8 @@ def api_refused(facts: Facts) -> Iterator[Fault]:
     for sentence in facts.cluster.refused if facts.cluster is not None else ():
         yield Fault(
             sentence,
-            "apply deploy/rbac.yaml and the admission policies again, and look at the account's name and its token; if "
-            "nobody answers, at the server's address and the network policies",
+            "apply deploy/rbac.yaml and the admission policies again, and check the account's name and token; if "
+            "there is no answer, check the server's address and the network policies",
         )
 
 
@@ -170,7 +170,7 @@ def clocks_differ(facts: Facts) -> Iterator[Fault]:
     if skew is not None and abs(skew) > _MOST_SKEW:
         yield Fault(
             f"the API server's clock is {abs(skew)} s {'ahead of' if skew > 0 else 'behind'} this node's",
-            "let chrony or systemd-timesyncd set the clock of both: timedatectl shows whether one does",
+            "synchronize both clocks with chrony or systemd-timesyncd; timedatectl shows whether one runs",
         )
 
 
@@ -181,7 +181,7 @@ def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
         yield Fault(
             f"node {facts.options.node}: {reason}",
             "kubectl describe the driver's DaemonSet and, with --field-selector "
-            f"spec.nodeName={facts.options.node}, its pod, and read the pod's log; where neither is there, install the "
+            f"spec.nodeName={facts.options.node}, its pod, and read the pod's log; if neither exists, install the "
             "driver (docs/install.md)",
         )
 
@@ -191,7 +191,7 @@ def pods_unseen(facts: Facts) -> Iterator[Fault]:
     reason = facts.cluster.pods_unseen if facts.cluster is not None else ""
     if reason:
         yield Fault(
-            f"whether the driver runs on node {facts.options.node} is not known: {reason}",
+            f"it is unknown whether the driver runs on node {facts.options.node}: {reason}",
             "kubectl apply -k deploy/reader, and bind the ClusterRole dranode-reader to this account",
         )
 
@@ -201,8 +201,8 @@ def driver_left_out(facts: Facts) -> Iterator[Fault]:
     reason = facts.cluster.left_out if facts.cluster is not None else ""
     if reason:
         yield Fault(
-            f"the driver is not to run on node {facts.options.node}: {reason}",
-            "if its pods are to have claims, correct nodeSelector, affinity or tolerations of the DaemonSet",
+            f"no DaemonSet of the driver covers node {facts.options.node}: {reason}",
+            "if pods with claims should run there, correct nodeSelector, affinity or tolerations of the DaemonSet",
         )
 
 
@@ -212,7 +212,7 @@ def two_daemonsets(facts: Facts) -> Iterator[Fault]:
     if len(names) > 1:
         yield Fault(
             f"the DaemonSets {' and '.join(names)} both run the driver on node {facts.options.node}",
-            "delete all but one: two are no rolling update, and stay",
+            "delete all but one: two DaemonSets are not a rolling update, and both stay",
         )
 
 
@@ -226,7 +226,7 @@ def no_slices(facts: Facts) -> Iterator[Fault]:
         if not any(one.driver == driver and one.devices for one in cluster.slices):
             yield Fault(
                 f"{driver} has published no device of node {facts.options.node}, so no claim is allocated there",
-                "start the driver on this node, and read in its log why it published nothing if it runs",
+                "start the driver on this node; if it runs already, its log says why it published nothing",
             )
 
 

@@ -133,8 +133,8 @@ def incomplete_pools(slices: Iterable[ResourceSlice]) -> Iterator[str]:
     for (driver, pool), each in sorted(lacking.items())[:_MOST_POOLS]:
         count = each[0].spec.pool.resource_slice_count
         yield (
-            f"pool {pool} of {driver} is not complete: {len(each)} of {count} slices are there, and kube-scheduler "
-            "allocates nothing of it; see whether the driver runs"
+            f"pool {pool} of {driver} is not complete: {len(each)} of {count} slices are published, and kube-scheduler "
+            "allocates nothing from it; check whether the driver runs"
         )
     if len(lacking) > _MOST_POOLS:
         yield f"{len(lacking) - _MOST_POOLS} more pools are not complete"

@@ -11,7 +11,7 @@ from dranode.tools.diagnosis.runtime import plain_path
 # Feature gates of kubelet without which there is no claim, or no API that says whose it is; on by default.
 _GATES: Final = {
     "DynamicResourceAllocation": "no pod with a claim starts",
-    "KubeletPodResourcesDynamicResources": "nobody can say which container has which claim",
+    "KubeletPodResourcesDynamicResources": "it is unknown which container has which claim",
 }
 
 
@@ -19,15 +19,15 @@ _GATES: Final = {
 # but the new one's socket is there only then.
 _UPDATE_SECONDS: Final = 600.0
 _TWO_STAY: Final = (
-    "an update is over by now: see with kubectl get daemonsets -A whether two run the driver, and delete one; if it is "
-    "an update, see in the new pod's log why it does not become ready"
+    "an update would be over by now: check with kubectl get daemonsets -A whether two run the driver, and delete one; "
+    "if it is an update, the new pod's log says why it does not become ready"
 )
 
 
 def options_refused(facts: Facts) -> Iterator[Fault]:
     """The driver would not start with its options on this machine."""
     for sentence in facts.options.refusals:
-        yield Fault(sentence, "change the option, or see what `dranode machine show` says of this machine")
+        yield Fault(sentence, "change the option; `dranode machine show` shows what this machine has")
 
 
 def hardware_unread(facts: Facts) -> Iterator[Fault]:
@@ -35,7 +35,7 @@ def hardware_unread(facts: Facts) -> Iterator[Fault]:
     for sentence in facts.options.unread:
         yield Fault(
             sentence,
-            "mend it on the machine, or look at what of its /sys and /proc is mounted into the driver's pod, which "
+            "fix it on the machine, or check how much of /sys and /proc is mounted into the driver's pod; the driver "
             "tries again every second",
         )
 
@@ -53,8 +53,8 @@ def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
     kubelet = facts.kubelet
     if kubelet is not None and facts.options.pinning_cpus and kubelet.cpu_manager == "static":
         yield Fault(
-            f"kubelet's CPU manager has the policy static ({kubelet.cpu_manager_place}), and hands out the CPUs that "
-            "this driver hands out",
+            f"kubelet's CPU manager has the policy static ({kubelet.cpu_manager_place}), and hands out the same CPUs "
+            "as this driver",
             f"set cpuManagerPolicy: none in {_configured(kubelet)}, drain the node, remove "
             f"{kubelet.root}/cpu_manager_state and restart kubelet",
         )
@@ -65,7 +65,7 @@ def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
     kubelet, ours = facts.kubelet, facts.options.kubelet_root
     if kubelet is not None and plain_path(kubelet.root) != plain_path(ours):
         yield Fault(
-            f"kubelet's root is {kubelet.root} and the driver's --kubelet-root is {ours}, so neither finds the other",
+            f"kubelet's root is {kubelet.root}, but the driver's --kubelet-root is {ours}, so neither finds the other",
             f"pass --kubelet-root {kubelet.root} and mount its folders",
         )
 
@@ -86,15 +86,15 @@ def hardware_odd(facts: Facts) -> Iterator[Fault]:
     for sentence in facts.options.oddities:
         yield Fault(
             sentence,
-            "if that is not meant, mend it on the machine, or show the driver's pod what of /sys, /proc and /dev is "
-            "missing; its log says the same",
+            "if this is not intended, fix it on the machine, or mount what is missing of /sys, /proc and /dev into "
+            "the driver's pod; its log says the same",
         )
 
 
 def config_invalid(facts: Facts) -> Iterator[Fault]:
     """Kubelet cannot parse its configuration, so it does not start again."""
     if facts.invalid_kubelet:
-        yield Fault(facts.invalid_kubelet, "correct the file: kubelet does not start with it again")
+        yield Fault(facts.invalid_kubelet, "correct the file: kubelet cannot restart with it")
 
 
 def memory_manager_static(facts: Facts) -> Iterator[Fault]:
@@ -103,7 +103,7 @@ def memory_manager_static(facts: Facts) -> Iterator[Fault]:
     if kubelet is not None and facts.options.pinning and kubelet.memory_manager == "Static":
         yield Fault(
             f"kubelet's memory manager has the policy Static ({kubelet.memory_manager_place}), and binds the memory of "
-            "Guaranteed pods to NUMA nodes without regard to their claims",
+            "Guaranteed pods to NUMA nodes without considering their claims",
             f"set memoryManagerPolicy: None in {_configured(kubelet)}, drain the node, remove "
             f"{kubelet.root}/memory_manager_state and restart kubelet",
         )
@@ -115,7 +115,7 @@ def topology_manager_strict(facts: Facts) -> Iterator[Fault]:
     if kubelet is not None and kubelet.topology_manager in ("restricted", "single-numa-node"):
         yield Fault(
             f"kubelet's topology manager has the policy {kubelet.topology_manager} ({kubelet.config}), and rejects "
-            "pods for NUMA nodes that kube-scheduler has chosen by their claims",
+            "pods because of NUMA nodes that kube-scheduler chose for their claims",
             f"set topologyManagerPolicy: none or best-effort in {kubelet.config} and restart kubelet",
         )
 
@@ -126,7 +126,7 @@ def reserved_differ(facts: Facts) -> Iterator[Fault]:
     if kubelet is None or not facts.options.pinning_cpus or not kubelet.reserved or kubelet.reserved == ours:
         return
     yield Fault(
-        f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}) and the driver "
+        f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}), but the driver "
         f"{ours or 'none'}{f' ({flag})' if flag else ''}",
         f"pass {flag} {kubelet.reserved}" if flag else f"configure the driver to keep {kubelet.reserved} from claims",
     )
@@ -160,12 +160,12 @@ def place_missing(facts: Facts) -> Iterator[Fault]:
         if place.path.endswith(".sock"):
             whose = "the runtime has NRI on" if place.use == "NRI" else "kubelet runs"
             yield Fault(
-                f"there is no socket {place.path}, which is for {place.use}{_unenforced(place)}",
-                f"see that {whose}, and that the folder of the socket is mounted into the driver's pod",
+                f"the socket {place.path} ({place.use}) does not exist{_unenforced(place)}",
+                f"check that {whose}, and that the folder of the socket is mounted into the driver's pod",
             )
         else:
             yield Fault(
-                f"there is no folder {place.path}, which is for {place.use}",
+                f"the folder {place.path} ({place.use}) does not exist",
                 "mount it into the driver's pod as deploy/daemonset.yaml does, or correct the option",
             )
 
@@ -175,8 +175,8 @@ def place_wrong(facts: Facts) -> Iterator[Fault]:
     for place in _places(facts, PathState.WRONG):
         kind = "socket" if place.path.endswith(".sock") else "folder"
         yield Fault(
-            f"{place.path}, which is for {place.use}, is no {kind}",
-            f"move it away; a hostPath that was mounted before there was a {kind} leaves such things behind",
+            f"{place.path} ({place.use}) is not a {kind}",
+            f"move it away; a hostPath mounted before the {kind} existed leaves such things behind",
         )
 
 
@@ -185,14 +185,14 @@ def place_unusable(facts: Facts) -> Iterator[Fault]:
     for place in _places(facts, PathState.UNUSABLE):
         if place.path.endswith(".sock"):
             yield Fault(
-                f"nobody answers the socket {place.path}, which is for {place.use}{_unenforced(place)}",
-                "mount the folder rather than the socket, so that a restart's new socket is seen; else start whoever "
+                f"nothing answers on the socket {place.path} ({place.use}){_unenforced(place)}",
+                "mount the folder instead of the socket, so that a new socket after a restart is seen; else start what "
                 "serves it",
             )
         else:
             yield Fault(
-                f"the folder {place.path}, which is for {place.use}, cannot be written",
-                "run as root, mount it without readOnly, and where SELinux is on use deploy/components/crio",
+                f"the folder {place.path} ({place.use}) is not writable",
+                "run as root, mount it without readOnly, and with SELinux use deploy/components/crio",
             )
 
 
@@ -201,8 +201,8 @@ def socket_path_too_long(facts: Facts) -> Iterator[Fault]:
     excess = facts.node.socket_excess if facts.node is not None else 0
     if excess > 0:
         yield Fault(
-            f"the sockets under {facts.options.kubelet_root} have paths of {107 + excess} bytes, and a unix socket's "
-            "may have 107",
+            f"the sockets under {facts.options.kubelet_root} have paths of {107 + excess} bytes, but a unix socket's "
+            "path may have at most 107",
             "choose a kubelet root with a shorter path",
         )
 
@@ -226,7 +226,7 @@ def stale_sockets(facts: Facts) -> Iterator[Fault]:
     for driver in facts.options.drivers:
         for one in _endpoints(facts, driver):
             if not one.answers:
-                yield Fault(f"nobody serves the registration socket {one.path}", f"remove it: rm {one.path}")
+                yield Fault(f"no process serves the registration socket {one.path}", f"remove it: rm {one.path}")
 
 
 def second_driver(facts: Facts) -> Iterator[Fault]:
@@ -263,8 +263,8 @@ def not_serving(facts: Facts) -> Iterator[Fault]:
     for driver in facts.options.drivers if facts.node is not None and facts.node.endpoints is not None else ():
         if not any(one.answers for one in _endpoints(facts, driver)):
             yield Fault(
-                f"no driver serves {driver} on this node now, so pods with its claims wait",
-                "start it: kubectl apply -k deploy/, and see that the DaemonSet's pod runs here",
+                f"{driver} does not run on this node now, so pods with its claims wait",
+                "start it: kubectl apply -k deploy/, and check that the DaemonSet's pod runs here",
             )
 
 
@@ -278,7 +278,7 @@ def ledger_unusable(facts: Facts) -> Iterator[Fault]:
         if ledger.error and not ledger.newer:
             yield Fault(
                 ledger.error,
-                f"see to the file system under {ledger.path}; do not delete the ledger, it says who holds which CPUs",
+                f"check the file system under {ledger.path}; do not delete the ledger: it says who holds which CPUs",
             )
 
 
@@ -304,7 +304,7 @@ def record_quarantined(facts: Facts) -> Iterator[Fault]:
         for damaged in ledger.damaged:
             yield Fault(
                 f"a record of {ledger.driver} is quarantined: claim {damaged}",
-                "delete the pods that use the claim, so that it is unprepared and allocated anew",
+                "delete the pods that use the claim, so that it is unprepared and allocated again",
             )
 
 
@@ -315,7 +315,7 @@ def cdi_spec_missing(facts: Facts) -> Iterator[Fault]:
             yield Fault(
                 f"claim {claim} is prepared by {ledger.driver}, but its CDI spec is not in {facts.options.cdi_dir}, so "
                 "its containers fail with unresolvable CDI devices",
-                "restart the driver, which writes it again from its record",
+                "restart the driver: it writes the spec again from its record",
             )
 
 
@@ -325,5 +325,5 @@ def cdi_spec_left_over(facts: Facts) -> Iterator[Fault]:
         for path in ledger.orphans:
             yield Fault(
                 f"{path} is a CDI spec of {ledger.driver} for a claim that is not on record",
-                "leave it where a pod uses the claim, for the driver takes it over; else dranode drain removes it",
+                "leave it if a pod uses the claim: the driver takes it over; otherwise dranode drain removes it",
             )

@@ -50,14 +50,14 @@ def _steps(facts: PodFacts) -> Iterator[Step]:
 
 def _itself(facts: PodFacts) -> Iterator[Step]:
     if facts.lookup is Lookup.UNASKED:
-        yield unseen("pod", "the pod was not asked for, so only its claims are looked at")
+        yield unseen("pod", "the pod could not be read, so only its claims are checked")
         return
     if facts.pod is None:
         yield stopped(
             "pod",
             StopCause.POD_MISSING,
             f"there is no pod {facts.name}",
-            "see that namespace and name are right; if a Deployment or a Job should have made it, kubectl describe "
+            "check the namespace and the name; if a Deployment or a Job should have created it, kubectl describe "
             "that: a quota or an admission policy may refuse its pods",
         )
         return
@@ -76,7 +76,7 @@ def _ended(facts: PodFacts, pod: LivePod) -> Step | None:
         return _disrupted(disruption.reason, disruption.message)
     match pod.status.phase:
         case "Succeeded":
-            return passed("pod", "it has run and ended well")
+            return passed("pod", "it has completed successfully")
         case "Failed":
             return _failed(facts, pod)
     return _terminating(facts) if pod.metadata.deletion_timestamp is not None else None
@@ -85,10 +85,10 @@ def _ended(facts: PodFacts, pod: LivePod) -> Step | None:
 def _disrupted(reason: str, message: str) -> Step:
     cause = _EVICTIONS.get(reason, StopCause.POD_EVICTED)
     fix = (
-        "see why a device of its claims is tainted (kubectl dranode devices), and mend it; its controller makes "
+        "check why a device of its claims is tainted (kubectl dranode devices), and fix it; its controller creates "
         "another pod, which gets other devices"
         if cause is StopCause.DEVICE_TAINT_EVICTION
-        else "its controller makes another pod; see why its node, or kube-scheduler, had it removed"
+        else "its controller creates another pod; check why its node or kube-scheduler removed it"
     )
     return stopped("pod", cause, f"it was evicted ({reason}): {message.rstrip('.') or 'no reason is given'}", fix)
 
@@ -97,9 +97,7 @@ def _failed(facts: PodFacts, pod: LivePod) -> Step:
     status = pod.status
     said = status.message.rstrip(".") or "no reason is given"
     if status.reason == "Evicted":
-        return stopped(
-            "pod", StopCause.POD_EVICTED, f"kubelet has evicted it: {said}", "give it what its node ran short of"
-        )
+        return stopped("pod", StopCause.POD_EVICTED, f"kubelet evicted it: {said}", "free what its node ran short of")
     containers = [report for one in facts.containers if (report := container_report(one, pod.spec.node_name))]
     if status.reason and not containers:
         return stopped(
@@ -109,7 +107,7 @@ def _failed(facts: PodFacts, pod: LivePod) -> Step:
             "leave spec.nodeName out, or free what the node lacks; a rejected pod is not tried again: recreate it",
         )
     what = containers[0].what if containers else f"it has failed: {said}"
-    return stopped("pod", StopCause.POD_ENDED, what, "read what it says: kubectl logs; its claims were prepared")
+    return stopped("pod", StopCause.POD_ENDED, what, "read its logs (kubectl logs); its claims were prepared")
 
 
 def _terminating(facts: PodFacts) -> Step:
@@ -127,13 +125,13 @@ def _terminating(facts: PodFacts) -> Step:
         return stopped(
             "pod",
             StopCause.UNPREPARE_WAITS,
-            f"it is being deleted, and kubelet on {facts.node_name} cannot have its claims unprepared, because "
-            f"{', '.join(away)} is not there",
-            "start the driver on that node again, whichever version: the pod ends by itself then",
+            f"it is being deleted, but kubelet on {facts.node_name} cannot have its claims unprepared, because "
+            f"{', '.join(away)} does not run there",
+            "start the driver on that node again, in any version: then the pod ends by itself",
         )
     return unseen(
         "pod",
-        "it is being deleted; whether kubelet waits for a driver to unprepare its claims stands in kubelet's log alone",
+        "it is being deleted; only kubelet's log says whether it waits for a driver to unprepare its claims",
         f"journalctl -u kubelet | grep -i unprepare, on {facts.node_name}" if facts.node_name else "",
     )
 
@@ -154,7 +152,7 @@ def _none(facts: PodFacts) -> str:
     extended = facts.scheduler.extended if facts.scheduler is not None else ()
     if extended:
         asked = ", ".join(f"{resource} (DeviceClass {device_class})" for resource, device_class in extended)
-        return f"none yet: kube-scheduler makes one for the extended resources that the pod asks for, {asked}"
+        return f"none yet: kube-scheduler creates one for the extended resources that the pod requests, {asked}"
     return "it has none"
 
 
@@ -164,7 +162,7 @@ def _claim(facts: PodFacts, claim: PodClaim) -> Step | None:
     if claim.lookup is Lookup.MISSING:
         group = facts.pod.spec.pod_group if facts.pod is not None else ""
         whose = f"the pod, or for its PodGroup {group}," if group else "the pod"
-        anew = f"it was made for {whose} and has been deleted: delete the pod, so that it is made anew"
+        anew = f"it was created for {whose} and then deleted: delete the pod, so that it is created again"
         return stopped(
             "claims",
             StopCause.CLAIM_MISSING,
@@ -172,22 +170,22 @@ def _claim(facts: PodFacts, claim: PodClaim) -> Step | None:
             anew if claim.template else "create it in that namespace, or correct resourceClaimName",
         )
     if claim.claim is None:
-        return unseen("claims", f"the claim {claim.name} could not be asked for")
+        return unseen("claims", f"the claim {claim.name} could not be read")
     metadata, pod = claim.claim.metadata, facts.pod
     if claim.template and pod is not None and not _made_for(claim.claim, pod):
         group = f", nor for its PodGroup {pod.spec.pod_group}" if pod.spec.pod_group else ""
         return stopped(
             "claims",
             StopCause.CLAIM_OF_ANOTHER_POD,
-            f"the claim {claim.name} was not made for this pod{group}",
-            "delete the claim of that name, or call the pod otherwise, and recreate the pod",
+            f"the claim {claim.name} was not created for this pod{group}",
+            "delete the claim of that name, or rename the pod, and recreate it",
         )
     if metadata.deletion_timestamp is not None and not facts.started:
         return stopped(
             "claims",
             StopCause.CLAIM_BEING_DELETED,
-            f"the claim {claim.name} is being deleted, and goes once no pod uses it",
-            "wait until it is gone, and create it anew; the pod then goes on by itself",
+            f"the claim {claim.name} is being deleted, and disappears when no pod uses it any more",
+            "wait until it is gone, and create it again; the pod then continues by itself",
         )
     return None
 
@@ -205,8 +203,8 @@ def _unmade(facts: PodFacts, claim: PodClaim) -> Step:
             "claims",
             StopCause.TEMPLATE_MISSING,
             f'there is no ResourceClaimTemplate "{claim.template}" in namespace {facts.namespace}, from which the '
-            f'claim "{claim.entry}" would be made',
-            "create the template in that namespace, or correct resourceClaimTemplateName; the pod goes on by itself",
+            f'claim "{claim.entry}" would be created',
+            "create the template in that namespace, or correct resourceClaimTemplateName; the pod continues by itself",
         )
     # A template that is there now was created after the Event that misses it.
     if report is not None and report.cause is not StopCause.TEMPLATE_MISSING:
@@ -214,8 +212,8 @@ def _unmade(facts: PodFacts, claim: PodClaim) -> Step:
     return stopped(
         "claims",
         StopCause.CLAIM_NOT_CREATED,
-        f'the claim "{claim.entry}" has not been made from the template {claim.template} yet',
-        "wait a moment; if it stays so, see that kube-controller-manager runs, which makes it",
+        f'the claim "{claim.entry}" has not been created from the template {claim.template} yet',
+        "wait a moment; if nothing changes, check that kube-controller-manager runs, which creates it",
     )
 
 

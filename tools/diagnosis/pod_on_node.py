@@ -30,20 +30,20 @@ def node_steps(facts: PodFacts) -> Iterator[Step]:
             "node",
             StopCause.NODE_MISSING,
             f"there is no node {facts.node_name}, to which the pod is bound",
-            "correct spec.nodeName, or delete the pod, so that its controller makes another one",
+            "correct spec.nodeName, or delete the pod, so that its controller creates another one",
         )
     if facts.node is not None and facts.node.not_ready:
         yield stopped(
             "node",
             StopCause.NODE_NOT_READY,
             f"node {facts.node_name} is not ready: {facts.node.not_ready.rstrip('.')}",
-            "mend the node or its kubelet first; what the pod's status says may be old",
+            "fix the node or its kubelet first; the pod's status may be out of date",
         )
     if facts.node is None:
-        yield unseen("node", f"node {facts.node_name} could not be asked for", f"kubectl get node {facts.node_name}")
+        yield unseen("node", f"node {facts.node_name} could not be read", f"kubectl get node {facts.node_name}")
     elif facts.node.not_ready is None:
         command = f"kubectl describe node {facts.node_name}"
-        yield unseen("node", f"nobody has said yet whether node {facts.node_name} is ready", command)
+        yield unseen("node", f"node {facts.node_name} has not reported yet whether it is ready", command)
     else:
         yield passed("node", f"{facts.node_name} is ready")
 
@@ -54,7 +54,7 @@ def prepare_steps(facts: PodFacts) -> Iterator[Step]:
     if pod is None or not known:
         return
     if facts.started:
-        yield passed("prepare", "kubelet has had its claims prepared")
+        yield passed("prepare", "its claims are prepared")
         return
     for claim in known:
         if claim.status.allocation is None:
@@ -62,16 +62,16 @@ def prepare_steps(facts: PodFacts) -> Iterator[Step]:
                 "prepare",
                 StopCause.CLAIM_NOT_ALLOCATED,
                 f"the pod is bound to {facts.node_name}, but its claim {claim.metadata.name} is not allocated: "
-                "spec.nodeName goes past kube-scheduler, which allocates claims",
-                "leave spec.nodeName out and name the node under nodeSelector: kubernetes.io/hostname",
+                "spec.nodeName bypasses kube-scheduler, which allocates claims",
+                "leave spec.nodeName out and select the node with nodeSelector: kubernetes.io/hostname",
             )
         nodes = set() if claim.status.allocation is None else _selected_nodes(claim.status.allocation)
         if nodes and facts.node_name not in nodes:
             yield stopped(
                 "prepare",
                 StopCause.CLAIM_ON_ANOTHER_NODE,
-                f"the pod is bound to {facts.node_name}, and its claim {claim.metadata.name} has devices of "
-                f"{', '.join(sorted(nodes))}: spec.nodeName goes past kube-scheduler, which sees to that",
+                f"the pod is bound to {facts.node_name}, but its claim {claim.metadata.name} has devices of "
+                f"{', '.join(sorted(nodes))}: spec.nodeName bypasses kube-scheduler, which prevents that",
                 "leave spec.nodeName out, so that kube-scheduler puts the pod where its claim is",
             )
         if not is_reserved_for(claim, pod.metadata.uid, pod.spec.pod_group):
@@ -90,12 +90,14 @@ def _preparing(facts: PodFacts) -> Step:
         return _group_refused(facts, report) or reported("prepare", report)
     for sentence in _refusals(facts.claims):
         return stopped(
-            "prepare", StopCause.PREPARE_REFUSED, sentence, "do what the driver says; kubelet asks again by itself"
+            "prepare", StopCause.PREPARE_REFUSED, sentence, "fix what the driver says; kubelet tries again by itself"
         )
     if facts.events is None:
         command = f"kubectl describe pod {facts.name.rpartition('/')[2]} -n {facts.namespace}"
-        return unseen("prepare", "its Events could not be read, which say whether a driver refuses its claims", command)
-    return passed("prepare", "nobody has reported that its claims cannot be prepared")
+        return unseen(
+            "prepare", "its Events, which say whether a driver refuses its claims, could not be read", command
+        )
+    return passed("prepare", "no problem with preparing its claims has been reported")
 
 
 def _group_refused(facts: PodFacts, report: Report) -> Step | None:
@@ -109,9 +111,9 @@ def _group_refused(facts: PodFacts, report: Report) -> Step | None:
             return stopped(
                 "prepare",
                 report.cause,
-                f"the claim {claim.name} is reserved for the pod's PodGroup {group}, and kubelet on {facts.node_name} "
-                "does not let the pod have it",
-                "switch DRAWorkloadResourceClaims on for kubelet too, as it is for the API server and kube-scheduler",
+                f"the claim {claim.name} is reserved for the pod's PodGroup {group}, but kubelet on {facts.node_name} "
+                "does not let the pod use it",
+                "enable DRAWorkloadResourceClaims in kubelet too, as in the API server and kube-scheduler",
             )
     return None
 
@@ -175,7 +177,7 @@ def device_steps(facts: PodFacts) -> Iterator[Step]:
                         StopCause.DEVICE_UNHEALTHY,
                         f"{one.resource_id or resource.name} of container {status.name} is unhealthy"
                         f"{f': {one.message}' if one.message else ''}",
-                        "recreate the pod on other devices, and see to the hardware: the driver's log and "
+                        "recreate the pod on other devices, and check the hardware: the driver's log and "
                         "kubectl dranode devices",
                     )
     containers = (*pod.spec.init_containers, *pod.spec.containers)
@@ -186,20 +188,20 @@ def device_steps(facts: PodFacts) -> Iterator[Step]:
                 "devices",
                 Outcome.UNSEEN,
                 f'no container names the claim "{claim.entry}", so none gets its CDI devices; drivers that serve a '
-                "whole pod, such as those of networks, need no more",
-                f"write resources: {{claims: [{{name: {claim.entry}}}]}} into the container that should have it",
+                "whole pod, such as network drivers",
+                f"add resources: {{claims: [{{name: {claim.entry}}}]}} to the container that should have it",
                 StopCause.CLAIM_UNNAMED,
             )
 
 
 _UNREADY: Final = {
-    PREPARE_FAILED: (StopCause.PREPARE_REFUSED, "do what the driver says; kubelet asks again by itself"),
+    PREPARE_FAILED: (StopCause.PREPARE_REFUSED, "fix what the driver says; kubelet tries again by itself"),
     NOT_ENFORCED: (
         StopCause.NRI_OFF,
-        "do what the driver says; containers are held to the claim once the runtime is connected",
+        "fix what the driver says; containers are held to the claim once the runtime is connected",
     ),
 }
-_LESS: Final = (StopCause.DEVICE_UNHEALTHY, "recreate the pod on other devices, and see to the hardware")
+_LESS: Final = (StopCause.DEVICE_UNHEALTHY, "recreate the pod on other devices, and check the hardware")
 
 
 def node_of(claim: ResourceClaim, driver: str) -> str:
@@ -232,7 +234,7 @@ def follow_allocated(claim: ResourceClaim, driver: str) -> Iterator[Step]:
     pools = ", ".join(sorted({result.pool for result in results}))
     users = ", ".join(map(str, claim.status.reserved_for))
     if not users:
-        yield unseen("allocation", f"{devices} of pool {pools}, reserved for nobody at the moment")
+        yield unseen("allocation", f"{devices} of pool {pools}, not reserved for any pod at the moment")
     else:
         yield passed("allocation", f"{devices} of pool {pools}, reserved for {users}")
     yield _said(claim, driver)
@@ -249,8 +251,8 @@ def _said(claim: ResourceClaim, driver: str) -> Step:
         if condition.get("reason") == NOT_ENFORCED:
             return passed("driver", f"{driver} has prepared it, and says: {condition.get('message')}")
     if conditions:
-        return passed("driver", f"{driver} says that its devices are ready")
-    return unseen("driver", f"{driver} says nothing of it in status.devices, which a driver need not")
+        return passed("driver", f"{driver} reports that its devices are ready")
+    return unseen("driver", f"{driver} reports nothing about it in status.devices, which is optional")
 
 
 def ready_conditions(claim: ResourceClaim, driver: str = "") -> Iterator[Mapping[str, Any]]:

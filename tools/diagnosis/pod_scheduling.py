@@ -15,22 +15,22 @@ from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, passed, stop
 
 _NAMED: Final = 4
 _FIXES: Final = {
-    StopCause.DEVICES_IN_USE: "end a pod that holds them, or add nodes; the pod goes on by itself once they are free",
-    StopCause.DEVICES_TAINTED: "see why the device is tainted (kubectl dranode devices) and mend it, or let the "
+    StopCause.DEVICES_IN_USE: "end a pod that holds them, or add nodes; the pod continues by itself once they are free",
+    StopCause.DEVICES_TAINTED: "check why the device is tainted (kubectl dranode devices) and fix it, or let the "
     "request tolerate it",
-    StopCause.DEVICES_DO_NOT_FIT: "ask for less, or for what the devices have: kubectl dranode devices shows it",
-    StopCause.CONSTRAINT_UNMET: "leave the constraint out, or ask for what one value of the attribute can serve",
+    StopCause.DEVICES_DO_NOT_FIT: "request less, or what the devices have: kubectl dranode devices shows it",
+    StopCause.CONSTRAINT_UNMET: "remove the constraint, or request what one value of the attribute can provide",
     StopCause.NOTHING_PUBLISHED: "install the driver of that class, or start it: kubectl dranode devices lists what is "
-    "published; one that runs and is not Ready has withdrawn its devices, and Events of its node (NotEnforced) or its "
+    "published; one that runs but is not Ready has withdrawn its devices, and Events of its node (NotEnforced) or its "
     "log say why",
     StopCause.POOL_INCOMPLETE: "wait for the driver to publish the rest of the pool, or restart it if it does not",
-    StopCause.SELECTOR_FAILS: "correct the expression: test with has() or .orValue() what a device may lack",
+    StopCause.SELECTOR_FAILS: "correct the expression: check with has() or .orValue() for what a device may lack",
     StopCause.CLASS_MISSING: "create the DeviceClass, or name one that kubectl get deviceclasses lists",
-    StopCause.CLAIM_ON_ANOTHER_NODE: "let the pod go to the node of its claim, or delete the claim's other pods",
+    StopCause.CLAIM_ON_ANOTHER_NODE: "let the pod run on the node of its claim, or delete the claim's other pods",
     StopCause.NODES_EXCLUDED: "correct the pod's nodeSelector, affinity or tolerations; its claims are not the reason",
-    StopCause.RESOURCE_MISSING: "correct the resource's name, start the device plugin or driver that brings it, or "
+    StopCause.RESOURCE_MISSING: "correct the resource's name, start the device plugin or driver that provides it, or "
     "give a DeviceClass that name as extendedResourceName",
-    StopCause.UNSCHEDULABLE: "do what it says; dranode fit with --pod, --evict, --move and --add says what makes room",
+    StopCause.UNSCHEDULABLE: "fix what it says; dranode fit with --pod, --evict, --move, --add shows what makes room",
     StopCause.CLAIM_REFUSED: "correct the claim: dranode check says what is wrong with it",
 }
 
@@ -49,7 +49,7 @@ def scheduling_steps(facts: PodFacts) -> Iterator[Step]:
             "scheduler",
             StopCause.SCHEDULING_GATED,
             f"it is held back by the scheduling gates {gates}",
-            "whoever set them removes them: Kueue once the workload is admitted, for one",
+            "whoever set them has to remove them; Kueue, for example, does so when it admits the workload",
         )
     yield from _full(facts, pod)
     yield _binding(facts) or _answered(facts, pod)
@@ -65,7 +65,7 @@ def _full(facts: PodFacts, pod: LivePod) -> Iterator[Step]:
             yield stopped(
                 "scheduler",
                 StopCause.CLAIM_FULL,
-                f"the claim {claim.name} is reserved for {len(reserved)} {users}, and {MOST_CONSUMERS} may share one",
+                f"the claim {claim.name} is reserved for {len(reserved)} {users}, but {MOST_CONSUMERS} may share one",
                 "end one of its pods, or use another claim",
             )
 
@@ -91,7 +91,7 @@ def _binding(facts: PodFacts) -> Step | None:
                         StopCause.BINDING_WAITS,
                         f"kube-scheduler waits for the condition {condition} of device {result.device} of "
                         f"{result.driver}, up to 10 minutes",
-                        f"see why the controller of {result.driver} does not set it",
+                        f"check why the controller of {result.driver} does not set it",
                     )
     return None
 
@@ -108,7 +108,7 @@ def _answered(facts: PodFacts, pod: LivePod) -> Step:
     nearest = groups[0] if groups else None
     if nearest is not None and nearest.cause is not None:
         holders = answer.holders if answer is not None else ()
-        what = f"no node takes it, and nearest is {_grouped(nearest)}"
+        what = f"no node accepts it; the nearest is {_grouped(nearest)}"
         details = (*map(_grouped, groups[1:]), *holders)
         return Step("scheduler", Outcome.STOPPED, what, _fix(nearest.cause), nearest.cause, details)
     return _unplaced(facts, pod, nearest)
@@ -128,7 +128,7 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Step:
             "scheduler",
             Outcome.STOPPED,
             f"{fits}{pod.spec.scheduler_name} says: {said.rstrip('.')}{now}",
-            "do what it says; CPU, memory, ports, volumes and other plug-ins count beside claims",
+            "fix what it says; besides claims, CPU, memory, ports, volumes and other plug-ins count",
             StopCause.UNSCHEDULABLE,
             _behind(facts.fit),
         )
@@ -136,15 +136,15 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Step:
         return stopped(
             "scheduler",
             StopCause.NO_SCHEDULER,
-            f"no scheduler has looked at it: spec.schedulerName is {pod.spec.scheduler_name}",
-            "see that a scheduler of that name runs, or leave schedulerName out",
+            f"no scheduler has handled it: spec.schedulerName is {pod.spec.scheduler_name}",
+            "check that a scheduler of that name runs, or leave schedulerName out",
         )
     if facts.fit is not None and not facts.fit.node:
-        what = f"{fits}no node takes it: {facts.fit.message}"
+        what = f"{fits}no node accepts it: {facts.fit.message}"
         fix = _fix(StopCause.UNSCHEDULABLE)
         return Step("scheduler", Outcome.STOPPED, what, fix, StopCause.UNSCHEDULABLE, _behind(facts.fit))
     silent = (
-        "has not said anything of it yet"
+        "has not said anything about it yet"
         if facts.events is not None
         else "has set no condition; its Events could not be read"
     )

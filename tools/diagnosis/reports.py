@@ -98,14 +98,14 @@ def node_report(events: Sequence[LiveEvent], node: str) -> Report | None:
     if failed.reason != "FailedCreatePodSandBox":
         return Report(
             StopCause.VOLUME_FAILED,
-            f"a volume of the pod is not there: {_line(failed.message)}",
-            "mend the volume; the pod's claims are not the reason",
+            f"a volume of the pod is missing: {_line(failed.message)}",
+            "fix the volume; the pod's claims are not the reason",
         )
     found = _read(RUNTIME_TEXTS, failed.message, node=node)
     return found or Report(
         StopCause.SANDBOX_FAILED,
-        f"the runtime on {node} cannot make the pod's sandbox: {_line(failed.message)}",
-        "mend that; the pod's claims are not the reason unless the text names them",
+        f"the runtime on {node} cannot create the pod's sandbox: {_line(failed.message)}",
+        "fix that; the pod's claims are not the reason unless the text names them",
     )
 
 
@@ -116,8 +116,8 @@ def readiness_report(events: Sequence[LiveEvent], unready: Sequence[str]) -> Rep
         return None
     return Report(
         StopCause.CONTAINER_NOT_READY,
-        f"container {', '.join(unready)} runs, and is not ready: {_line(failed.message)}",
-        "see what the probe asks for, and whether it is given time; the pod's claims are prepared",
+        f"container {', '.join(unready)} runs, but is not ready: {_line(failed.message)}",
+        "check what the probe tests, and whether it has enough time; the pod's claims are prepared",
     )
 
 
@@ -128,8 +128,8 @@ def ending_report(events: Sequence[LiveEvent], node: str) -> Report | None:
         return None
     return Report(
         StopCause.POD_NOT_ENDING,
-        f"it is being deleted, and kubelet on {node} cannot end it: {_line(failed.message)}",
-        "mend that on the node: its claims are held as long as its containers run, and nobody else gets the devices",
+        f"it is being deleted, but kubelet on {node} cannot end it: {_line(failed.message)}",
+        "fix that on the node: as long as its containers run, its claims hold their devices",
     )
 
 
@@ -150,19 +150,19 @@ def _waiting(name: str, waiting: ContainerStateWaiting, node: str) -> Report:
     if waiting.reason in IMAGE_REASONS:
         return Report(
             StopCause.IMAGE_MISSING,
-            f"the image of container {name} is not there ({waiting.reason}): {_line(waiting.message)}",
+            f"the image of container {name} is not available ({waiting.reason}): {_line(waiting.message)}",
             "correct the image's name, or give the pod the rights to pull it; its claims are not the reason",
         )
     if waiting.reason == "CreateContainerConfigError":
         return Report(
             StopCause.CONTAINER_CONFIG,
-            f"container {name} lacks what its configuration names: {_line(waiting.message)}",
+            f"container {name} refers to configuration that does not exist: {_line(waiting.message)}",
             "create that ConfigMap, Secret or key; the pod's claims are not the reason",
         )
     return _read(RUNTIME_TEXTS, waiting.message, node=node) or Report(
         StopCause.CONTAINER_REFUSED,
         f"container {name} is not created ({waiting.reason}): {_line(waiting.message)}",
-        "do what the runtime says",
+        "fix what the runtime says",
     )
 
 
@@ -172,8 +172,8 @@ def _ended(name: str, last: ContainerStateTerminated) -> Report:
     why = ", ".join(filter(None, (f"exit code {last.exit_code}", reason, message)))
     return Report(
         StopCause.CONTAINER_ENDS,
-        f"container {name} starts and ends again ({why})",
-        f"read what it says: kubectl logs with --previous -c {name}; its claims are prepared",
+        f"container {name} has ended ({why})",
+        f"read its logs (kubectl logs --previous -c {name}); its claims are prepared",
     )
 
 
@@ -205,7 +205,7 @@ _START = (
     "start the driver there: its DaemonSet's pod on that node is missing or not Ready, and kubectl get pods -A "
     "--field-selector spec.nodeName={node} shows it"
 )
-_AS_IT_SAYS = "do what the driver says; kubelet asks again by itself every minute or so"
+_AS_IT_SAYS = "fix what the driver says; kubelet tries again by itself about every minute"
 
 PREPARE_TEXTS: Final = (
     _text(
@@ -224,12 +224,12 @@ PREPARE_TEXTS: Final = (
         r"NodePrepareResources(?: failed)?: rpc error: code = (?:DeadlineExceeded|Canceled) desc = (.*)",
         StopCause.DRIVER_NOT_ANSWERING,
         "a driver on {node} did not answer kubelet's NodePrepareResources within 45 s ({1})",
-        "read the log of the driver's pod on {node}: what it waits for is there",
+        "read the log of the driver's pod on {node}: it says what the driver waits for",
     ),
     _text(
         r"NodePrepareResources(?: failed)?: rpc error: code = Unavailable desc = (.*)",
         StopCause.DRIVER_NOT_ANSWERING,
-        "nobody answers on the socket of a driver that is registered on {node} ({1})",
+        "nothing answers on the socket of a driver that is registered on {node} ({1})",
         _START,
     ),
     _text(
@@ -241,8 +241,8 @@ PREPARE_TEXTS: Final = (
     _text(
         r"old ResourceClaim with same name (\S+) and different UID (\S+) still exists",
         StopCause.CLAIM_REPLACED,
-        "kubelet on {node} still has an older claim of the name {1} (UID {2}) prepared, whose pod was deleted by force",
-        "wait for it to be unprepared, within a minute or so once its containers have ended; see with crictl ps on "
+        "kubelet on {node} still has an older claim named {1} (UID {2}) prepared, whose pod was deleted by force",
+        "wait until it is unprepared, about a minute after its containers have ended; check with crictl ps on "
         "{node} whether one still runs",
     ),
     _text(
@@ -254,20 +254,20 @@ PREPARE_TEXTS: Final = (
     _text(
         r"ResourceClaim (\S+): not allocated",
         StopCause.CLAIM_NOT_ALLOCATED,
-        "the claim {1} is not allocated, and kubelet on {node} has the pod already",
+        "the claim {1} is not allocated, but kubelet on {node} has the pod already",
         "leave spec.nodeName out, so that kube-scheduler allocates the pod's claims",
     ),
     _text(
         r"fetch ResourceClaim (\S+): .*not found",
         StopCause.CLAIM_MISSING,
-        "kubelet does not find the claim {1}, which the pod names",
-        "recreate the pod; one that was deleted under a pod does not come back by itself",
+        "kubelet cannot find the claim {1}, which the pod names",
+        "recreate the pod; a claim that was deleted while a pod used it does not come back by itself",
     ),
     _text(
         r"(ResourceClaim \S+ was not created for [Pp]od .*)",
         StopCause.CLAIM_OF_ANOTHER_POD,
         "{1}",
-        "delete the claim of that name, or call the pod otherwise, and recreate the pod",
+        "delete the claim of that name, or rename the pod, and recreate it",
     ),
     _text(
         r"(.*)",
@@ -282,21 +282,20 @@ CREATION_TEXTS: Final = (
     _text(
         r"PodResourceClaim (\S+): resource claim template \"([^\"]+)\": .*not found",
         StopCause.TEMPLATE_MISSING,
-        'there is no ResourceClaimTemplate "{2}" in namespace {namespace}, from which the claim "{1}" would be made',
-        "create the template in that namespace, or correct resourceClaimTemplateName; the pod goes on by itself then",
+        'there is no ResourceClaimTemplate "{2}" in namespace {namespace}, from which the claim "{1}" would be created',
+        "create the template in that namespace, or correct resourceClaimTemplateName; the pod continues by itself then",
     ),
     _text(
         r"PodResourceClaim (\S+): .*exceeded quota: (.*)",
         StopCause.QUOTA_EXCEEDED,
-        'a ResourceQuota keeps the claim "{1}" from being made: exceeded quota: {2}',
-        "delete claims of the namespace that nobody needs, or have the quota raised: kubectl describe quota -n "
-        "{namespace}",
+        'a ResourceQuota prevents the claim "{1}" from being created: exceeded quota: {2}',
+        "delete unused claims of the namespace, or have the quota raised: kubectl describe quota -n {namespace}",
     ),
     _text(
         r"PodResourceClaim (\S+): (?:create ResourceClaim ?\S*: )?(.*)",
         StopCause.CLAIM_REFUSED,
-        'the claim "{1}" cannot be made: {2}',
-        "mend the template accordingly, or ask who set that rule up",
+        'the claim "{1}" cannot be created: {2}',
+        "fix the template accordingly, or ask whoever set up that rule",
     ),
 )
 """What the resource claim controller says of an entry of `spec.resourceClaims`."""
@@ -306,14 +305,14 @@ RUNTIME_TEXTS: Final = (
         r"unresolvable CDI devices (.*)",
         StopCause.CDI_UNRESOLVABLE,
         "the runtime on {node} finds no CDI spec for {1}",
-        "see there whether the runtime reads the driver's CDI directory: dranode doctor; a spec that was lost is "
+        "check there with dranode doctor whether the runtime reads the driver's CDI directory; a lost spec is "
         "written again within a second",
     ),
     _text(
         r"(did not inject its CDI device.*)",
         StopCause.CDI_OFF,
         "CDI is off in the runtime on {node}: it {1}",
-        "switch CDI on: enable_cdi = true for containerd 1.7, then restart it; dranode doctor there says which file",
+        "enable CDI: enable_cdi = true for containerd 1.7, then restart it; dranode doctor there says in which file",
     ),
     _text(
         r"required plugins? (\S+) not present",
@@ -338,7 +337,7 @@ RUNTIME_TEXTS: Final = (
         r"(claims hold every CPU .*)",
         StopCause.NO_SHARED_CPUS,
         "{1}",
-        "end a claim of that node, or let the driver reserve CPUs for the rest",
+        "end a pod with a claim on that node, or let the driver reserve CPUs for the other containers",
     ),
 )
 """What the runtime says where a container or its sandbox is not created."""

@@ -60,7 +60,7 @@ def nri_off(facts: Facts) -> Iterator[Fault]:
     if runtime is not None and runtime.nri is False and not nri_answers(facts.node):
         if runtime.nri_disabled:
             fix = (
-                f'take "{runtime.nri_disabled}" out of disabled_plugins in {runtime.config} and restart {runtime.name}'
+                f'remove "{runtime.nri_disabled}" from disabled_plugins in {runtime.config} and restart {runtime.name}'
             )
         else:
             fix = f"set {_nri_on(runtime)} and restart {runtime.name}"
@@ -75,9 +75,9 @@ def cri_off(facts: Facts) -> Iterator[Fault]:
     runtime = _configured(facts)
     if runtime is not None and runtime.cri_disabled:
         yield Fault(
-            f"{_named(runtime)} has no CRI, for disabled_plugins in {runtime.config} names {runtime.cri_disabled}, so "
-            "kubelet cannot start containers with it",
-            f'take "{runtime.cri_disabled}" out of disabled_plugins and restart {runtime.name}',
+            f"{_named(runtime)} has no CRI, because disabled_plugins in {runtime.config} lists {runtime.cri_disabled}, "
+            "so kubelet cannot start containers with it",
+            f'remove "{runtime.cri_disabled}" from disabled_plugins and restart {runtime.name}',
         )
 
 
@@ -105,7 +105,7 @@ def nri_connections_off(facts: Facts) -> Iterator[Fault]:
     if runtime is not None and runtime.nri is not False and not runtime.connections and not nri_answers(facts.node):
         key = "disable_connections" if runtime.name == _CONTAINERD else "nri_disable_connections"
         yield Fault(
-            f"{_named(runtime)} takes no NRI plug-ins over its socket ({key} = true in {runtime.config})",
+            f"{_named(runtime)} accepts no NRI plug-ins on its socket ({key} = true in {runtime.config})",
             f"set {key} = false and restart {runtime.name}",
         )
 
@@ -120,7 +120,7 @@ def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
         and plain_path(runtime.nri_socket) != plain_path(dialled)
     ):
         yield Fault(
-            f"{runtime.name} serves NRI at {runtime.nri_socket} and the driver dials {dialled}",
+            f"{runtime.name} serves NRI at {runtime.nri_socket}, but the driver connects to {dialled}",
             f"pass --nri-socket {runtime.nri_socket} and mount its folder",
         )
 
@@ -129,7 +129,7 @@ def nri_unused(facts: Facts) -> Iterator[Fault]:
     """The driver is configured to run without NRI."""
     if facts.options.pinning and not facts.options.nri_socket:
         yield Fault(
-            "claims are not enforced: --nri-socket none leaves every container on all CPUs, whatever its claim says",
+            "claims are not enforced: --nri-socket none lets every container use all CPUs, whatever its claim says",
             f"leave the option out, or do not run {' and '.join(facts.options.pinning)}",
         )
 
@@ -154,7 +154,7 @@ def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
         and plain_path(written) not in map(plain_path, runtime.cdi_dirs)
     ):
         yield Fault(
-            f"the driver writes CDI specs to {written}, and {runtime.name} reads "
+            f"the driver writes CDI specs to {written}, but {runtime.name} reads "
             f"{', '.join(runtime.cdi_dirs) or 'none'}",
             f"pass --cdi-dir with one of these, or add {written} to cdi_spec_dirs in {runtime.config}",
         )
@@ -166,7 +166,7 @@ def runtime_too_old(facts: Facts) -> Iterator[Fault]:
     if runtime is not None and runtime.version is not None and runtime.version < _OLDEST[runtime.name]:
         oldest = ".".join(map(str, _OLDEST[runtime.name]))
         yield Fault(
-            f"{_named(runtime)} takes no CDI devices from kubelet", f"upgrade to {runtime.name} {oldest} or newer"
+            f"{_named(runtime)} accepts no CDI devices from kubelet", f"upgrade to {runtime.name} {oldest} or newer"
         )
 
 
@@ -181,7 +181,7 @@ def plugin_not_required(facts: Facts) -> Iterator[Fault]:
     else:
         drivers = ", ".join(f'"{driver}"' for driver in facts.options.pinning)
         fix = _REQUIRE[runtime.name].format(config=runtime.config, tolerance=TOLERANCE, drivers=drivers)
-    yield Fault("no NRI plug-in is required, so containers that start while the driver is away are not pinned", fix)
+    yield Fault("no NRI plug-in is required, so containers that start while the driver is down are not pinned", fix)
 
 
 def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
@@ -195,7 +195,7 @@ def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
     ):
         key = ("" if runtime.name == _CONTAINERD else "nri_validator_") + "tolerate_missing_plugins_annotation"
         yield Fault(
-            f"{_named(runtime)} lets no container start without the driver, the driver's own neither",
+            f"{_named(runtime)} starts no container without the driver, not even the driver's own",
             f'set {key} = "{TOLERANCE}" in {runtime.config}; the driver\'s pod has that annotation',
         )
 
@@ -212,7 +212,7 @@ def nri_timeout_short(facts: Facts) -> Iterator[Fault]:
     if runtime is not None and runtime.nri is not False and runtime.request_timeout < _SHORT:
         key = "plugin_request_timeout" if runtime.name == _CONTAINERD else "nri_plugin_request_timeout"
         yield Fault(
-            f"{runtime.name} gives an NRI plug-in {runtime.request_timeout:g} s an answer and then goes on without it",
+            f"{runtime.name} waits only {runtime.request_timeout:g} s for an NRI plug-in and then continues without it",
             f'set {key} = "2s" in {runtime.config}',
         )
 

@@ -139,7 +139,7 @@ def _nobodys(pod: LivePod, backed: Mapping[str, str], objects: ClusterObjects) -
             continue
         if not any(_has(node, resource) for node in objects.nodes):
             return (
-                f"no node has the extended resource {resource}, which the pod wants, and no DeviceClass stands for it"
+                f"no node has the extended resource {resource}, which the pod requests, and no DeviceClass provides it"
             )
     return ""
 
@@ -284,7 +284,7 @@ def excluded_by(node: LiveNode, spec: LivePodSpec | DaemonPodSpec) -> str:
     labels = node.metadata.labels
     for key, value in spec.node_selector.items():
         if labels.get(key) != value:
-            return f"the pod's nodeSelector wants {key}={value}"
+            return f"the pod's nodeSelector requires {key}={value}"
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     if required is not None and not selects(required, plain_node(node)):

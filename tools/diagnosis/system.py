@@ -30,8 +30,8 @@ def disk_full(facts: Facts) -> Iterator[Fault]:
     for volume in _system(facts).volumes:
         if volume.free < _LEAST or volume.free_inodes == 0:
             yield Fault(
-                f"the file system of {volume.path}, which is for {volume.use}, has no {_lacking(volume)} left",
-                "free some on it; df and df -i show what it has, and the driver goes on by itself",
+                f"the file system of {volume.path} ({volume.use}) has no {_lacking(volume)} left",
+                "free some; df and df -i show the usage, and the driver continues by itself",
             )
 
 
@@ -42,8 +42,8 @@ def disk_low(facts: Facts) -> Iterator[Fault]:
         if low and volume.free >= _LEAST and volume.free_inodes != 0:
             inodes = "" if volume.free_inodes is None else f" and {volume.free_inodes} inodes"
             yield Fault(
-                f"the file system of {volume.path}, which is for {volume.use}, has {volume.free // _MIB} MiB{inodes}",
-                "free some on it before claims cannot be prepared any more",
+                f"the file system of {volume.path} ({volume.use}) has only {volume.free // _MIB} MiB{inodes} left",
+                "free some before claims can no longer be prepared",
             )
 
 
@@ -65,14 +65,14 @@ def confined(facts: Facts) -> Iterator[Fault]:
     system = _system(facts)
     if CONFINED in system.selinux:
         yield Fault(
-            f"SELinux is enforced, and this runs as {system.selinux}, which may use no socket and folder of the node",
+            f"SELinux is enforced, and this runs as {system.selinux}, which may not use the node's sockets and folders",
             "use deploy/components/crio, which gives the driver's pod the type spc_t",
         )
     profile = system.apparmor.partition(" ")[0]
     if profile and profile not in _DEFAULT_PROFILES:
         yield Fault(
-            f"AppArmor enforces the profile {profile} on this, which may keep it from sockets and folders of the node",
-            "leave the profile out of the pod, or see with journalctl -k | grep apparmor what it denies",
+            f"AppArmor enforces the profile {profile} here, which may block sockets and folders of the node",
+            "remove the profile from the pod, or check with journalctl -k | grep apparmor what it denies",
         )
 
 
@@ -91,7 +91,7 @@ def affinity_inherited(facts: Facts) -> Iterator[Fault]:
     """The runtime or kubelet has a CPU affinity. Containers inherit it and cannot use all of their claims' CPUs."""
     for each in _system(facts).affinities if facts.options.pinning_cpus else ():
         yield Fault(
-            f"{each.name} may run on CPUs {each.cpus} alone by its affinity, and what it starts inherits that: "
+            f"{each.name} has an affinity to CPUs {each.cpus} only, and everything it starts inherits it: "
             f"containers use none of the CPUs {each.missing}, whatever their claims say",
             f"take CPUAffinity= out of its unit and of /etc/systemd/system.conf (AllowedCPUs= of system.slice keeps "
             f"services off CPUs and is not inherited by pods), restart {each.name}, and recreate the pods",
@@ -104,7 +104,7 @@ def nohz_shared(facts: Facts) -> Iterator[Fault]:
     shared = system.nohz_full - system.isolated - facts.options.reserved
     if shared and facts.options.pinning_cpus:
         yield Fault(
-            f"the CPUs {shared} have nohz_full and are not isolated, so containers without claims run there and bring "
+            f"the CPUs {shared} have nohz_full but are not isolated, so containers without claims run there and bring "
             "the tick back",
             f"add isolcpus=managed_irq,domain,{shared} to the kernel's command line, or leave nohz_full out",
         )
@@ -123,8 +123,8 @@ def cdi_conflict(facts: Facts) -> Iterator[Fault]:
         kind = device.partition("=")[0]
         ours = kind in facts.options.cdi_kinds or kind.partition("/")[0] in facts.options.drivers
         yield Fault(
-            f"the CDI device {device} is defined by {' and '.join(files)}, so a runtime resolves neither",
-            "remove the file that is left over, or have one of the two drivers use another kind",
+            f"the CDI device {device} is defined by {' and '.join(files)}, so runtimes accept neither",
+            "remove the stale file, or let one of the two drivers use another kind",
             None if ours else Severity.WARNS,
         )
 
@@ -133,8 +133,8 @@ def cdi_invalid(facts: Facts) -> Iterator[Fault]:
     """No runtime loads a CDI file: its devices are missing, and every runtime logs an error at each refresh."""
     for file, reason in _system(facts).invalid_specs:
         yield Fault(
-            f"{file} is no CDI spec that a runtime loads: {reason}",
-            "have whoever wrote it write it again, or remove it; dranode cdi validate says all that is wrong",
+            f"no runtime loads the CDI spec {file}: {reason}",
+            "have its owner write it again, or remove it; dranode cdi validate lists everything that is wrong",
         )
 
 
@@ -146,9 +146,9 @@ def interrupted(facts: Facts) -> Iterator[Fault]:
             names = ", ".join(f"{name} ({-count} times)" for count, name in often[:_NAMED])
             more = f" and {len(often) - _NAMED} more" if len(often) > _NAMED else ""
             yield Fault(
-                f"claim {each.claim} wants CPUs {each.cpus} quiet, and devices have interrupted them since it began: "
+                f"claim {each.claim} wants CPUs {each.cpus} quiet, but devices have interrupted them since it started: "
                 f"{names}{more}",
-                "see the driver's log for what the kernel refuses to move and why; what it manages itself keeps off "
+                "the driver's log says what the kernel refuses to move, and why; keep what it manages itself away "
                 f"with isolcpus=managed_irq,domain,{each.cpus} on the kernel's command line",
             )
 
@@ -160,9 +160,9 @@ def shared_with_processes(facts: Facts) -> Iterator[Fault]:
             names = ", ".join(each.processes[:_NAMED])
             more = f" and {len(each.processes) - _NAMED} more" if len(each.processes) > _NAMED else ""
             yield Fault(
-                f"claim {each.claim} wants CPUs {each.cpus} quiet, and threads that have not that claim were the "
+                f"claim {each.claim} wants CPUs {each.cpus} quiet, but threads without that claim were the "
                 f"last to run there: {names}{more}",
-                "keep them off with AllowedCPUs= of their systemd units, or give them another affinity (taskset), and "
+                "keep them away with AllowedCPUs= of their systemd units or another affinity (taskset), and "
                 f"the kernel's with isolcpus={each.cpus} on its command line; dranode claims --verify says how long "
                 "others ran",
             )
@@ -172,7 +172,10 @@ def settings_lost(facts: Facts) -> Iterator[Fault]:
     """Settings of the machine that claims have changed cannot be put back."""
     for records in facts.node.records if facts.node is not None else ():
         if records.unrestorable:
-            yield Fault(f"{records.driver}: {records.unrestorable}", "reboot the node once no such claim runs there")
+            yield Fault(
+                f"{records.driver}: {records.unrestorable}",
+                "reboot the node when none of these claims runs there any more",
+            )
 
 
 def _disturbances(facts: Facts) -> Iterator[Disturbance]:

@@ -126,7 +126,7 @@ def devices(
       kubectl dranode devices --drivers gpu.example.com --state free
     """
     if state not in ("", *Availability):
-        raise UsageError(f'there is no state "{state}"; there are {", ".join(Availability)}')
+        raise UsageError(f'there is no state "{state}"; the states are {", ".join(Availability)}')
     whole = not (selector or node)
     cluster = _cluster(options)
     with cluster.waiting():
@@ -192,7 +192,7 @@ plugin.add_command(_fit(), "fit")
 def _cluster(options: dict[str, str]) -> NamedCluster:
     cluster = named_cluster(options["kubeconfig"], options["context"], options["namespace"], "kubectl-dranode")
     if cluster is None:
-        raise UsageError("no cluster is named: set KUBECONFIG, pass --kubeconfig, or write ~/.kube/config")
+        raise UsageError("no cluster is configured: set KUBECONFIG, pass --kubeconfig, or create ~/.kube/config")
     return cluster
 
 

@@ -234,7 +234,7 @@ def _spec_problem(specs: Specs, record: Record) -> str:
     try:
         data = read_regular(specs.path(record.uid))
     except (FileNotFoundError, NotADirectoryError) as error:
-        return f"it is not there ({error.strerror}), so its containers fail with unresolvable CDI devices"
+        return f"it does not exist ({error.strerror}), so its containers fail with unresolvable CDI devices"
     except OSError:
         return ""
     verdict = validate(data)

@@ -163,7 +163,7 @@ def examine(
     cluster: ClusterFacts | None = None
     runtime_version = ""
     if api is None:
-        unseen.append("the API server: this is no pod and there is no --kubeconfig")
+        unseen.append("the API server: this is not a pod, and no --kubeconfig is given")
     else:
         cluster, runtime_version, unknown = read_cluster(api, options, plugins, account)
         unseen += unknown

@@ -82,7 +82,7 @@ class _DriverPods:
         try:
             daemonsets = tuple(filter(_is_ours, objects.values(LiveDaemonSet, "DaemonSet")))
         except ApiError as error:
-            unseen = (f"on which nodes the driver is to run: {error}",)
+            unseen = (f"on which nodes the driver should run: {error}",)
         # Installed under another name, its pods have another label than those of deploy/.
         selectors = {
             (each.metadata.namespace, _selector(each.spec.selector.match_labels)): each.name
@@ -130,8 +130,8 @@ class _DriverPods:
             return None
         if self.daemonsets:
             due = [each.name for each in self.daemonsets if not daemon_excluded_by(node, each.spec.template.spec)]
-            return f"no pod of the driver is there, though the DaemonSet {' and '.join(due)} selects it"
-        return "no pod of the driver is there" + ("" if self.daemonsets is None else ", nor any DaemonSet with it")
+            return f"no pod of the driver runs there, although the DaemonSet {' and '.join(due)} selects it"
+        return "no pod of the driver runs there" + ("" if self.daemonsets is None else ", and no DaemonSet runs it")
 
     def daemonsets_on(self, node: str) -> tuple[str, ...]:
         """Return the DaemonSets that have a pod on a node."""

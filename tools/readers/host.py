@@ -173,7 +173,7 @@ def running(host: NodeHost, name: str) -> Program | None:
     try:
         pids = host.names("/proc")
     except PermissionError as error:
-        raise HostError("/proc may not be listed, so what runs is not to be seen; try as root") from error
+        raise HostError("/proc may not be listed, so running processes cannot be seen; try as root") from error
     for pid in pids:
         if not pid.isdigit():
             continue

@@ -52,8 +52,8 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
         # A kubelet without a configuration file has its defaults, but one with an unreadable file may have anything.
         if process is None or named or not isinstance(error, FileNotFoundError):
             raise HostError(
-                f"kubelet's configuration: {path} cannot be read ({error.strerror}); name it with --kubelet-config, or "
-                "look from the node itself"
+                f"kubelet's configuration: {path} cannot be read ({error.strerror}); pass --kubelet-config, or "
+                "run this on the node itself"
             ) from error
         document = {}
     folder = flags.get("config-dir", "").rstrip("/")

@@ -77,7 +77,7 @@ def _folders(host: NodeHost, options: ServeOptions, unseen: list[str]) -> Iterat
                 above = host.folder_state(str(PurePosixPath(path).parent))
                 state = above if above in (PathState.THERE, PathState.UNUSABLE) else state
         except PermissionError:
-            unseen.append(f"whether there is a folder {path}: it may not be looked for; try as root")
+            unseen.append(f"whether there is a folder {path}: permission denied; try as root")
             continue
         yield Place(path, PathState.THERE if private and state is PathState.UNUSABLE else state, use)
 
@@ -89,7 +89,7 @@ def _sockets(host: NodeHost, options: ServeOptions, pod_resources: str, unseen: 
         try:
             yield Place(path, host.socket_state(path), use)
         except PermissionError:
-            unseen.append(f"whether anybody answers {path}: it may not be dialled; try as root")
+            unseen.append(f"whether anything answers on {path}: permission denied; try as root")
 
 
 def _endpoints(host: NodeHost, options: ServeOptions, unseen: list[str]) -> tuple[Endpoint, ...] | None:
@@ -99,10 +99,10 @@ def _endpoints(host: NodeHost, options: ServeOptions, unseen: list[str]) -> tupl
         return tuple(read_endpoints(host, options))
     except PermissionError as error:
         place = error.filename or "a socket in it"
-        unseen.append(f"who is in kubelet's registry of plug-ins: {place} may not be asked; try as root")
+        unseen.append(f"which plug-ins are registered with kubelet: {place}: permission denied; try as root")
         return None
     except HostError as error:
-        unseen.append(f"who is in kubelet's registry of plug-ins: {error}")
+        unseen.append(f"which plug-ins are registered with kubelet: {error}")
         return None
 
 
@@ -156,7 +156,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
         path = f"{options.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
         specs = Specs(host.place(options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
         if not _may_read(host.place(path)):
-            unseen.append(f"the ledger {path}: it may not be read; try as root")
+            unseen.append(f"the ledger {path}: permission denied; try as root")
             continue
         try:
             contents = read_ledger(host.place(path))
@@ -169,7 +169,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
         known = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
         written = _written(specs)
         if written is None:
-            unseen.append(f"which claims have their CDI spec: {options.cdi_dir} may not be looked into; try as root")
+            unseen.append(f"which claims have a CDI spec: {options.cdi_dir}: permission denied; try as root")
         yield Records(
             plugin.driver,
             path,
@@ -208,7 +208,7 @@ def _cpuset(host: NodeHost, unseen: list[str]) -> bool | None:
             return "cpuset" in controllers.split()
         return True if any(host.names(folder) for folder in Cgroups(host.files).cpuset[1:]) else None
     except PermissionError:
-        unseen.append("whether the node has the cpuset controller: /sys/fs/cgroup may not be looked into; try as root")
+        unseen.append("whether the node has the cpuset controller: /sys/fs/cgroup: permission denied; try as root")
     except HostError as error:
         unseen.append(f"whether the node has the cpuset controller: {error}")
     return None
@@ -228,7 +228,7 @@ def read_unrestorable(plugin: Plugin, contents: Contents) -> str:
     try:
         return plugin.unrestorable(decoded_notes(contents))
     except LedgerError as error:
-        return f"settings that claims have changed cannot be put back: {error}"
+        return f"settings that claims have changed cannot be restored: {error}"
 
 
 def read_disturbances(files: Root, plugin: Plugin, contents: Contents, unseen: list[str]) -> tuple[Disturbance, ...]:
@@ -249,7 +249,7 @@ def read_disturbances(files: Root, plugin: Plugin, contents: Contents, unseen: l
         return ()
     unseen += [
         f"how often devices interrupted CPUs {each.cpus}, which claim {each.claim} wants quiet: the kernel does not "
-        "count it for all of them (/proc/interrupts), or did not when the claim began"
+        "count it for all of them (/proc/interrupts), or did not when the claim started"
         for each in found
         if each.count is None
     ]
@@ -259,7 +259,7 @@ def read_disturbances(files: Root, plugin: Plugin, contents: Contents, unseen: l
             return tuple(
                 replace(each, processes=_intruders(files, each.cpus, owners[each.claim.uid])) for each in found
             )
-        unseen.append(f"which threads ran on CPUs that claims want quiet: {NO_KERNEL}; look from the node itself")
+        unseen.append(f"which threads ran on CPUs that claims want quiet: {NO_KERNEL}; run this on the node itself")
     except MachineError as error:
         unseen.append(f"which threads ran on CPUs that claims want quiet: {error}")
     return found

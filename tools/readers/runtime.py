@@ -64,7 +64,7 @@ def read_runtime(
     except HostError as error:
         unseen = str(error)
     except PermissionError as error:
-        unseen = f"the runtime's configuration: {error.filename} may not be looked into; try as root"
+        unseen = f"the runtime's configuration: {error.filename}: permission denied; try as root"
     except (AttributeError, TypeError, ValueError) as error:
         unseen = (
             f"the runtime's configuration: {crio if name == 'cri-o' else path} has a value of a wrong type: {error}"
@@ -78,15 +78,15 @@ def _guess(host: NodeHost, containerd: str, crio: str, *, certain: bool) -> str:
     if host.names(crio):
         return "cri-o"
     raise HostError(
-        f"the runtime's configuration: neither {containerd} nor {crio} is to be seen from here; name it with "
-        "--containerd-config or --crio-config, or see on the node what `containerd config dump` or `crio status "
+        f"the runtime's configuration: neither {containerd} nor {crio} can be seen from here; pass "
+        "--containerd-config or --crio-config, or check on the node what `containerd config dump` or `crio status "
         "config` prints"
     )
 
 
 def _not_seen(path: str, command: str) -> HostError:
     return HostError(
-        f"the runtime's configuration: {path} is not to be seen from here; see on the node what `{command}` prints"
+        f"the runtime's configuration: {path} cannot be seen from here; check on the node what `{command}` prints"
     )
 
 
@@ -120,7 +120,7 @@ def _containerd(
     if version is not None and version >= CDI_ALWAYS:
         cri["enable_cdi"] = True
     unseen = [
-        f"whether {what} is on: {path} does not say, and nothing tells whether this is containerd 1.7, where it is off"
+        f"whether {what} is on: {path} does not say, and it is unknown whether this is containerd 1.7, where it is off"
         for what, stated in (("NRI", "disable" in nri or loaded.nri_disabled), ("CDI", "enable_cdi" in cri))
         if not stated and version is None
     ]
@@ -160,7 +160,7 @@ def _crio(host: NodeHost, version: tuple[int, int] | None, folder: str) -> tuple
     nri, runtime = crio.get("nri", {}), crio.get("runtime", {})
     validator = nri.get("default_validator", {})
     known = version is not None or "enable_nri" in nri
-    unseen = f"whether NRI is on: {folder} does not say, and before CRI-O 1.30 it was off; nothing tells which this is"
+    unseen = f"whether NRI is on: {folder} does not say, and before CRI-O 1.30 it was off; the version is unknown"
     default = None if version is None else version >= (1, 30)
     return RuntimeFacts(
         name="CRI-O",
@@ -353,7 +353,7 @@ def _glob(host: NodeHost, pattern: str, parent: str, unseen: list[str], *, certa
     start = "/" + "/".join(parts[:first])
     if not certain and not is_folder(host.place(start)):
         unseen.append(
-            f"the runtime's configuration: {parent} imports {pattern}, and {start} is not to be seen from here; see on "
+            f"the runtime's configuration: {parent} imports {pattern}, and {start} cannot be seen from here; check on "
             "the node what `containerd config dump` prints"
         )
     folders = [start.rstrip("/")]
@@ -377,8 +377,8 @@ def toml_file(host: NodeHost, path: str, *, imported: bool = False, certain: boo
         raise _refused(path, "it is a folder; name its files with a pattern like /*.toml") from error
     except FileNotFoundError as error:
         if imported and certain:
-            raise _refused(path, "it is imported and is not there") from error
-        raise HostError(f"the runtime's configuration: {path} is not to be seen from here") from error
+            raise _refused(path, "it is imported, but does not exist") from error
+        raise HostError(f"the runtime's configuration: {path} cannot be seen from here") from error
     except OSError as error:
         raise HostError(f"the runtime's configuration: {path} cannot be read ({error.strerror})") from error
     except tomllib.TOMLDecodeError as error:

@@ -59,7 +59,7 @@ def read_system(
         try:
             specs = dict(_specs(host, directory))
         except PermissionError:
-            unseen.append(f"the CDI specs in {directory}: they may not be looked into; try as root")
+            unseen.append(f"the CDI specs in {directory}: permission denied; try as root")
             continue
         except (HostError, OSError) as error:
             unseen.append(f"the CDI specs in {directory}: {error}")
@@ -97,8 +97,8 @@ def _affinities(host: NodeHost, isolated: CPUSet, unseen: list[str]) -> Iterator
         return
     if not programs:
         unseen.append(
-            "with which CPU affinity the container runtime and kubelet run: they are not among the processes that are "
-            "to be seen; look from the node itself, or from a pod with hostPID: true"
+            "with which CPU affinity the container runtime and kubelet run: they are not among the processes that can "
+            "be seen; run this on the node itself, or in a pod with hostPID: true"
         )
         return
     for program in programs:
@@ -137,7 +137,7 @@ def _cgroup_version(host: NodeHost, unseen: list[str]) -> int | None:
         hierarchies = host.names("/sys/fs/cgroup")
         return 1 if any("cpuset" in name.split(",") for name in hierarchies) else None
     except PermissionError:
-        unseen.append("the version of the node's cgroups: /sys/fs/cgroup may not be looked into; try as root")
+        unseen.append("the version of the node's cgroups: /sys/fs/cgroup: permission denied; try as root")
     except HostError as error:
         unseen.append(f"the version of the node's cgroups: {error}")
     return None

@@ -79,7 +79,7 @@ def test_what_the_machine_does_not_say_is_unknown(tmp_path: Path) -> None:
 
 def test_a_numa_node_whose_distances_are_not_to_be_seen_is_named(tmp_path: Path) -> None:
     made = server()
-    said = "dranode: how far the NUMA nodes 1 are from others is not known"
+    said = "dranode: it is unknown how far the NUMA nodes 1 are from others"
     for row, known in (("20 10", True), ("20", False)):
         made.put(f"{NODES}/node1/distance", row)
         folder = made.write(tmp_path / str(known))
@@ -96,13 +96,13 @@ def test_the_table_has_a_column_for_each_device_and_says_what_its_words_mean(tmp
 
 def test_links_that_are_not_looked_at_are_said_where_there_may_be_some(tmp_path: Path) -> None:
     beside = "links beside PCIe, such as NVLink and xGMI"
-    assert f"Not looked at: {beside}. Devices may be nearer" in ask(server(), tmp_path / "text")
+    assert f"Not checked: {beside}. Devices may be closer" in ask(server(), tmp_path / "text")
     assert document(server(), tmp_path / "document")["notSeen"] == [beside]
     alone = Machine()
     alone.numa(0, "0-3")
     folder = alone.pci("0000:1b:00.1", INTEL, 0x1592, NIC, root="pci0000:19", bridges=("0000:19:01.0",), node=0)
     alone.put(f"{folder}/net/eth0/mtu", "1500")
-    assert "Not looked at" not in ask(alone, tmp_path / "alone")
+    assert "Not checked" not in ask(alone, tmp_path / "alone")
     assert document(alone, tmp_path / "again")["notSeen"] == []
 
 
@@ -119,7 +119,7 @@ def test_a_machine_that_shows_no_numa_node_is_said_to_show_none(tmp_path: Path) 
     made.put("sys/devices/system/cpu/online", "0-3")
     done = CliRunner().invoke(cli, ["topology", "--links", "--machine", str(made.write(tmp_path / "machine"))])
     assert done.exit_code == 0
-    said = "dranode: where CPUs and memory are is not known: /sys/devices/system/node has no NUMA node"
+    said = "dranode: it is unknown where CPUs and memory are: /sys/devices/system/node has no NUMA node"
     assert said in done.stderr
 
 

@@ -24,7 +24,7 @@ def test_a_machine_without_records_is_free() -> None:
 
 def test_hardware_that_cannot_be_read_is_named() -> None:
     views = driver_views([CPUPlugin(machine({}), CPUOptions())], None)
-    assert views.unseen[0].startswith("the devices of dra.cpu are not known: ")
+    assert views.unseen[0].startswith("the devices of dra.cpu are unknown: ")
     assert machine_picture("Node", CPUS, views).notes == views.unseen
 
 
@@ -33,7 +33,7 @@ def test_a_ledger_that_cannot_be_read_is_named_and_the_hardware_is_shown(tmp_pat
     (tmp_path / "plugins" / "dra.cpu" / "ledger.db").write_bytes(b"nonsense" * 512)
     views = driver_views([CPUPlugin(CPUS, CPUOptions())], tmp_path)
     (sentence,) = views.unseen
-    assert sentence.startswith("who holds what of dra.cpu is not known: ")
+    assert sentence.startswith("it is unknown who holds what of dra.cpu: ")
     assert views.drivers[0].layout is not None
     # What was not seen is not free.
     (moment,) = machine_picture("Node", CPUS, views).moments

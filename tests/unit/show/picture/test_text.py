@@ -150,7 +150,7 @@ def test_devices_lie_in_their_numa_node_with_the_letters_of_their_holders() -> N
 │ ╰──────────────╯ │ !eth0        │ │
 │                  ╰──────────────╯ │
 ╰───────────────────────────────────╯
-NUMA node not known
+NUMA node unknown
 eth1
 
 A ml/train  1; gpu-0, gpu-1

@@ -176,7 +176,7 @@ def test_a_claim_whose_processes_cannot_be_looked_into_is_said(machine: Recorded
     result = run(machine, "--seconds", "60", "-o", "json")
     (row,) = rows(result)
     assert "usage" not in row
-    assert row["usage_unseen"] == "a process of its pods cannot be looked into; try as root"
+    assert row["usage_unseen"] == "a process of its pods cannot be inspected; try as root"
 
 
 def test_claims_without_cpus_and_damaged_ones_say_why_nothing_is_seen(
@@ -197,7 +197,7 @@ def test_claims_without_cpus_and_damaged_ones_say_why_nothing_is_seen(
     unseen = {row["uid"]: row.get("usage_unseen", "") for row in rows(run(machine, "-o", "json"))}
     assert unseen["uid-a"] == ""
     assert "damaged" in unseen["uid-b"]
-    assert f"no cgroup says what is done with devices of {lamps.driver}" in unseen[lit.metadata.uid]
+    assert f"cgroups do not show the use of devices of {lamps.driver}" in unseen[lit.metadata.uid]
     assert f"not seen: default/g ({lamps.driver}): it holds no CPUs" in run(machine).stdout
 
 

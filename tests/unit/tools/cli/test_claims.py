@@ -86,7 +86,7 @@ def test_a_socket_of_kubelet_that_may_not_be_looked_for_is_not_taken_for_none(
     forbid(monkeypatch, folder)
     ran = CliRunner().invoke(command, machine.options())
     assert ran.exit_code == 0
-    assert f"who uses the claims is not known: {folder}/kubelet.sock cannot be looked at: Permission" in ran.stderr
+    assert f"it is unknown who uses the claims: {folder}/kubelet.sock cannot be read: Permission" in ran.stderr
 
 
 def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: RecordedMachine, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_claims_are_drawn_although_the_hardware_cannot_be_read(machine: Recorded
     page = json.loads(text)
     assert [claim[0] for claim in page["moments"][0]["claims"]] == ["default/a"]
     assert page["moments"][0]["claims"][0][3] == [[0, "0-1"]]
-    assert "the devices of gone.example.com are not known: no such driver is installed here" in page["notes"]
+    assert "the devices of gone.example.com are unknown: no such driver is installed here" in page["notes"]
     assert "default/a" in (tmp_path / "claims.svg").read_text()
 
 
@@ -136,7 +136,7 @@ def test_records_that_may_not_be_looked_at_are_not_none(
     done = CliRunner().invoke(command, machine.options())
     assert isinstance(done.exception, DranodeError), done.output
     assert f"{machine.folder}/{folder}" in str(done.exception)
-    assert str(done.exception).endswith("cannot be looked at: Permission denied; try as root")
+    assert str(done.exception).endswith("cannot be read: Permission denied; try as root")
 
 
 def test_kubelet_says_who_uses_a_claim(machine: RecordedMachine, kubelet: KubeletPods) -> None:
@@ -169,7 +169,7 @@ def test_a_kubelet_that_does_not_answer_is_said_and_the_record_shown(machine: Re
         nobody.bind(str(path))
         done = CliRunner().invoke(command, [*machine.options(), "-o", "json", "--pod-resources-socket", str(path)])
     assert done.stderr.startswith(
-        f"who uses the claims is not known: kubelet's pod-resources at {path} does not answer"
+        f"it is unknown who uses the claims: kubelet's pod-resources at {path} does not answer"
     )
     assert json.loads(done.stdout)[0]["pods"] == ["pod-a"]
 
@@ -214,9 +214,7 @@ def test_a_container_on_other_cpus_is_named_and_ends_with_status_1(machine: Reco
     ((row,), failed) = machine.run("--verify")
     (found,) = row["verify"]["containers"]
     assert (row["verify"]["ok"], found["expected"], found["found"], found["ok"]) == (False, "0-1", "0-7", False)
-    assert failed == (
-        "a container with a claim does not run on the CPUs that it was given; the driver's log says what it does"
-    )
+    assert failed == ("a container with a claim does not run on the CPUs that it was given; see the driver's log")
     assert "NO" in machine.table("--verify")
 
 
@@ -434,7 +432,7 @@ def test_what_is_not_known_of_quiet_cpus_is_said_as_unknown(machine: RecordedMac
     disturbance = row["verify"]["disturbance"]
     assert (disturbance["busySeconds"], disturbance["othersSeconds"]) == (None, None)
     assert (disturbance["deviceInterrupts"], disturbance["interrupts"]) == (None, None)
-    assert re.search(r"default/a +0-1 +not known +- +not known", machine.table("--verify"))
+    assert re.search(r"default/a +0-1 +unknown +- +unknown", machine.table("--verify"))
 
 
 def test_without_the_nodes_own_processes_it_is_not_known_who_else_runs_there(machine: RecordedMachine) -> None:
@@ -442,7 +440,7 @@ def test_without_the_nodes_own_processes_it_is_not_known_who_else_runs_there(mac
     machine.process(2, "bash", "0-7")
     ((row,), _) = machine.run("--verify")
     assert row["verify"]["intruders"] is None
-    sentence = "which processes without a claim may run on CPUs of claims is not known: /proc shows no thread of the"
+    sentence = "it is unknown which processes without a claim may run on CPUs of claims: /proc shows no thread of the"
     assert sentence in machine.table("--verify")
 
 
@@ -460,7 +458,7 @@ def test_notes_that_are_damaged_are_said_and_the_claims_still_verified(machine: 
     ((row,), _) = machine.run("--verify")
     assert "disturbance" not in row["verify"]
     assert row["verify"]["containers"]
-    assert "dra.cpu: what disturbed its claims is not known: the driver's notes" in machine.table("--verify")
+    assert "dra.cpu: it is unknown what disturbed its claims: the driver's notes" in machine.table("--verify")
 
 
 def test_drivers_are_named_as_they_publish_or_by_their_short_names_and_a_typo_is_an_error(

@@ -173,7 +173,7 @@ def test_a_record_of_kubelets_that_is_not_to_be_seen_is_not_empty(
     (row,) = json.loads(CliRunner().invoke(command, [*arguments, "-o", "json"]).stdout)
     assert row["stranded"] is None
     _draw([row])
-    assert "dra_manager_state in --kubelet-root) is not to be seen" in " ".join(capsys.readouterr().out.split())
+    assert "dra_manager_state in --kubelet-root) cannot be seen" in " ".join(capsys.readouterr().out.split())
 
 
 def test_nothing_is_undone_while_a_driver_serves(leaving: Leaving) -> None:
@@ -216,7 +216,7 @@ def test_a_root_that_may_not_be_looked_into_is_reported(leaving: Leaving, monkey
     arguments = ["--machine", MACHINE, "--kubelet-root", str(leaving.kubelet), "--cdi-dir", str(leaving.cdi)]
     ran = CliRunner().invoke(command, arguments)
     assert isinstance(ran.exception, DranodeError)
-    assert str(ran.exception).endswith("plugins/dra.cpu cannot be looked at: Permission denied; try as root")
+    assert str(ran.exception).endswith("plugins/dra.cpu cannot be read: Permission denied; try as root")
 
 
 def test_a_wrong_root_is_reported(leaving: Leaving) -> None:

@@ -107,7 +107,7 @@ def test_the_events_of_an_earlier_pod_of_that_name_are_not_this_pods(cluster: Po
 
 def test_what_another_node_holds_is_said_with_the_command_that_shows_it(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
-    where = "what node worker-1 holds of it cannot be seen from here"
+    where = "it cannot be seen from here what node worker-1 has of it"
     _, page = explain()
     last = page["ways"][1]["stations"][-1]
     assert (last["name"], last["passed"], last["what"]) == ("node", "unseen", where)
@@ -133,7 +133,7 @@ def test_the_claims_of_any_driver_are_followed(cluster: PodCluster, explain: Any
     status, page = explain()
     assert (status, [trace["driver"] for trace in page["ways"]]) == (0, [None, GPU, "nic.example.com"])
     told = {trace["driver"]: [one["what"] for one in trace["stations"]] for trace in page["ways"][1:]}
-    assert told[GPU][:2] == ["gpu-0 of pool worker-2, reserved for app", f"{GPU} says that its devices are ready"]
+    assert told[GPU][:2] == ["gpu-0 of pool worker-2, reserved for app", f"{GPU} reports that its devices are ready"]
     assert told["nic.example.com"][0] == "nic-3 of pool rack-7, reserved for app"
 
 

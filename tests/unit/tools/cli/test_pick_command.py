@@ -113,7 +113,7 @@ def test_an_unknown_place_is_a_wrong_use_and_the_known_ones_are_named(within: st
 
 def test_a_cache_on_a_machine_without_any_is_a_wrong_use() -> None:
     bare = topology({0: (0, 0, 0, None)})
-    with pytest.raises(UsageError, match="it tells of no l3 at all"):
+    with pytest.raises(UsageError, match="it does not report any l3"):
         region(bare, "l3:0")
 
 

@@ -34,7 +34,7 @@ def test_its_other_devices_are_shown(machine: str) -> None:
     assert done.exit_code == 0
     assert "1 device; no driver says which CPUs there are" in done.stdout
     assert "gpu-0000-17-00-0" in done.stdout
-    assert "the devices of dra.cpu are not known: no CPU is online" in done.stderr
+    assert "the devices of dra.cpu are unknown: no CPU is online" in done.stderr
 
 
 def test_programs_are_told_that_nothing_is_known_of_cpus(machine: str) -> None:

@@ -126,7 +126,7 @@ def test_a_node_without_a_pod_of_the_driver_is_a_finding(cluster: PodCluster, do
         1,
         {"control-plane": [], "worker-1": [], "worker-2": ["driver-pod-missing"]},
     )
-    assert "no pod of the driver is there" in findings(text, "worker-2")["driver-pod-missing"]
+    assert "no pod of the driver runs there" in findings(text, "worker-2")["driver-pod-missing"]
 
 
 def test_a_pod_that_a_daemonset_owes_a_node_is_named_with_the_daemonset(cluster: PodCluster, doctor: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_pod_that_a_daemonset_owes_a_node_is_named_with_the_daemonset(cluster:
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({"nodeSelector": {"pool": "cpu"}}, "the pod's nodeSelector wants pool=cpu"),
+        ({"nodeSelector": {"pool": "cpu"}}, "the pod's nodeSelector requires pool=cpu"),
         (
             {
                 "affinity": {
@@ -225,7 +225,7 @@ def test_an_account_that_may_not_list_daemonsets_still_finds_missing_pods(cluste
     driver_pod(cluster, "worker-1")
     _, text = doctor("-o", "json")
     assert codes(text) == {"control-plane": [], "worker-1": [], "worker-2": ["driver-pod-missing"]}
-    assert "on which nodes the driver is to run" in text
+    assert "on which nodes the driver should run" in text
 
 
 def test_without_a_server_it_says_how_to_name_one(tmp_path: Path) -> None:

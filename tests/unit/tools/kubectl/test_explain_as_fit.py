@@ -98,7 +98,7 @@ def test_a_pod_whose_claims_fit_is_explained_by_what_else_it_lacks(cluster: PodC
         "default",
     )
     (cause,) = explain()[1]["causes"]
-    assert cause["what"].startswith("its claims fit on worker-1, worker-2, but no node takes it")
+    assert cause["what"].startswith("its claims fit on worker-1, worker-2, but no node accepts it")
     assert any("of memory short" in line for line in cause["details"])
 
 
@@ -143,7 +143,7 @@ def test_claims_that_kube_scheduler_makes_are_said_to_come(cluster: PodCluster, 
     wanting(cluster, example_com__gpu="1")
     _, page = explain()
     claims = page["ways"][0]["stations"][1]["what"]
-    assert "for the extended resources that the pod asks for, example.com/gpu (DeviceClass gpu.example.com)" in claims
+    assert "for the extended resources that the pod requests, example.com/gpu (DeviceClass gpu.example.com)" in claims
     assert page["causes"][0]["cause"] == StopCause.DEVICES_IN_USE
 
 
@@ -218,7 +218,7 @@ def test_a_name_that_a_dump_lacks_is_an_error(cluster: PodCluster, explain: Any,
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("nosuch", "there is no pod default/nosuch, and whether there is a claim of that name"),
+        ("nosuch", "there is no pod default/nosuch, and it could not be read whether there is a claim of that name"),
         ("claim/nosuch", "the claim default/nosuch could not be read"),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_pod_of_a_dump_without_metadata_is_named(cluster: PodCluster, explain:
 
 def test_files_without_pods_and_claims_explain_nothing(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:
     file = cluster_file(cluster, tmp_path / "cluster.yaml", "nodes")
-    with pytest.raises(DocumentError, match="no Pod or ResourceClaim is in"):
+    with pytest.raises(DocumentError, match="holds no Pod or ResourceClaim"):
         explain("app", file)
     with pytest.raises(UsageError, match="--store"):
         explain("app", file, "--store", str(tmp_path))

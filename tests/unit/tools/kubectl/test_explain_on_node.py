@@ -135,7 +135,7 @@ def test_a_claim_that_went_all_the_way_is_reported_station_by_station(trace: Tra
 def test_a_claim_that_does_not_exist(trace: Trace) -> None:
     status, steps, fix = trace.explain("default/b")
     assert (status, steps) == (1, [("claim", "stopped", "there is no pod or claim default/b")])
-    assert "namespace and name" in fix
+    assert "the namespace and the name" in fix
 
 
 def test_a_claim_that_was_deleted_while_it_was_prepared(trace: Trace) -> None:
@@ -154,7 +154,7 @@ def test_a_claim_that_is_not_allocated(trace: Trace) -> None:
 def test_a_claim_on_another_node_is_not_judged_by_what_this_one_holds(trace: Trace) -> None:
     change(trace, "DELETE FROM claims")
     status, steps, fix = trace.explain("default/a", "--store", str(trace.folder / "store"), "--node-name", "other")
-    assert (status, steps[-1]) == (0, ("node", "unseen", "what node node holds of it cannot be seen from here"))
+    assert (status, steps[-1]) == (0, ("node", "unseen", "it cannot be seen from here what node node has of it"))
     assert steps[0] == ("allocation", "passed", "cpudevnuma000 of pool node, reserved for pod-a")
     assert "--node-name node" in fix
 
@@ -166,7 +166,7 @@ def test_a_claim_of_another_driver_is_shown_and_not_judged(trace: Trace) -> None
     trace.put(decode(ResourceClaim, document))
     status, steps, _ = trace.explain()
     assert (status, [name for name, _, _ in steps]) == (0, ["allocation", "driver", "node"])
-    assert steps[1][2] == "nic.example.com says nothing of it in status.devices, which a driver need not"
+    assert steps[1][2] == "nic.example.com reports nothing about it in status.devices, which is optional"
 
 
 def test_a_pod_is_known_by_the_claims_that_are_on_record_for_it(trace: Trace) -> None:
@@ -194,29 +194,29 @@ def test_a_claim_of_a_pod_group_is_followed_to_the_containers_of_its_pods(trace:
 
 def test_a_pod_group_is_not_a_pod_that_is_on_record(trace: Trace) -> None:
     trace.node.prepare("g", grouped=True)
-    beside = "claim default/g is for podgroup crew, whose pods are not on record"
+    beside = "claim default/g is reserved for podgroup crew, whose pods are not on record"
     for pod in ("crew", "crew-0"):
         _, steps, _ = trace.explain(f"default/{pod}", "--drivers", "cpu")
-        what = f"nothing is on record here of default/{pod}, and there is no cluster to ask; {beside}"
+        what = f"nothing is on record here about default/{pod}, and there is no cluster to ask; {beside}"
         assert steps == [("record", "unseen", what)]
 
 
 def test_a_claim_that_no_pod_uses(trace: Trace) -> None:
     trace.changed(reserved_for=())
-    assert stop(trace)[:2] == ("allocation", "it was allocated cpudevnuma000, but is reserved for no pod")
+    assert stop(trace)[:2] == ("allocation", "it has been allocated cpudevnuma000, but is not reserved for any pod")
 
 
 def test_a_claim_that_waits_for_its_driver(trace: Trace) -> None:
     (trace.folder / KUBELET / "plugins_registry" / SOCKET).unlink()
     change(trace, "DELETE FROM claims")
     name, what, fix = stop(trace)
-    assert (name, "nobody serves dra.cpu" in what, "doctor" in fix) == ("driver", True, True)
+    assert (name, "dra.cpu does not run on this node" in what, "doctor" in fix) == ("driver", True, True)
 
 
 def test_a_claim_that_is_not_prepared(trace: Trace) -> None:
     change(trace, "DELETE FROM claims")
     name, what, fix = stop(trace)
-    assert (name, what) == ("record", "it is not prepared, and nothing on record here keeps it from being prepared")
+    assert (name, what) == ("record", "it is not prepared, although nothing on this node prevents it")
     assert "FailedPrepareDynamicResources" in fix
 
 
@@ -236,7 +236,7 @@ def test_a_claim_that_was_allocated_anew_under_its_record(trace: Trace) -> None:
     document = encode(trace.claim)
     document["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = {"dra.cpu/cpu": "4"}
     trace.put(decode(ResourceClaim, document))
-    assert stop(trace)[:2] == ("record", "it is prepared for another allocation than it has now")
+    assert stop(trace)[:2] == ("record", "it was prepared for a different allocation than it has now")
 
 
 def test_a_claim_without_its_cdi_spec(trace: Trace) -> None:
@@ -244,7 +244,7 @@ def test_a_claim_without_its_cdi_spec(trace: Trace) -> None:
     spec.unlink()
     name, what, fix = stop(trace)
     assert name == "CDI spec"
-    assert what.startswith(f"/var/run/cdi/{spec.name}: it is not there")
+    assert what.startswith(f"/var/run/cdi/{spec.name}: it does not exist")
     assert fix.startswith("restart the driver")
 
 
@@ -263,7 +263,7 @@ def test_a_claim_whose_cdi_spec_is_another_claims(trace: Trace) -> None:
 def test_a_claim_that_no_container_has_yet(trace: Trace) -> None:
     trace.pods.end("pod-a")
     name, what, fix = stop(trace)
-    assert (name, what) == ("container", "kubelet has given it to no container yet")
+    assert (name, what) == ("container", "kubelet has not given it to any container yet")
     assert "resources.claims" in fix
 
 
@@ -355,7 +355,7 @@ def test_a_registry_that_may_not_be_looked_into_stops_nothing(trace: Trace, monk
     forbid(monkeypatch, trace.folder / KUBELET / "plugins_registry")
     change(trace, "DELETE FROM claims")
     status, steps, _ = trace.explain()
-    assert steps[1] == ("driver", "unseen", "whether dra.cpu is served here cannot be seen")
+    assert steps[1] == ("driver", "unseen", "it cannot be seen from here whether dra.cpu runs")
     assert (status, steps[2][:2]) == (1, ("record", "stopped"))
 
 
@@ -455,7 +455,7 @@ def test_an_api_server_knows_claims_and_the_names_of_containers(trace: Trace) ->
         assert (status, steps[-1]) == (0, ("CPUs", "passed", "main on 1,5"))
         trace.cgroup(CONTAINER, "1-2,5")
         name, what, _ = stop(trace, "--kubeconfig", kubeconfig)
-        assert (name, what) == ("CPUs", "the kernel has main on 1-2,5 rather than 1,5")
+        assert (name, what) == ("CPUs", "the kernel runs main on 1-2,5 rather than 1,5")
 
 
 def test_a_claim_that_prepare_would_refuse_is_refused_with_the_very_sentence(trace: Trace) -> None:
@@ -470,7 +470,7 @@ def test_a_claim_that_prepare_would_refuse_is_refused_with_the_very_sentence(tra
     assert not isinstance(answer, Prepared)
     assert steps[-1] == ("record", "stopped", str(answer))
     assert "1,5 held by default/a" in str(answer)
-    assert (status, fix) == (1, "do what it says; kubelet asks again by itself")
+    assert (status, fix) == (1, "fix what it says; kubelet tries again by itself")
 
 
 def test_a_device_that_only_other_options_publish_is_no_verdict(trace: Trace) -> None:

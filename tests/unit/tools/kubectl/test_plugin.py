@@ -101,7 +101,7 @@ def test_devices_are_free_taken_shared_or_tainted_and_why(cluster: PodCluster, k
     assert rows["worker-2", "gpu-1"] == ["tainted", "<none>", "<none>", "m=x:NoSchedule (rule off)"]
     assert kubectl("devices", "--state", "taken", "-o", "name") == f"device/{GPU}/worker-1/gpu-0\n"
     assert len(kubectl("devices", "--node", "worker-2", "--drivers", GPU, "--no-headers").splitlines()) == 2
-    with pytest.raises(UsageError, match="there are free, taken, shared, tainted, blocked"):
+    with pytest.raises(UsageError, match="the states are free, taken, shared, tainted, blocked"):
         kubectl("devices", "--state", "lost")
 
 
@@ -268,7 +268,7 @@ def test_a_pool_of_which_slices_are_missing_is_said(cluster: PodCluster, kubectl
     slices[0]["spec"]["pool"]["resourceSliceCount"] = 3
     cluster.api.objects.replace(kind_of("resourceslices"), slices[0])
     for command in ("devices", "nodes"):
-        assert "is not complete: 1 of 3 slices are there" in kubectl(command)
+        assert "is not complete: 1 of 3 slices are published" in kubectl(command)
     assert "is not complete" not in kubectl("devices", "--node", "worker-1")
 
 

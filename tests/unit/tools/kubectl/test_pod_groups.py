@@ -124,8 +124,8 @@ def test_a_kubelet_that_knows_no_claims_of_groups_is_named(
     cluster.event("FailedPrepareDynamicResources", f"{FAILED_PREPARE}{said}", pod="a")
     page = run("explain", "pod/a", "-o", "json")
     assert causes(page) == [cause]
-    assert "is reserved for the pod's PodGroup crew, and kubelet on worker-1 does not let the pod have it" in page
-    assert "switch DRAWorkloadResourceClaims on for kubelet too" in page
+    assert "is reserved for the pod's PodGroup crew, but kubelet on worker-1 does not let the pod use it" in page
+    assert "enable DRAWorkloadResourceClaims in kubelet too" in page
 
 
 def test_the_pods_of_a_groups_claim_are_followed(cluster: PodCluster, run: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_full_claim_is_not_full_for_the_pods_of_its_group(cluster: PodCluster,
     assert StopCause.CLAIM_FULL not in causes(run("explain", "pod/a", "-o", "json"))
     said = run("explain", "pod/late", "-o", "json")
     assert causes(said) == [StopCause.CLAIM_FULL]
-    assert "is reserved for 256 pods and PodGroups, and 256 may share one" in said
+    assert "is reserved for 256 pods and PodGroups, but 256 may share one" in said
 
 
 def test_a_device_of_a_groups_claim_names_the_group(cluster: PodCluster, run: Any) -> None:

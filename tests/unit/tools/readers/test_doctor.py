@@ -109,7 +109,7 @@ def test_the_configuration_of_the_running_runtime_is_read_rather_than_another(no
     (node.folder / "etc/k/c.toml").unlink()
     facts = node.facts()
     assert diagnose(facts) == ()
-    assert any("/etc/k/c.toml is not to be seen" in sentence for sentence in facts.unseen)
+    assert any("/etc/k/c.toml cannot be seen" in sentence for sentence in facts.unseen)
 
 
 def test_a_runtime_that_answers_over_nri_has_it_on_whatever_a_file_says(node: FakeNode) -> None:
@@ -154,7 +154,7 @@ def test_rights_of_the_drivers_account_are_asked_where_somebody_else_asks(node: 
     server_of(node).denied = {"get nodes"}
     cluster, _, _ = read_cluster(server_of(node), wanted, plugins, "dranode:dranode")
     (fault,) = [one.fault.what for one in diagnose(Facts(wanted, cluster=cluster)) if one.code == "rbac-missing"]
-    assert fault == "RBAC does not let the service account dranode:dranode get nodes"
+    assert fault == "RBAC does not allow the service account dranode:dranode to get nodes"
     reviews = [request.body for request in server_of(node).asked if request.method == "POST" and not request.query]
     assert {review["kind"] for review in reviews} == {"SubjectAccessReview"}
     assert {review["spec"]["user"] for review in reviews} == {"system:serviceaccount:dranode:dranode"}
@@ -239,7 +239,7 @@ def test_a_partial_look_says_first_that_it_is_one_with_the_command_that_sees_mor
     with contextlib.redirect_stdout(out):
         _draw(facts, diagnose(facts), root)
     first = out.getvalue().splitlines()[0]
-    assert first.startswith("This is a partial look at node worker: 1 thing could not be seen")
+    assert first.startswith("This is a partial check of node worker: 1 thing could not be seen")
     assert command_line in " ".join(out.getvalue().split())
     assert ("kubectl debug" in out.getvalue()) is bool(command_line)
 
@@ -277,9 +277,9 @@ def test_relative_paths_are_of_the_working_directory_as_with_serve(
     arguments = ["--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--nri-socket", "none", "-o", "json"]
     ran = CliRunner(env={"KUBERNETES_SERVICE_HOST": ""}).invoke(command, arguments)
     missing = [each["what"] for each in json.loads(ran.output)["findings"] if each["code"] == "place-missing"]
-    assert [what.split(",")[0] for what in missing] == [
-        f"there is no folder {tmp_path}/kubelet/plugins_registry",
-        f"there is no socket {tmp_path}/kubelet/pod-resources/kubelet.sock",
+    assert [what.split(" (")[0] for what in missing] == [
+        f"the folder {tmp_path}/kubelet/plugins_registry",
+        f"the socket {tmp_path}/kubelet/pod-resources/kubelet.sock",
     ]
 
 

@@ -30,7 +30,7 @@ def test_what_cannot_be_seen_is_said_and_not_judged(node: FakeNode) -> None:
     [
         (KUBELET, ["kubelet's configuration", "plugins_registry", "ledger.db", "kubelet.sock"]),
         (f"{KUBELET}/plugins", ["ledger.db"]),
-        (f"{KUBELET}/plugins_registry", ["who is in kubelet's registry of plug-ins"]),
+        (f"{KUBELET}/plugins_registry", ["which plug-ins are registered with kubelet"]),
         ("etc/containerd", ["the runtime's configuration"]),
         ("run/cdi", []),
         ("etc/kubelet.d", ["kubelet's configuration"]),
@@ -53,7 +53,7 @@ def test_what_may_not_be_looked_into_is_said_and_not_judged(
 @pytest.mark.parametrize(
     ("folder", "told"),
     [
-        (f"{KUBELET}/plugins_registry", "who is in kubelet's registry of plug-ins"),
+        (f"{KUBELET}/plugins_registry", "which plug-ins are registered with kubelet"),
         ("run/cdi", "the CDI specs in /var/run/cdi"),
         ("etc/containerd/conf.d", "/etc/containerd/conf.d cannot be listed"),
         ("etc/kubelet.d", "/etc/kubelet.d cannot be listed"),
