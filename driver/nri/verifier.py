@@ -138,7 +138,7 @@ class Verifier(msgspec.Struct):
                 hopeless,
                 REPAIRS,
             )
-        self._look_at_quotas(cgroups, containers(), snapshot)
+        self._look_at_quotas(cgroups, containers(), settled, snapshot)
         self._look_at_pages(cgroups, containers(), snapshot)
         return drifts
 
@@ -155,18 +155,31 @@ class Verifier(msgspec.Struct):
             log.warning("pod=%s claim=%s: %s", fresh.container.pod, ",".join(map(str, claims)) or "-", fresh)
             self.notify(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
 
-    def _look_at_quotas(self, cgroups: Cgroups, containers: Containers, snapshot: HeldSnapshot) -> None:
-        """Tell of containers without a quota whose pod's cgroup, which NRI cannot reach, has one that is too small."""
-        lifted = [each for each in containers if expected(each, snapshot).lift_quota]
+    def _look_at_quotas(
+        self, cgroups: Cgroups, containers: Containers, settled: Containers, snapshot: HeldSnapshot
+    ) -> None:
+        """Tell of containers without a quota that are held back by one all the same.
+
+        NRI cannot reach the pod's cgroup, and a runtime may leave the container's own as it was made.
+        """
+        lifted = [each for each in containers if each.container.started and expected(each, snapshot).lift_quota]
         self._capped &= {each.container.id for each in lifted}
         for each in lifted:
-            limit = cgroups.cpu_limit(_pod_folder(each.container))
+            late = settled.get(each.container.id) is None
+            own = None if late else cgroups.cpu_limit(_own_folder(each.container))
+            limits = (cgroups.cpu_limit(_pod_folder(each.container)), own)
+            limit = min((limit for limit in limits if limit is not None), default=None)
             if limit is None or limit >= len(each.cpus) or each.container.id in self._capped:
                 continue
             self._capped |= {each.container.id}
+            place, advice = (
+                ("its pod's cgroup", "raise or leave out the CPU limits of the pod and of its other containers")
+                if limit == limits[0]
+                else ("its own cgroup", "the runtime has not carried it out; recreate the pod, or upgrade the runtime")
+            )
             sentence = (
-                f"the CPU quota of {each.container} is lifted, but its pod's cgroup still allows {limit:g} of the "
-                f"{len(each.cpus)} CPUs: raise or leave out the CPU limits of the pod and of its other containers"
+                f"the CPU quota of {each.container} is lifted, but {place} still allows {limit:g} of the "
+                f"{len(each.cpus)} CPUs: {advice}"
             )
             pod, claims = each.container.pod, claims_of(each.container, containers, snapshot)
             log.warning("pod=%s claim=%s: %s", pod, ",".join(map(str, claims)) or "-", sentence)
@@ -196,8 +209,12 @@ class Verifier(msgspec.Struct):
             self.notify(HugePagesStillCapped(pod, claims, sentence))
 
 
+def _own_folder(container: Container) -> str:
+    return cgroup_folder(container.cgroup)
+
+
 def _pod_folder(container: Container) -> str:
-    return cgroup_folder(container.cgroup).rpartition("/")[0]
+    return _own_folder(container).rpartition("/")[0]
 
 
 # Lets a container start once the kernel says that it shares no CPU of a claim, and in any case after a while.  What

@@ -97,12 +97,14 @@ def test_a_mask_that_is_on_its_way_is_no_drift_until_the_runtime_has_had_time_fo
         ({"pod/cpu.max": "200000 100000"}, []),
         ({"pod/cpu.max": "max 100000"}, []),
         ({"cpu/pod/cpu.cfs_quota_us": "50000", "cpu/pod/cpu.cfs_period_us": "100000"}, ["0.5"]),
+        ({"pod/cpu.max": "max 100000", "pod/c/cpu.max": "1000 100000"}, ["0.01"]),
+        ({"pod/cpu.max": "150000 100000", "pod/c/cpu.max": "max 100000"}, ["1.5"]),
         ({"cpu/pod/cpu.cfs_quota_us": "-1", "cpu/pod/cpu.cfs_period_us": "100000"}, []),
         ({}, []),
     ],
     ids=str,
 )
-def test_a_lifted_quota_that_the_pods_own_cgroup_still_caps_is_reported_once(
+def test_a_lifted_quota_that_the_cgroup_of_the_pod_or_the_container_still_caps_is_reported_once(
     tmp_path: Path, files: dict[str, str], told: list[str]
 ) -> None:
     for name, text in files.items():
