@@ -376,7 +376,7 @@ WITH_MEMORY = {"not-serving", "class-missing", "memory-unreserved", "no-slices"}
 ALSO = {
     "CDI off by default in containerd 1.7": {"plugin-not-required"},
     "NRI off by default in containerd 1.7": {"place-missing"},
-    "a device plugin of the same GPUs": {"not-serving", "class-missing", "no-slices"},
+    "a device plugin of the same GPUs": {"not-serving", "class-missing"},
     "huge pages that containerd does not limit": WITH_MEMORY,
     "memory that makes no sense": WITH_MEMORY - {"memory-unreserved"},
     "CRI disabled, as in the file of Docker's package": {"plugin-not-required"},

@@ -21,6 +21,7 @@ from tests.fakes.doctor import (
     FakeNode,
     own_class,
     server_of,
+    slice_of,
     toml,
     volume,
 )
@@ -305,6 +306,7 @@ def with_affinity(name: str) -> Callable[[FakeNode], None]:
 
 
 def device_plugin(node: FakeNode) -> None:
-    """Hand out GPUs by the GPU driver, which is not there yet, and by a device plugin."""
+    """Hand out GPUs by the GPU driver, of which there are slices alone, and by a device plugin."""
     node.drivers = ("cpu", "gpu")
+    server_of(node).slices.append(slice_of("worker", "dra.gpu"))
     server_of(node).allocatable["nvidia.com/gpu"] = "8"

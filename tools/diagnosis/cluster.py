@@ -64,8 +64,10 @@ def kubelet_hangs(facts: Facts) -> Iterator[Fault]:
 
 def device_plugin(facts: Facts) -> Iterator[Fault]:
     """A device plugin hands out the devices of the driver too, so that two pods may get the same one."""
+    cluster = facts.cluster
+    published = {one.driver for one in cluster.slices or () if one.devices} if cluster is not None else set()
     for driver, beginnings in _DEVICE_PLUGINS.items():
-        resources = facts.cluster.extended if facts.cluster is not None and driver in facts.options.drivers else ()
+        resources = cluster.extended if cluster is not None and driver in published else ()
         if same := [name for name in resources if name.startswith(beginnings)]:
             yield Fault(
                 f"a device plugin of this node has {', '.join(same)} to give, which are the devices of {driver} again: "

@@ -7,7 +7,7 @@ run as the driver's account, by a SubjectAccessReview about that account.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -95,7 +95,7 @@ def read_cluster(
             classes=tuple(classes.values()) if classes is not None else (),
             node=None if node is None else bool(node),
             kubelet=kubelet_version(info.get("kubeletVersion", "")),
-            extended=tuple(_extended(node)),
+            extended=extended_resources(_status(node).get("allocatable")),
             slices=ask("the ResourceSlices", lambda: _slices(api, root, options)) if served else None,
             refused=tuple(refused),
         ),
@@ -104,18 +104,20 @@ def read_cluster(
     )
 
 
-def _extended(node: Any) -> Iterator[str]:
-    """Yield the extended resources of which a Node has any to give."""
+def extended_resources(allocatable: Any) -> tuple[str, ...]:
+    """Return the extended resources of which a Node has some to give, by its `status.allocatable`."""
+    amounts = allocatable.items() if isinstance(allocatable, Mapping) else ()
+    return tuple(sorted(name for name, amount in amounts if "/" in name and str(amount) != "0"))
+
+
+def _status(node: Any) -> dict[str, Any]:
     status = node.get("status") if isinstance(node, dict) else None
-    allocatable = status.get("allocatable") if isinstance(status, dict) else None
-    if isinstance(allocatable, dict):
-        yield from (name for name, amount in sorted(allocatable.items()) if "/" in name and str(amount) != "0")
+    return status if isinstance(status, dict) else {}
 
 
 def _info(node: Any) -> dict[str, Any]:
     """Return kubelet's `nodeInfo`; empty if kubelet has not reported it yet."""
-    status = node.get("status") if isinstance(node, dict) else None
-    info = status.get("nodeInfo") if isinstance(status, dict) else None
+    info = _status(node).get("nodeInfo")
     return info if isinstance(info, dict) else {}
 
 

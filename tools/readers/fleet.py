@@ -15,7 +15,13 @@ from dranode.show.cluster_objects import ApiObjects
 from dranode.tools.diagnosis.facts import ClusterFacts, Facts, Kubelet, RuntimeFacts, ServeOptions
 from dranode.tools.diagnosis.live_objects import LiveDaemonSet, LiveNode, LivePod
 from dranode.tools.diagnosis.scheduler import daemon_excluded_by
-from dranode.tools.readers.cluster import ClusterLists, kubelet_version, published_slice, server_versions
+from dranode.tools.readers.cluster import (
+    ClusterLists,
+    extended_resources,
+    kubelet_version,
+    published_slice,
+    server_versions,
+)
 from dranode.tools.readers.examine import read_configz
 from dranode.tools.readers.runtime import runtime_version
 
@@ -50,6 +56,7 @@ def read_fleet(client: Client, drivers: Sequence[str], options: Mapping[str, Any
             versions=versions,
             node=True,
             kubelet=kubelet_version(node.status.node_info.kubelet_version),
+            extended=extended_resources(node.status.allocatable),
             slices=published if running.is_due(node) else None,
             driver_pod=running.trouble(node),
             pods_unseen=running.pods_unseen,

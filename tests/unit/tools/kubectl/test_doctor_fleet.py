@@ -103,6 +103,17 @@ def test_an_old_kubelet_and_an_old_runtime_are_seen_from_anywhere(cluster: PodCl
     assert codes(text)["worker-1"] == ["runtime-too-old", "kubelet-too-old"]
 
 
+def test_a_device_plugin_of_the_same_gpus_is_seen_from_anywhere(cluster: PodCluster, doctor: Any) -> None:
+    gpus = {"nvidia.com/gpu": "8", "nvidia.com/hostdev": "1"}
+    for node in ("worker-1", "worker-2"):
+        driver_pod(cluster, node)
+        cluster.api.objects.edit("nodes", node, lambda one: one["status"].update(allocatable=gpus))
+    cluster.slice("worker-1", "dra.gpu", [{"name": "gpu-0000-17-00-0"}])
+    _, text = doctor("--drivers", "cpu", "--drivers", "gpu", "-o", "json")
+    assert findings(text, "worker-1")["device-plugin"].startswith("a device plugin of this node has nvidia.com/gpu to")
+    assert "device-plugin" not in codes(text)["worker-2"], "the driver has no GPU there"
+
+
 def test_there_is_one_table_with_what_to_do(cluster: PodCluster, doctor: Any) -> None:
     cluster.api.objects.remove("resourceslices", f"00000-{CPU}-worker-2-abcde")
     status, text = doctor()
