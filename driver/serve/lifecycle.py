@@ -1,7 +1,8 @@
-"""The work that a serving driver does without a request, and the threads that do it."""
+"""The work that a serving driver does without a request, hardware that changes included, and the threads that do it."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -10,12 +11,12 @@ from typing import Final
 import msgspec
 
 from dranode.api.errors import DranodeError, UnreadError
-from dranode.driver.claims.events import Notify
-from dranode.driver.claims.plugin import Impairment
+from dranode.driver.claims.events import ClaimImpaired, ClaimRestored, Notify, notify_none
+from dranode.driver.claims.plugin import Impairment, Stop
+from dranode.driver.claims.status import prepared_states
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve import orphans
-from dranode.driver.serve.hardware import Hardware
 from dranode.driver.serve.orphans import Orphans, Witnesses
 from dranode.driver.serve.spec_watch import SpecWatch
 
@@ -121,3 +122,100 @@ class Lifecycle:
 
 def _until_orphans(stopping: threading.Event) -> bool:
     return stopping.wait(orphans.LOOK_SECONDS)
+
+
+# Hardware that changes while the driver runs: it is read again and published, and what it means for claims logged.
+
+
+def keep_up(node: NodeClaims, stop: Stop) -> None:
+    """Read the hardware again whenever the driver says that it is time, until `stop` is set, and tell nobody.
+
+    An instance that is not active answers kubelet too, and what it grants has to be there.
+    """
+    for _ in node.plugin.watch(stop):
+        if stop.is_set():
+            return
+        with contextlib.suppress(DranodeError):
+            # It is in the log; whether the options fit is decided by who reads it first.
+            node.rescan()
+
+
+class Hardware(msgspec.Struct):
+    """Follows the hardware of one node.
+
+    Attributes:
+        node: whose hardware.
+        publish: says to the cluster and to kubelet what there is and how it is.
+        report: says to kubelet how it is.
+        notify: makes known to people which claims lose something.
+        impaired: the claims that have less than they were given, by UID; replaced whole, so it may be read anywhere.
+        changes: how often the hardware was found changed since start.
+    """
+
+    node: NodeClaims
+    publish: Callable[[], None]
+    report: Callable[[], None]
+    notify: Notify = notify_none
+    impaired: dict[str, Impairment] = msgspec.field(default_factory=dict)
+    changes: int = 0
+    _unpublished: bool = False
+    _troubles: tuple[str, ...] = ()
+
+    def follow(self, stop: Stop) -> None:
+        """Look whenever the driver says that it is time, until `stop` is set."""
+        self.look()
+        for _ in self.node.plugin.watch(stop):
+            if stop.is_set():
+                return
+            self.look()
+
+    def look(self) -> None:
+        """Look once. What goes wrong is logged and tried again at the next look, and keeps nothing else from it."""
+        troubles: list[str] = []
+        # Claims before what is published: a slice that shrinks is no news to the pod that runs there.
+        for step in (self._rescan, self._mind_claims, self._announce):
+            try:
+                step()
+            except UnreadError:
+                continue
+            except DranodeError as error:
+                troubles.append(str(error))
+        for sentence in troubles:
+            if sentence not in self._troubles:
+                log.error("driver=%s: %s", self.node.plugin.driver, sentence)
+        self._troubles = tuple(troubles)
+
+    def _rescan(self) -> None:
+        before = self.node.discovery.known
+        try:
+            self.node.rescan()
+        finally:
+            # A listener that the node notifies may fail, and the hardware has changed all the same.
+            if self.node.discovery.known is not before:
+                self.changes += 1
+                self._unpublished = True
+                log.info("driver=%s the hardware has changed", self.node.plugin.driver)
+
+    def _announce(self) -> None:
+        if self._unpublished:
+            self.publish()
+            self._unpublished = False
+        else:
+            self.report()
+
+    def _mind_claims(self) -> None:
+        plugin, inventory, not_enforced = self.node.plugin, self.node.inventory, self.node.not_enforced()
+        records = {record.uid: record for record in self.node.records()}
+        before, now = self.impaired, {each.claim.uid: each for each in plugin.impairments(inventory, records.values())}
+        lost = [records[uid] for uid, each in now.items() if before.get(uid) != each]
+        restored = [records[uid] for uid in (before.keys() - now.keys()) & records.keys()]
+        # All that may fail comes before any of it counts as reported.
+        states = {record.uid: prepared_states(plugin, record, inventory, not_enforced) for record in (*lost, *restored)}
+        self.impaired = now
+        for record in lost:
+            each = now[record.uid]
+            log.warning("claim=%s uid=%s driver=%s: %s", each.claim, record.uid, plugin.driver, each.message)
+            self.notify(ClaimImpaired(record.ref, record.pods, each.reason, each.message, states[record.uid]))
+        for record in restored:
+            log.info("claim=%s uid=%s driver=%s has again all that it was given", record.ref, record.uid, plugin.driver)
+            self.notify(ClaimRestored(record.ref, states[record.uid]))

@@ -32,11 +32,9 @@ from dranode.driver.pinning.snapshot import HeldSnapshot, Pins
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer, Cluster
 from dranode.driver.serve.authority import Authority
-from dranode.driver.serve.hardware import keep_up
-from dranode.driver.serve.lifecycle import Lifecycle
+from dranode.driver.serve.lifecycle import Lifecycle, keep_up
 from dranode.driver.serve.orphans import Witnesses, take_over
-from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, unmet_needs
-from dranode.driver.serve.unenforced import UnenforcedClaims
+from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, UnenforcedClaims, unmet_needs
 from dranode.driver.slices.plan import PublisherStatus
 
 # How soon a ledger or hardware that could not be used is looked at again.

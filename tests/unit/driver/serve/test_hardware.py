@@ -16,7 +16,7 @@ from dranode.driver.claims.plugin import Impairment
 from dranode.driver.claims.record import Record
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import HeldSnapshot
-from dranode.driver.serve.hardware import Hardware
+from dranode.driver.serve.lifecycle import Hardware
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 
