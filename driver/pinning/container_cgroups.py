@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 
 _MONITOR: Final = "conmon-"
-_POD: Final = re.compile(r"(?:.*-)?pod(?!s)(.+?)(?:\.slice)?")
+# The UID of a static pod may be any text of its manifest; `pods` is a part of other folders' names.
+_POD: Final = re.compile(r"(?:.*-)?pod(?!s(?:[-.]|$))(.+?)(?:\.slice)?")
 _CONTAINER: Final = re.compile(rf"(?!.*{_MONITOR})(?:.*-)?([0-9a-f]{{64}})(?:\.scope)?")
 
 

@@ -10,6 +10,7 @@ from dranode.driver.pinning.container_cgroups import (
     Process,
     container_cgroup,
     container_id,
+    pod_of_folder,
     with_processes,
 )
 
@@ -35,6 +36,21 @@ def process(cgroup: str, pid: int = 7, env: frozenset[str] | None = None) -> Pro
 )
 def test_a_folders_name_says_whose_container_it_is(folder: str, found: str) -> None:
     assert container_id(folder) == found
+
+
+@pytest.mark.parametrize(
+    ("folder", "uid"),
+    [
+        (f"pod{POD}", POD),
+        (f"kubepods-burstable-pod{POD.replace('-', '_')}.slice", POD),
+        ("kubepods-pod9aac5b5c8815def09a2ef9e37b89da55.slice", "9aac5b5c8815def09a2ef9e37b89da55"),
+        ("podstatic-web-1", "static-web-1"),
+        ("kubepods-podstatic_web_1.slice", "static-web-1"),
+        *((name, "") for name in ("pods", "pods.slice", "node-pods.slice", "node-pods-kubepods.slice", "kubepods")),
+    ],
+)
+def test_a_folder_is_that_of_a_pod_whatever_the_uid_of_a_static_one_is(folder: str, uid: str) -> None:
+    assert pod_of_folder(folder) == uid
 
 
 @pytest.mark.parametrize("above", [SYSTEMD, f"../..{SYSTEMD}", f"kubelet/kubepods/burstable/pod{POD}"])
