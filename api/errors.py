@@ -128,6 +128,11 @@ def one_sentence(text: str) -> str:
     return f"{line[:_START]} ... ({len(line) - _START - _END} characters left out) ... {line[-_END:]}"
 
 
+def capitalized(text: str) -> str:
+    """The text as the beginning of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 def number_of(number: int, noun: str) -> str:
     """Return how many there are: `1 move`, `2 moves`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

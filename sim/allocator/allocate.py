@@ -95,7 +95,7 @@ class Allocator:
         """
         for claim in claims:
             if not self._read.covers(claim.spec.devices, self.features.stored_expressions):
-                raise ValueError(f"claim {claim_name(claim)} is not one of those that were announced")
+                raise ValueError(f"claim {claim_name(claim)} was not announced when the allocator was made")
         return tuple(allocation_requests(claim, self.classes, self.features) for claim in claims)
 
     def search(
@@ -203,7 +203,7 @@ def _devices(solution: Solution | AllocationError) -> Hashable:
 def _drawn(solution: Solution | AllocationError) -> Solution | AllocationError:
     """The solution, with the remark that another order has another."""
     if isinstance(solution, AllocationError):
-        remark = "this release searches pools in no fixed order, and in another the attempt ends otherwise"
+        remark = "this release searches pools in random order, and another order ends differently"
         return AllocationError(f"{solution} ({remark})", solution.reason, solution.scope)
     return replace(solution, oddities=solution.oddities | {Oddity.NO_FIXED_ORDER})
 

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace
 
 from dranode.api.capacity_policy import allowed_amounts
+from dranode.api.errors import number_of
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, DeviceAttribute, DeviceClass, DeviceConstraint, ResourceClaim
 from dranode.driver.claims.grant import applies
@@ -67,7 +68,8 @@ class Miss:
 
 
 _DRIVER: Final = re.compile(r"""\bdevice\.driver\s*==\s*(["'])([^"'\\]+)\1""")
-_Verdict: TypeAlias = tuple[Stage, Fraction, str]
+# How far a device gets, its name, and what stops it, which continues a sentence that begins with the name.
+_Verdict: TypeAlias = tuple[Stage, Fraction, str, str]
 
 
 def nearest_miss(
@@ -135,7 +137,7 @@ def _beside(
             # By its place: pods whose claims ask for the same share the answer, and their claims have other names.
             where = f" of claim {number + 1} of {len(claims)}" if len(claims) > 1 else ""
             sentence = nearest.sentence.replace(f"request {request.name}", f"request {request.name}{where}", 1)
-            return Miss(len(wanted), Stage.TOGETHER, nearest.fraction, f"beside the requests before it, {sentence}")
+            return Miss(len(wanted), Stage.TOGETHER, nearest.fraction, f"after the earlier requests, {sentence}")
         before = picks
     return None
 
@@ -148,10 +150,9 @@ def _constrained(claims: Sequence[ResourceClaim], satisfied: int) -> Miss:
         for claim in claims
         for spec in claim.spec.devices.constraints
     }
-    if kinds:
-        sentence = f"each request could be satisfied alone, but not all of them with {' and '.join(sorted(kinds))}"
-        return Miss(satisfied, Stage.CONSTRAINT, Fraction(1), sentence)
-    return Miss(satisfied, Stage.TOGETHER, Fraction(1), "each request could be satisfied alone, but not all of them")
+    under = f" under {' and '.join(sorted(kinds))}" if kinds else ""
+    stage = Stage.CONSTRAINT if kinds else Stage.TOGETHER
+    return Miss(satisfied, stage, Fraction(1), f"each request fits alone, but not all of them together{under}")
 
 
 def usable_devices(
@@ -201,82 +202,77 @@ class _Explainer:
         driver = driver_of(alternative.device_class)
         own = [candidate for candidate in self.candidates if driver is None or candidate.pool.driver == driver]
         verdicts = [self._verdict(alternative, candidate, claim) for candidate in own]
-        free = sum(stage is Stage.FREE for stage, _, _ in verdicts)
+        free = sum(verdict[0] is Stage.FREE for verdict in verdicts)
         chosen = [verdict for verdict in verdicts if verdict[0] > Stage.OTHER_NODE]
         needed = len(chosen) if alternative.count is None else alternative.count
         if free >= max(needed, 1):
             return None
-        head = f"request {alternative.name} wants {self._devices(alternative, needed)}"
+        head = f"request {alternative.name} needs {_wanted(alternative, needed)}"
         if not own:
             broken = [pool for pool in self.broken if driver is None or pool.id.driver == driver]
             if broken:
-                return Miss(
-                    satisfied, Stage.SELECTOR, Fraction(0), f"{head}, but the pool {broken[0].id} is not complete"
-                )
-            name = alternative.device_class.metadata.name
-            why = (
-                "there are none"
-                if driver is None
-                else f"there is no device of class {name}: driver {driver} publishes none here"
-            )
-            return Miss(satisfied, Stage.NO_DEVICE, Fraction(0), f"{head}, but {why}")
+                return Miss(satisfied, Stage.SELECTOR, Fraction(0), f"{head}; pool {broken[0].id} is not complete")
+            nobody = "no device is published here" if driver is None else f"driver {driver} publishes none here"
+            return Miss(satisfied, Stage.NO_DEVICE, Fraction(0), f"{head}; {nobody}")
         others = [verdict for verdict in verdicts if verdict[0] is not Stage.FREE]
-        count = f"{free} of {len(verdicts)} device{'s' if len(verdicts) > 1 else ''} fit{'s' if free == 1 else ''}"
         if not others:
-            return Miss(satisfied, Stage.FREE, Fraction(free, needed), f"{head}, and {count}")
-        stage, fraction, reason = max(others)
+            there = "there is only 1" if free == 1 else f"there are only {free}"
+            return Miss(satisfied, Stage.FREE, Fraction(free, needed), f"{head}; {there}")
+        stage, fraction, name, why = max(others)
         alike = Counter(verdict[0] for verdict in others)[stage]
-        more = f", and {alike - 1} more likewise" if alike > 1 else ""
+        more = f" ({alike - 1} more like it)" if alike > 1 else ""
+        if len(verdicts) == 1:
+            nearest = f"the only one, {name}, {why}"
+        elif stage is Stage.CAPACITY and alternative.count == 1 and len(alternative.capacity) == 1:
+            nearest = f"the largest, {name}, {why}"
+        elif free:
+            nearest = f"only {free} of {len(verdicts)} fit{'s' if free == 1 else ''}: {name} {why}{more}"
+        else:
+            nearest = f"none of {len(verdicts)} fits: {name} {why}{more}"
         part = fraction if alternative.count == 1 else Fraction(free, max(needed, 1))
-        return Miss(satisfied, stage, part, f"{head}, and {count}; nearest is {reason}{more}")
-
-    @staticmethod
-    def _devices(alternative: Alternative, needed: int) -> str:
-        what = "all devices" if alternative.count is None else f"{needed} device{'s' if needed != 1 else ''}"
-        capacity = ", ".join(f"{quantity} {name}" for name, quantity in alternative.capacity.items())
-        return f"{what} of class {alternative.device_class.metadata.name}{f' with {capacity}' if capacity else ''}"
+        return Miss(satisfied, stage, part, f"{head}; {nearest}")
 
     def _verdict(self, alternative: Alternative, candidate: Candidate, claim: str) -> _Verdict:
         name = candidate.device.name
         exclusion = self.selectors.exclusion(alternative, candidate, claim)
         if exclusion is not None:
             stage = Stage.SELECTOR if exclusion.where.startswith("request") else Stage.NO_DEVICE
-            where = f"selector #{exclusion.index} of {exclusion.where}"
-            return stage, Fraction(exclusion.index, 100), f"{name}, which {where} excludes: {exclusion.expression}"
+            why = f"is excluded by selector #{exclusion.index} of {exclusion.where}: {exclusion.expression}"
+            return stage, Fraction(exclusion.index, 100), name, why
         if not candidate.reachable:
-            return Stage.OTHER_NODE, Fraction(0), f"{name}, which is for other nodes"
+            return Stage.OTHER_NODE, Fraction(0), name, "is for other nodes"
         if not candidate.servable:
-            why = "which leaves out calls to its driver, and the node does not declare DRAOptionalNodeOperations"
-            return Stage.OTHER_NODE, Fraction(0), f"{name}, {why}"
+            why = "needs a node that declares DRAOptionalNodeOperations, and this one does not"
+            return Stage.OTHER_NODE, Fraction(0), name, why
         if candidate.device.binding_conditions and not self.features.binding:
-            why = "which has binding conditions while the DRADeviceBindingConditions feature is disabled"
-            return Stage.OTHER_NODE, Fraction(0), f"{name}, {why}"
+            return Stage.OTHER_NODE, Fraction(0), name, "has binding conditions, and DRADeviceBindingConditions is off"
         if name in self.allocated.pool(candidate.pool).devices and not alternative.admin:
-            return Stage.IN_USE, Fraction(0), f"{name}, which is in use"
+            return Stage.IN_USE, Fraction(0), name, "is in use"
         return self._usable(alternative, candidate)
 
     def _usable(self, alternative: Alternative, candidate: Candidate) -> _Verdict:
         device, state = candidate.device, self.allocated.pool(candidate.pool)
         consumed = state.consumed_of(device, candidate.pool.driver)
         if device.consumes_counters and not self.features.partitionable_devices:
-            why = "which consumes counters while the DRAPartitionableDevices feature is disabled"
-            return Stage.COUNTERS, Fraction(0), f"{device.name}, {why}"
+            return Stage.COUNTERS, Fraction(0), device.name, "consumes counters, and DRAPartitionableDevices is off"
         if device.consumes_counters and not consumed:
             short = Counters(available_counters(self.pools[candidate.pool], state)).draw(device)
             if short is not None:
-                (set_, counter), available = short
+                (set_, counter), left = short
                 return (
                     Stage.COUNTERS,
                     Fraction(0),
-                    f"{device.name}, for which {_amount(available)} of {set_}/{counter} is left",
+                    device.name,
+                    f"lacks counter {set_}/{counter}: {_amount(left)} is left",
                 )
         lacking = self._shortage(alternative, candidate, consumed)
         if lacking is not None:
-            return Stage.CAPACITY, _part(lacking), f"{device.name}, {_shortage(lacking)}"
+            return Stage.CAPACITY, _part(lacking), device.name, _shortage(lacking, alternative.capacity)
         taint = untolerated(device, alternative.tolerations) if self.features.device_taints else None
         if taint is not None:
-            return Stage.TAINT, Fraction(0), f"{device.name}, whose taint {taint.key}:{taint.effect} is not tolerated"
-        return Stage.FREE, Fraction(1), device.name
+            why = f"has the taint {taint.key}:{taint.effect}, which is not tolerated"
+            return Stage.TAINT, Fraction(0), device.name, why
+        return Stage.FREE, Fraction(1), device.name, ""
 
     def _shortage(
         self, alternative: Alternative, candidate: Candidate, consumed: Mapping[str, Amount]
@@ -306,13 +302,13 @@ class _Explainer:
             for value, counts in served.items()
         }
         if not lacking:
-            return f"the constraint matchAttribute {name} cannot hold: no free device has the attribute"
+            return f"no free device has {name}, which matchAttribute asks for"
         value = min(lacking, key=lambda each: len(lacking[each]))
         if not lacking[value]:
             return ""
         return (
-            f"the constraint matchAttribute {name} cannot hold: nearest is {value}, with which request "
-            f"{', '.join(lacking[value])} has too few devices"
+            f"no value of {name} (matchAttribute) serves every request: the closest, {value}, has too few devices for "
+            f"{', '.join(lacking[value])}"
         )
 
     def _values(self, alternative: Alternative, claim: str, name: str) -> Iterator[str]:
@@ -344,29 +340,49 @@ def _part(lacking: Shortage) -> Fraction:
     return Fraction(max(lacking.available, 0)) / Fraction(lacking.needed)
 
 
-def _shortage(lacking: Shortage) -> str:
+def _shortage(lacking: Shortage, asked: Mapping[str, Quantity]) -> str:
+    """What the device has of a capacity; it names the capacity where the request asks for several or none."""
     if lacking.needed is None:
-        return f"which has no capacity {lacking.name}"
+        return f"has no capacity {lacking.name}"
+    needed = _amount(lacking.needed)
     if lacking.available is None:
         allowed = f", only {allowed_amounts(lacking.policy)}" if lacking.policy is not None else ""
-        return f"whose policy for {lacking.name} does not allow {_amount(lacking.needed)}{allowed}"
-    short = lacking.needed - lacking.available
-    rest = f"{_amount(lacking.available)} of {lacking.name}"
-    return f"which has {rest} left, {_amount(short)} short of {_amount(lacking.needed)}"
+        return f"does not allow {_of_capacity(needed, lacking.name)}{allowed}"
+    short = _amount(lacking.needed - lacking.available)
+    free = _amount(lacking.available) if lacking.available > 0 else "none"
+    few = "few" if short.isdigit() else "little"
+    rest = free if len(asked) == 1 else _of_capacity(free, lacking.name)
+    rounded = "" if any(one.value == lacking.needed for one in asked.values()) else f" for the {needed} that it takes"
+    return f"has {rest} free ({short} too {few}{rounded})"
+
+
+def _wanted(alternative: Alternative, needed: int) -> str:
+    """What a request asks for: `2 devices of class gpu`, `40 CPUs from one device`."""
+    amounts = [_of_capacity(str(quantity), name) for name, quantity in alternative.capacity.items()]
+    if amounts and alternative.count == 1:
+        return f"{' and '.join(amounts)} from one device"
+    devices = "all devices" if alternative.count is None else number_of(needed, "device")
+    each = f" with {' and '.join(amounts)} each" if amounts else ""
+    return f"{devices} of class {alternative.device_class.metadata.name}{each}"
+
+
+def _of_capacity(amount: str, name: str) -> str:
+    """An amount with what it is of: `40 CPUs`, `10Gi of memory`."""
+    kind = name.rpartition("/")[2]
+    return f"{amount} CPU{'' if amount == '1' else 's'}" if kind == "cpu" else f"{amount} of {kind}"
 
 
 _OF_ODDITY: Final[Mapping[Oddity, str]] = {
     Oddity.ADMIN_BLOCKS: (
-        "a device that was taken with admin access in this attempt counts as in use for its other requests, "
-        "though an earlier admin access would not"
+        "a device taken with admin access counts as in use for the other requests of this attempt, "
+        "though earlier admin access does not count"
     ),
     Oddity.ADMIN_NEEDS_CAPACITY: (
-        "admin access to a shared device needs capacity that is left, "
-        "though admin access to other devices ignores that they are in use"
+        "admin access to a shared device needs free capacity, though admin access to other devices ignores their use"
     ),
     Oddity.NO_FIXED_ORDER: (
-        "this release of Kubernetes searches pools and slices in no fixed order, and in another order the answer is "
-        "another one; this is the answer in the order of their names"
+        "this release of Kubernetes searches pools and slices in random order, and another order gives another answer; "
+        "this answer is for the order of their names"
     ),
 }
 # These can only keep something from being found.
@@ -409,8 +425,8 @@ def _not_distinct(claim: ResourceClaim, picks: Sequence[DevicePick]) -> Iterator
         for first, second in combinations(mine, 2):
             if _common(*(lookup(pick.candidate.device, pick.candidate.pool.driver, name) for pick in (first, second))):
                 yield (
-                    f"{first.candidate.device.name} and {second.candidate.device.name} have the same {name} in spite "
-                    "of distinctAttribute: before 1.37, a device is compared only with the last one of its request"
+                    f"{first.candidate.device.name} and {second.candidate.device.name} have the same {name} "
+                    "despite distinctAttribute: before 1.37, a device is compared only with the last one of its request"
                 )
 
 
@@ -423,8 +439,8 @@ def _inexact_steps(picks: Sequence[DevicePick], features: Features) -> Iterator[
     for pick in picks:
         if pick.share is not None and steps_are_inexact(pick.candidate, pick.alternative.capacity, features):
             yield (
-                f"{pick.candidate.device.name}: steps of a capacity are reckoned in whole numbers, each quantity "
-                "rounded up, so a fractional request consumes more than its policy says"
+                f"{pick.candidate.device.name}: kube-scheduler counts steps of a capacity in whole numbers, rounded "
+                "up, so a fractional request consumes more than its policy says"
             )
 
 
@@ -442,4 +458,4 @@ def _waits(allocation: AllocationResult) -> Iterator[str]:
 def _repeated_configs(allocation: AllocationResult) -> Iterator[str]:
     entries = allocation.devices.config
     if any(one is other for one, other in combinations(entries, 2)):
-        yield "a configuration of the claim stands once for each request that it names; 1.37 lists it once"
+        yield "a configuration of the claim is listed once for each request that it names; 1.37 lists it once"

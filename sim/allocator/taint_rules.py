@@ -112,7 +112,7 @@ def taint_rule(source: SourceDocument) -> DeviceTaintRule:
     selector = rule.spec.device_selector
     if selector is not None and (selector.device_class_name is not None or selector.selectors):
         raise DocumentError(
-            "deviceClassName and selectors were taken out of Kubernetes 1.35; select by driver, pool and device",
+            "deviceClassName and selectors were removed in Kubernetes 1.35; select by driver, pool and device",
             "spec.deviceSelector",
         )
     return rule

@@ -70,23 +70,18 @@ def unplaced_notes(devices: Mapping[str, Sequence[BundledDevice]], single: froze
     for kind, names in sorted(doubtful.items()):
         words = _Words.of(names, kind)
         yield (
-            f"{words.subject} not say {words.their} NUMA node, so nothing is known to be aligned with {words.them}: "
-            f"{words.they} in no bundle of one, no template gives {words.them}, and what is shown of each NUMA node "
-            f"may lack {words.them}"
+            f"{words.subject} not report {words.their} NUMA node, so {words.they} in no bundle of a NUMA node and in "
+            f"no template; a NUMA node may have more devices than shown"
         )
     for kind, names in sorted(near.items()):
         words = _Words.of(names, kind)
         yield (
-            f"{words.subject} not say {words.their} NUMA node; there is one only, so {words.they} near everything, but "
-            f"constraints by NUMA node refuse {words.them}: {words.they} in no bundle of one and in no template, ask "
-            f"for {words.them} without such a constraint"
+            f"{words.subject} not report {words.their} NUMA node, so {words.they} in no bundle of a NUMA node and in "
+            f"no template; the node has only one, so request {words.them} without a constraint by NUMA node"
         )
     for kind, names in sorted(rootless.items()):
         words = _Words.of(names, kind)
-        yield (
-            f"{words.subject} not say {words.their} PCIe root, so nothing is known to be below one root with "
-            f"{words.them}: {words.they} in no bundle of one"
-        )
+        yield (f"{words.subject} not report {words.their} PCIe root, so {words.they} in no bundle of a PCIe root")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +186,7 @@ def _misaligned(
     for alignment in shape.alignments:
         together = [each for request in alignment.requests for each in given.get(request, ())]
         if not shared_values(together, alignment.attribute):
-            return f"what it was given does not share {alignment.attribute}"
+            return f"the devices that it got do not share {alignment.attribute}"
     return ""
 
 

@@ -86,7 +86,7 @@ class Shape:
     def problem(self) -> str:
         """Return why no claim can ask for it; empty if one can."""
         count = sum(want.count for want in self.wants)
-        return f"it has {count} devices, and a claim at most {_MOST_DEVICES}" if count > _MOST_DEVICES else ""
+        return f"it has {count} devices; a claim can have at most {_MOST_DEVICES}" if count > _MOST_DEVICES else ""
 
 
 def numa_shapes(bundles: Iterable[Bundle]) -> Iterator[Shape]:
@@ -121,7 +121,7 @@ def left_out_notes(shapes: Iterable[Shape]) -> Iterator[str]:
     for shape in shapes:
         if shape.left_out:
             names = ", ".join(kind.name for kind in shape.left_out)
-            yield f"{shape.name} asks for no {names}: its part is less than the smallest that can be asked for"
+            yield f"{shape.name} asks for no {names}: its share is smaller than the minimum request"
 
 
 def share_shapes(bundles: Iterable[Bundle]) -> Iterator[tuple[Shape, Shape]]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dranode.api.documents import encode
+from dranode.api.errors import capitalized
 from dranode.driver.claims.allocation import readable_results
 from dranode.show.output import console, emit, output_option
 from dranode.show.picture.devices import part_text
@@ -82,7 +83,7 @@ def _draw(placements: tuple[PodPlacement, ...]) -> None:
 
     screen = console()
     if not any(placement.outcomes or placement.shared for placement in placements):
-        screen.print("Nothing waits for devices.")
+        screen.print("No pod and no claim waits for devices.")
         return
     table = columns("pod", "claim", "node", "request", "device", "consumes")
     for placement in placements:
@@ -98,4 +99,4 @@ def _draw(placements: tuple[PodPlacement, ...]) -> None:
                 screen.print()
                 screen.print(hanging(name, sentence))
         for node, miss in placement.misses[1:]:
-            screen.print(Padding(hanging(node, miss.sentence, style=""), (0, 0, 0, 2)))
+            screen.print(Padding(hanging(node, capitalized(miss.sentence), style=""), (0, 0, 0, 2)))

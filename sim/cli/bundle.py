@@ -70,13 +70,13 @@ def command(
             documents = simulated(load_documents(files))
             cluster = read_cluster_documents(documents, features)
             if not cluster.slices:
-                raise DocumentError(f"{', '.join(files)}: no ResourceSlice is in it, so no device is known")
+                raise DocumentError(f"{', '.join(files)}: no ResourceSlice, so no devices are known")
             if not any(one.kind == "ResourceClaim" for one in documents):
-                unseen.append("no document is a ResourceClaim, so every device counts as free")
+                unseen.append("the files have no ResourceClaim, so every device counts as free")
         else:
             cluster = _of_machine(root, drivers, node_name, options)
             single = frozenset({node_name}) if has_one_node(root) else single
-            unseen.append("the claims of this machine are not looked at, so every device counts as free")
+            unseen.append("this machine's claims are not read, so every device counts as free")
         progress("looking for what belongs together")
         offers = offers_for(cluster, features, single)
         offers = replace(offers, notes=(*unseen, *offers.notes))

@@ -44,8 +44,8 @@ def asked_features(kubernetes: str | None, feature_gates: str, *, whole_nodes: b
     features = Features.parse(feature_gates, NEWEST_STABLE if kubernetes is None else release(kubernetes))
     if features.node_allocatable_resources and not whole_nodes:
         raise UsageError(
-            "the feature gate DRANodeAllocatableResources changes what nodes have left, at which this command does not "
-            "look; ask dranode fit, or leave the gate out"
+            "this command ignores CPU and memory of nodes, which the feature gate DRANodeAllocatableResources changes; "
+            "use dranode fit, or leave the gate out"
         )
     _note_differences(features.release)
     return features
@@ -58,7 +58,7 @@ def _note_differences(asked: Release) -> None:
         return
     differences = asked.differences
     click.echo(
-        f"note: Kubernetes {asked.version} is answered by the model of {modelled}"
+        f"note: Kubernetes {asked.version} is simulated with the model of {modelled}"
         f"{', with these differences:' if differences else '; no difference is known'}",
         err=True,
     )
@@ -104,4 +104,4 @@ def report_notes(notes: Sequence[str]) -> None:
     for note in notes[:_MOST_NOTES]:
         click.echo(f"dranode: {note}", err=True)
     if len(notes) > _MOST_NOTES:
-        click.echo(f"dranode: and {len(notes) - _MOST_NOTES} more such notes", err=True)
+        click.echo(f"dranode: and {len(notes) - _MOST_NOTES} more notes", err=True)

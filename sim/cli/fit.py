@@ -120,9 +120,9 @@ def command(
 def _check_asked(dump: ClusterDump, names: str, *, every: bool) -> None:
     """Refuse an empty selection: no node, or none of `every` pod that waits."""
     if not dump.nodes:
-        raise DocumentError(f"no Node is in {names}, so there is nothing that a pod could fit on")
+        raise DocumentError(f"no Node in {names}, so no pod can fit")
     if every and not dump.waiting:
-        raise DocumentError(f"no pod in {names} waits for a node, so there is nothing to ask; name one with --pod")
+        raise DocumentError(f"no pod in {names} waits for a node; name one with --pod")
 
 
 def _ask(
@@ -154,8 +154,8 @@ def _ask(
         named = len(answers) * len(questions.dump.nodes) <= _MOST_NAMED
         if not named:
             notes.append(
-                f"nodes are counted and not named, and scores left out: {len(answers):,} pods by "
-                f"{len(questions.dump.nodes):,} nodes are more than {_MOST_NAMED:,}; ask for fewer pods with --pod"
+                f"nodes are only counted and scores left out, because {len(answers):,} pods times "
+                f"{len(questions.dump.nodes):,} nodes is more than {_MOST_NAMED:,}; ask for fewer pods with --pod"
             )
         documents = [answer_document(answer) if named else counted_document(answer) for answer in answers]
         emit({"read": read.places, "pods": documents, **changes_document(changes), "notes": notes}, output)

@@ -47,7 +47,7 @@ def run_on_fleet(
         DranodeError: a file or a machine cannot be read, or the picture not written.
     """
     if not nodes and (scores or html is not None or svg is not None):
-        raise UsageError("--scores, --html and --svg are about nodes: name them with --nodes FILE")
+        raise UsageError("--scores, --html and --svg need --nodes FILE")
     with reporting() as progress:
         progress("reading")
         discover = _discover(drivers, options)
@@ -80,7 +80,7 @@ def _without_queue(sources: Sequence[SourceDocument]) -> list[str]:
     """Return a note on the pods that no queue admits, which are not placed."""
     pods = [source.name for source in sources if source.kind == "Pod"]
     more = f" and {len(pods) - 1} more" if pods[1:] else ""
-    return [f"pods of no queue are not placed with --queues: {pods[0]}{more}"] if pods else []
+    return [f"--queues places only pods that have a queue; not placed: {pods[0]}{more}"] if pods else []
 
 
 def _discover(drivers: tuple[str, ...], options: Mapping[str, Any]) -> Discover:

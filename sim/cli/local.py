@@ -110,11 +110,11 @@ def command(
         )
         return
     if scores:
-        raise UsageError("--scores is about many nodes: name them with --nodes FILE")
+        raise UsageError("--scores needs --nodes FILE")
     from dranode.driver.machine.yaml_files import load_documents
 
     if keep and state is None:
-        raise UsageError("--keep leaves claims prepared in a folder: name it with --state DIR")
+        raise UsageError("--keep needs --state DIR, the folder where claims stay prepared")
     sources = simulated(load_documents(files), lambda: (node_named(node_name),))
     check_unused(sources)
     workload = read_workload(sources, features)

@@ -74,10 +74,10 @@ def command(
     features = asked_features(kubernetes, feature_gates)
     named = is_given(ctx, "kubeconfig", "context")
     if files and named:
-        raise UsageError("a cluster is either that of --kubeconfig or the one in FILEs; leave one out")
+        raise UsageError("name either --kubeconfig or FILEs, not both")
     live = not files and (named or (bool(kubeconfig) and not is_given(ctx, MACHINE.parameter, "kubelet_root")))
     if earlier and not (files or live):
-        raise UsageError("--before is compared with a cluster: name its FILEs or its --kubeconfig")
+        raise UsageError("--before needs a cluster to compare with: name FILEs or --kubeconfig")
     cluster = named_cluster(kubeconfig, context, "", "dranode-report") if live else None
     if live and cluster is None:
         raise UsageError("no cluster is named: set KUBECONFIG, pass --kubeconfig, or write ~/.kube/config")

@@ -237,7 +237,7 @@ def _request_warnings(
 ) -> Iterator[FieldError]:
     for index, toleration in enumerate(requested.tolerations):
         if not toleration.key and toleration.operator != "Exists":
-            what = f'without a key it is for every taint whose value is "{toleration.value}"; Exists is for all values'
+            what = f'without a key it tolerates every taint of value "{toleration.value}"; Exists tolerates all'
             yield FieldError(f"{where}.tolerations[{index}].operator", what)
     name = requested.device_class_name
     device_class = around.classes.get(name)
@@ -267,8 +267,8 @@ def _request_warnings(
         capacity, default = shared
         yield FieldError(
             f"{where}.count",
-            f"{count} different devices are asked for, of each {default} of {capacity}, its default; for {count} of "
-            f'{capacity} on one device leave count out and write capacity: {{requests: {{{capacity}: "{count}"}}}}',
+            f"this asks for {count} devices with {default} of {capacity} each, the default; for {count} of {capacity} "
+            f'from one device, remove count and set capacity: {{requests: {{{capacity}: "{count}"}}}}',
         )
 
 

@@ -73,7 +73,7 @@ ErrorsAndQuota: TypeAlias = tuple[list[FieldError], dict[str, int]]
 _POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {"Pod": (), **POD_TEMPLATES}
 _V1BETA1: Final = "resource.k8s.io/v1beta1"
 _EXACTLY: Final = re.compile(r"(requests\[[0-9]+\])\.exactly\b")
-_BOTH: Final = "a request has either firstAvailable or a class, a count and the like of its own, but both are set"
+_BOTH: Final = "set either firstAvailable or the request's own class and count, not both"
 _BASIC: Final = re.compile(r"(spec\.devices\[[0-9]+\])\.(?!name\b)")
 
 
@@ -142,7 +142,7 @@ def _check_head(source: SourceDocument) -> None:
     document = source.document
     check_header(document)
     if not document.get("apiVersion"):
-        raise DocumentError("an API version is required: without it nothing can be created", "apiVersion")
+        raise DocumentError("apiVersion is required", "apiVersion")
     to_v1(document)  # refuses versions that the kind does not have
 
 
@@ -150,7 +150,7 @@ def _name_errors(source: SourceDocument, seen: set[tuple[str, ...]]) -> Iterator
     """Yield the error of an object without a name, or of one that is there already among those `seen`."""
     key = object_key(source.document)
     if key in seen:
-        yield FieldError("metadata.name", f"a {source.kind} of this name is there already")
+        yield FieldError("metadata.name", f"there is already a {source.kind} of this name")
     if key is not None:
         seen.add(key)
     elif not source.name and (source.kind in _POD_TEMPLATES or source.kind in CLUSTER) and source.kind not in SPECS:
@@ -186,7 +186,7 @@ def _cluster_object(source: SourceDocument) -> Iterator[CheckResult]:
 
 def nothing_checked(files: Iterable[str]) -> CheckResult:
     """The verdict on files in which there is nothing to check."""
-    what = "holds no claim, template, class, pod or opaque configuration, so there is nothing to check"
+    what = "holds no claim, template, class, pod or opaque configuration to check"
     return CheckResult(", ".join(files), "", "", (FieldError("", what),))
 
 
@@ -321,7 +321,7 @@ def check_parameters(file: str, plugins: Mapping[str, Plugin]) -> CheckResult | 
         return None
     if not isinstance(document, Mapping) or not document or "kind" in document:
         return None
-    errors = [FieldError("", "holds no Kubernetes document with a kind, nor parameters that a driver takes")]
+    errors = [FieldError("", "is neither a Kubernetes document with a kind nor parameters of a driver")]
     for plugin in plugins.values():
         problems = tuple(parameter_errors(plugin, "FromClaim", document, ""))
         if not problems:

@@ -158,7 +158,7 @@ def with_pods(
             except DocumentError as error:
                 if not tolerant:
                     raise DocumentError(f"{source.place}: {error}") from error
-                making.notes.append(f"{source.place} cannot be read, and its pods are not shown: {error}")
+                making.notes.append(f"{source.place} cannot be read, so its pods are not shown: {error}")
     return MadePods(tuple(documents), tuple(making.notes))
 
 
@@ -257,7 +257,7 @@ class _Making:
     def _note(self, source: SourceDocument, controller: Controller, pods: Sequence[dict[str, Any]], why: str) -> None:
         names = [each["metadata"]["name"] for each in pods]
         there = len(self._present.pods.get(controller.owner, ()))
-        beside = f", beside {there} that {'is' if there == 1 else 'are'} there" if there else ""
+        beside = f", in addition to {there} that exist{'s' if there == 1 else ''}" if there else ""
         if names:
             more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
             text = f"{number_of(len(names), 'pod')}{beside}: {', '.join(names[:_NAMED])}{more}"
@@ -270,7 +270,7 @@ class _Making:
     def _replica_set(self, deployment: Controller) -> tuple[Controller, str]:
         """The ReplicaSet of a Deployment; why there is none."""
         if deployment.owner in self._present.made:
-            return deployment, "its ReplicaSets are there"
+            return deployment, "its ReplicaSets are among the documents"
         if deployment.spec.paused:
             return deployment, "it is paused before it has a ReplicaSet"
         template = _template(deployment)
@@ -293,9 +293,9 @@ class _Making:
     def _job(self, cron_job: Controller) -> tuple[Controller, str]:
         """The Job of a CronJob at its next time; why there is none."""
         if cron_job.owner in self._present.made:
-            return cron_job, "its Jobs are there"
+            return cron_job, "its Jobs are among the documents"
         if cron_job.metadata.uid:
-            return cron_job, "it is of a cluster, and none of its Jobs runs"
+            return cron_job, "it comes from a cluster, and none of its Jobs runs"
         if cron_job.spec.suspend:
             return cron_job, "it is suspended"
         job = _job_in(cron_job)
@@ -347,12 +347,12 @@ class _Making:
         count = max(0, wanted - len(there))
         self._reserve(count)
         if spec.completion_mode != "Indexed" or completions is None:
-            return [self._pod(job, template) for _ in range(count)], _none("nothing of it is left to do", wanted)
+            return [self._pod(job, template) for _ in range(count)], _none("it is complete", wanted)
         done = set(_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions))
         done |= set(map(_index_of, there))
         indexes = (index for index in range(completions) if index not in done)
         pods = [self._indexed(job, template, index) for index, _ in zip(indexes, range(count), strict=False)]
-        return pods, _none("nothing of it is left to do", wanted)
+        return pods, _none("it is complete", wanted)
 
     def _indexed(self, job: Controller, template: Mapping[str, Any], index: int) -> dict[str, Any]:
         tail = f"-{index}-"
@@ -407,7 +407,7 @@ class _Making:
         self._count += max(0, count)
         if self._count > MOST_PODS:
             raise DocumentError(
-                f"with its pods there are {self._count:,} to make, more than the {MOST_PODS:,} that a cluster can have"
+                f"its pods would make {self._count:,}, more than the {MOST_PODS:,} that a cluster can have"
             )
 
     def _pod(
@@ -581,11 +581,11 @@ def claims_named(sources: Iterable[SourceDocument]) -> Iterator[tuple[str, Claim
 
 
 def _sentence(kind: str, count: int, *, templates: bool) -> str:
-    objects = f"{number_of(count, 'object')} {'is' if count == 1 else 'are'} passed over"
+    objects = f"{number_of(count, 'object')} {'is' if count == 1 else 'are'} ignored"
     if templates:
         hint = "; local --queues admits Kueue's" if kind == "Workload" else ""
         return f"{kind}: {objects}, and no pods are made of {'its' if count == 1 else 'their'} pod templates{hint}"
-    return f"{kind}: {objects}: custom resources are not looked at"
+    return f"{kind}: {objects}, since custom resources are not simulated"
 
 
 def _pod_templates(document: Any) -> Iterator[Mapping[str, Any]]:

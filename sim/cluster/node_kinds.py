@@ -112,12 +112,12 @@ def _check(kind: NodeKind, path: str, known: set[str]) -> None:
     if bool(kind.machine) == bool(kind.slices):
         raise DocumentError("an entry has either machine or slices", path)
     if kind.count < 1:
-        raise DocumentError(f"{kind.count} nodes are too few; 1 is the least", f"{path}.count")
+        raise DocumentError(f"{kind.count} nodes are too few; the minimum is 1", f"{path}.count")
     if kind.count > MOST_NODES:
-        raise DocumentError(f"{kind.count} nodes are too many; {MOST_NODES} is the most", f"{path}.count")
+        raise DocumentError(f"{kind.count} nodes are too many; the maximum is {MOST_NODES}", f"{path}.count")
     for error in allocatable_errors(kind.allocatable, f"{path}.allocatable"):
         raise DocumentError(error.message, error.path)
     for name in (kind.name, *kind.names()):
         if name in known:
-            raise DocumentError(f'"{name}" stands there already', f"{path}.name")
+            raise DocumentError(f'"{name}" is listed twice', f"{path}.name")
     known.update((kind.name, *kind.names()))

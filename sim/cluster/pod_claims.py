@@ -55,7 +55,7 @@ def binding_failure(claim: ResourceClaim, pod_uid: str, pod_group: str = "") -> 
 def _then(claim: ResourceClaim, pod_uid: str, pod_group: str) -> str:
     users = claim.status.reserved_for
     if not users or (len(users) == 1 and users[0].uid == pod_uid):
-        return "kube-scheduler takes the claim's devices back, and looks for others when it tries the pod again"
+        return "kube-scheduler releases the claim's devices and looks for others when it tries the pod again"
     if len(users) == 1 and users[0].is_pod_group and users[0].name == pod_group:
         # PodGroupPostFilter.
         return f"kube-scheduler takes the claim's devices back if no pod of {users[0]} has been scheduled"

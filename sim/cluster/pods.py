@@ -105,7 +105,6 @@ def _node(name: str) -> Node:
 def passed_by(pod: str, node: str, claims: Iterable[str]) -> str:
     """Return what becomes of claims that are not allocated when their pod names its node, in one sentence."""
     return (
-        f"pod {pod} names its node {node} itself, so kube-scheduler, which alone allocates claims, passes it by: "
-        f"{', '.join(claims)} will never be allocated and kubelet will not start the pod; "
-        "remove spec.nodeName, and choose the node with a nodeSelector"
+        f"pod {pod} sets spec.nodeName to {node}, so kube-scheduler skips it: {', '.join(claims)} will never be "
+        "allocated, and kubelet will not start the pod; remove spec.nodeName and use a nodeSelector"
     )

@@ -89,8 +89,8 @@ def container_conflicts(pod: SchedulingPod, uses: Mapping[str, ExclusiveUse]) ->
                 yield ContainerConflict(
                     f"{path}.resources.claims[{index}]",
                     name,
-                    f"container {first.name} has the claim too, and one container may use it at a time unless its "
-                    'configuration says "sharing: pod"',
+                    f"container {first.name} has the claim too, and only one container may use it at a time; to "
+                    'share it, set "sharing: pod" in its configuration',
                 )
                 break
 
@@ -127,6 +127,6 @@ def claims_in_use(pod: SchedulingPod) -> frozenset[str]:
 def pods_conflict(first: str, second: str) -> str:
     """Return why the second pod's containers do not start while the first pod has a claim that both name."""
     return (
-        f"{first} and {second} both have the claim, and only containers of one pod may share it; "
-        "give each pod a claim of its own (a ResourceClaimTemplate)"
+        f"{first} and {second} both use the claim, and only containers of one pod may share it; "
+        "give each pod its own claim with a ResourceClaimTemplate"
     )

@@ -157,7 +157,7 @@ class _Documents:
             case "DeviceClass":
                 device_class = decode(DeviceClass, source.document)
                 if device_class.metadata.name in self.classes:
-                    raise DocumentError(f"a DeviceClass {device_class.metadata.name} is there already", "metadata.name")
+                    raise DocumentError(f"there is already a DeviceClass {device_class.metadata.name}", "metadata.name")
                 self.classes[device_class.metadata.name] = device_class
             case _:
                 pass
@@ -165,7 +165,7 @@ class _Documents:
     def _named(self, source: SourceDocument, known: dict[ClaimKey, Any], value: Named, entry: Any = None) -> None:
         key = ClaimKey(value.metadata.namespace, value.metadata.name)
         if key in known:
-            raise DocumentError(f"a {source.kind} {key} is there already", "metadata.name")
+            raise DocumentError(f"there is already a {source.kind} {key}", "metadata.name")
         known[key] = entry or value
         self.order.append((source.kind, key))
 
@@ -191,7 +191,7 @@ def require_pods(pods: Sequence[PodWithClaims], files: Iterable[str]) -> None:
         DocumentError: there is no pod, nor a claim or template that one could be made up for.
     """
     if not pods:
-        raise DocumentError(f"no claim, template or pod is in {', '.join(files)}, so there is nothing to do")
+        raise DocumentError(f"nothing to do: no claim, template or pod in {', '.join(files)}")
 
 
 def request_names(

@@ -78,7 +78,7 @@ def model_like(name: str, dump: ClusterDump) -> NodeModel:
     """
     node = next((node for node in dump.nodes if node.metadata.name == name), None)
     if node is None:
-        raise DocumentError(f"no document is a Node {name}, so nothing can be like it")
+        raise DocumentError(f"the documents have no Node {name} to copy")
     slices = [slice_template(each.spec) for each in dump.slices if each.spec.node_name == name]
     return NodeModel(f"like-{name}", node, tuple(slices))
 
@@ -146,8 +146,8 @@ def _require_amounts(model: NodeModel, pods: Iterable[PodDemand]) -> None:
         for name in ("cpu", "memory"):
             if demand.info.requests.get(name) and name not in known:
                 raise DocumentError(
-                    f'the node "{model.name}" does not say how much {name} it has, of which pod {demand.pod.key} asks '
-                    "some; add it: allocatable: {cpu: 30, memory: 120Gi}"
+                    f'node "{model.name}" has no amount of {name}, which pod {demand.pod.key} requests; add one, as in '
+                    "allocatable: {cpu: 30, memory: 120Gi}"
                 )
 
 

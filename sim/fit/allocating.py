@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from dranode.api.errors import capitalized
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, ContainerResources, Node, ObjectMeta, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator, failures, unfit
@@ -200,20 +201,20 @@ def _failed(
 
 def _sentence(nodes: int, misses: Sequence[tuple[str, Miss]]) -> str:
     if not misses:
-        return "there is no node that the pod may go to"
+        return "the pod may run on no node"
     nearest, miss = misses[0]
     if nodes == 1:
         return f"does not fit on node {nearest}: {miss.sentence}"
-    return f"does not fit on any of {nodes} nodes; nearest is {nearest}: {miss.sentence}"
+    return f"none of {nodes} nodes fits. Closest: {nearest}. {capitalized(miss.sentence)}"
 
 
 def _shared(
     pod: str, claim: ResourceClaim, allocation: AllocationResult, node: str | None, outcomes: Iterable[Outcome]
 ) -> Outcome:
     if node is not None:
-        return Outcome(claim, node, allocation, notes=(f"it was allocated before; pod {pod} shares it",))
-    why = next((outcome.error for outcome in outcomes if outcome.error), "no node where it is suits the pod")
-    error = f"it is allocated already, and pod {pod}, which shares it, can go nowhere: {why}"
+        return Outcome(claim, node, allocation, notes=(f"already allocated; pod {pod} shares it",))
+    why = next((outcome.error for outcome in outcomes if outcome.error), "the pod may not run where the claim is")
+    error = f"already allocated, but no node fits for pod {pod}, which shares it: {why}"
     return Outcome(claim, error=error, reason=Reason.DOES_NOT_FIT)
 
 
@@ -231,9 +232,9 @@ def _lacking(pod: PodWithClaims) -> PodPlacement:
     """A pod whose claims no document has; one that is bound holds what is not known."""
     lacking = ", ".join(map(str, pod.missing))
     error = (
-        f"pod {pod.name} is on node {pod.node} and uses {lacking}, which no document is: what it holds is not known"
+        f"{lacking} is missing from the documents, so what pod {pod.name} on node {pod.node} holds is unknown"
         if pod.node
-        else f"pod {pod.name} lacks {lacking}, so none of its claims is allocated"
+        else f"{lacking} is missing, so none of the claims of pod {pod.name} is allocated"
     )
     namespace = pod.name.partition("/")[0]
     named = [ResourceClaim(metadata=ObjectMeta(name=missing.name, namespace=namespace)) for missing in pod.missing]

@@ -106,7 +106,7 @@ def show_room(screen: Console, pod: str, room: Room) -> None:
     count, nodes = number_of(room.count, "pod"), number_of(len(room.nodes), "node")
     screen.print(f"\n{at_least}{count} like {pod} can be placed, on {nodes}", markup=False)
     if room.shared:
-        screen.print(f"  all of them share {', '.join(room.shared)}, which the pod names itself", markup=False)
+        screen.print(f"  all of them share {', '.join(room.shared)}, because the pod names it directly", markup=False)
 
 
 def eviction_document(plan: EvictionPlan | None) -> dict[str, Any] | None:
@@ -126,13 +126,13 @@ def show_evictions(screen: Console, pod: str, plan: EvictionPlan | None) -> None
     if plan is None:
         screen.print(f"\nno eviction makes room for {pod}", markup=False)
         return
-    proven = "no fewer do" if plan.least else "fewer might do; not all sets were tried"
+    proven = "the minimum" if plan.least else "fewer may be enough; not all sets were tried"
     evictions = number_of(len(plan.pods), "eviction")
     screen.print(f"\n{pod} fits on {plan.node} after {evictions} ({proven}):", markup=False)
     for name, priority in zip(plan.pods, plan.priorities, strict=True):
         screen.print(f"  {name}, priority {priority}", markup=False)
     if plan.preemption:
-        screen.print("  kube-scheduler may preempt them by itself: all are less important", markup=False)
+        screen.print("  all are less important, so kube-scheduler may preempt them itself", markup=False)
 
 
 def move_document(plan: MovePlan | None) -> dict[str, Any] | None:
@@ -154,16 +154,16 @@ def move_document(plan: MovePlan | None) -> dict[str, Any] | None:
 def show_moves(screen: Console, pod: str, plan: MovePlan | None) -> None:
     """Print which pods would have to move."""
     if plan is None:
-        screen.print(f"\nno moves of other pods were found that make room for {pod}", markup=False)
+        screen.print(f"\nfound no moves of other pods that make room for {pod}", markup=False)
         return
-    proven = "no plan has fewer" if plan.optimal else f"at least {plan.bound} are needed"
+    proven = "the minimum" if plan.optimal else f"at least {plan.bound} are needed"
     screen.print(f"\n{pod} fits on {plan.node} after {number_of(len(plan.moves), 'move')} ({proven}):", markup=False)
     table = columns("pod", "from", "to", "holds")
     for move in plan.moves:
         table.add_row(move.pod, move.source, move.target, "; ".join(move.claims))
     screen.print(table)
     if plan.position:
-        screen.print(f"  the first {plan.position} of them are placed again before {pod}", markup=False)
+        screen.print(f"  place the first {plan.position} of them again before {pod}", markup=False)
 
 
 def fragment_document(fragment: Fragment) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def show_fragments(screen: Console, pod: str, fragments: Sequence[Fragment]) -> 
     """Print which claims hold what the pod would need; of many nodes the first."""
     if not fragments:
         return
-    screen.print(f"\n{pod} would fit on {number_of(len(fragments), 'node')} but for these claims:", markup=False)
+    screen.print(f"\nwithout these claims, {pod} would fit on {number_of(len(fragments), 'node')}:", markup=False)
     table = columns("node", "devices", "claim", "of", "holds")
     for fragment in fragments[:_SHOWN]:
         for one in fragment.held:

@@ -58,13 +58,13 @@ def obstacle(demand: PodDemand, state: ClusterState) -> str:
     if demand.problem:
         return demand.problem
     if demand.left_over:
-        return f"pod {pod.key} waits until ResourceClaim {demand.left_over} of an attempt before is deleted"
+        return f"pod {pod.key} waits until ResourceClaim {demand.left_over} of an earlier attempt is deleted"
     for claim in demand.claims:
         key = ClaimKey.of(claim)
         if key in demand.shared:
             continue  # the group uses it, however many pods it has
         if key in state.allocations and _entries(key, state) >= MOST_CONSUMERS:
-            return f"resourceclaim in use: {key} has {MOST_CONSUMERS} pods already, which is the most"
+            return f"resourceclaim in use: {key} already has {MOST_CONSUMERS} pods, the maximum"
     return ""
 
 
@@ -80,7 +80,7 @@ def _bound(demand: PodDemand, state: ClusterState) -> str:
     waiting = [str(ClaimKey.of(claim)) for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
     if waiting:
         return passed_by(demand.pod.key, name, waiting)
-    return f"pod {demand.pod.key} is bound to {name} already"
+    return f"pod {demand.pod.key} is already bound to {name}"
 
 
 @dataclass(frozen=True, slots=True)

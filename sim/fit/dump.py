@@ -181,7 +181,7 @@ def _named(documents: Iterable[tuple[SourceDocument, _Namespaced]]) -> dict[Clai
         if not metadata.name:
             raise DocumentError(f"{source.place}: metadata.name: a name is required")
         if key in named:
-            raise DocumentError(f"{source.place}: metadata.name: a {source.kind} {key} is there already")
+            raise DocumentError(f"{source.place}: metadata.name: there is already a {source.kind} {key}")
         named[key] = replace(value, metadata=metadata)
     return named
 
@@ -190,6 +190,6 @@ def _named_nodes(documents: Iterable[tuple[SourceDocument, SchedulingNode]]) -> 
     names: set[str] = set()
     for source, node in documents:
         if node.metadata.name in names:
-            raise DocumentError(f"{source.place}: metadata.name: a Node {node.metadata.name} is there already")
+            raise DocumentError(f"{source.place}: metadata.name: there is already a Node {node.metadata.name}")
         names.add(node.metadata.name)
     return [node for _, node in documents]

@@ -32,32 +32,32 @@ def cluster_notes(dump: ClusterDump) -> Iterator[str]:
     lost = sorted({pod.spec.node_name for pod in dump.pods if pod.spec.node_name} - known)
     if lost:
         nodes = number_of(len(lost), "node")
-        yield f"pods are bound to {nodes} that no document has, and take nothing here: {_some(lost)}"
+        yield f"pods on {nodes} that the documents lack are not counted: {_some(lost)}"
     missing = [kind for kind in ("ResourceSlice", "DeviceClass") if kind not in dump.kinds]
     if missing and any(pod.spec.resource_claims for pod in dump.pods):
-        yield f"no document is a {' or a '.join(missing)}, so no claim can be allocated"
+        yield f"the documents have no {' and no '.join(missing)}, so no claim can be allocated"
     nominated = sorted(pod.key for pod in dump.waiting if pod.status.nominated_node_name)
     if nominated:
-        yield f"kube-scheduler keeps room for {_some(nominated)}, which preempted others; here none is kept"
+        yield f"kube-scheduler reserves room for {_some(nominated)}, which preempted others; dranode does not"
 
 
 def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterator[str]:
     """Return what one answer does not rest on, one sentence each."""
     pod = demand.pod
     if pod.spec.scheduler_name not in ("", DEFAULT_SCHEDULER):
-        yield f"{pod.spec.scheduler_name} schedules it, and this is what kube-scheduler's default profile would do"
+        yield f"its scheduler is {pod.spec.scheduler_name}; this is what kube-scheduler's default profile would do"
     volumes = [each.name for each in pod.spec.volumes if each.placed]
     if volumes:
-        yield f"volumes are not looked at, which may keep it off nodes: {_some(volumes)}"
+        yield f"its volumes may rule out nodes, but are not checked: {_some(volumes)}"
     if pod.spec.scheduling_group is not None:
-        yield "it belongs to a PodGroup, whose pods kube-scheduler places together; here it is looked at by itself"
+        yield "kube-scheduler places the pods of its PodGroup together; here it is placed alone"
     if pod.spec.runtime_class_name and not pod.metadata.uid:
         yield (
-            f"no RuntimeClass is read: what {pod.spec.runtime_class_name} adds to a pod when it is created (overhead, "
-            "a node selector, tolerations) counts only as far as the document has it"
+            f"RuntimeClass {pod.spec.runtime_class_name} is not read: what it adds to a pod (overhead, node selector, "
+            "tolerations) counts only if the pod's document already has it"
         )
     if pod.spec.priority_class_name and pod.spec.priority is None:
-        yield f"no document is the PriorityClass {pod.spec.priority_class_name}; its priority counts as 0"
+        yield f"PriorityClass {pod.spec.priority_class_name} is not in the documents, so the priority counts as 0"
     yield from _preemption(dump, pod, choice)
     for outcome in choice.outcomes:
         yield from (f"claim {outcome.claim.metadata.name}: {note}" for note in outcome.notes)
@@ -69,8 +69,7 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
     most = nodes_to_find(len(dump.nodes))
     if feasible > most:
         yield (
-            f"of {feasible} nodes that fit, kube-scheduler scores the first {most} that it comes to, "
-            "which may leave out the best"
+            f"{feasible} nodes fit, but kube-scheduler scores only the first {most} that it finds; it may miss the best"
         )
 
 
@@ -79,8 +78,8 @@ def _preemption(dump: ClusterDump, pod: SchedulingPod, choice: PodChoice) -> Ite
     helps = any(not group.hopeless for group in choice.groups)
     if helps and least is not None and least < pod.priority and pod.spec.preemption_policy != "Never":
         yield (
-            "kube-scheduler may preempt pods that are less important to make room for it, which is not done here; "
-            "--evict says which could go"
+            "kube-scheduler may preempt less important pods to make room for it; dranode does not, but --evict shows "
+            "which pods could go"
         )
 
 
@@ -91,8 +90,8 @@ def _images(dump: ClusterDump, pod: SchedulingPod) -> Iterator[str]:
         count = dump.images.get(image if ":" in last or "@" in last else f"{image}:latest", 0)
         if 0 < count < len(dump.nodes):
             yield (
-                f"{count} of {len(dump.nodes)} nodes have its image {image} already, and kube-scheduler may prefer "
-                "them; here ImageLocality scores 0"
+                f"kube-scheduler may prefer the {count} of {len(dump.nodes)} nodes that have its image {image}; "
+                "here ImageLocality scores 0"
             )
 
 
@@ -106,10 +105,10 @@ def nodes_to_find(nodes: int) -> int:
 
 def _unseen(dump: ClusterDump, pod: SchedulingPod, feasible: int) -> Iterator[str]:
     if "Namespace" not in dump.kinds and _selects_namespaces(pod):
-        yield f"no document is a Namespace: {NEEDED['Namespace']} were not seen, but for their names"
+        yield f"the documents have no Namespace, so {NEEDED['Namespace']} are unknown, except their names"
     kinds = [kind for kind in ("Service", "ReplicaSet", "StatefulSet") if kind not in dump.kinds]
     if kinds and feasible > 1 and not pod.spec.topology_spread_constraints:
-        yield f"no document is a {', a '.join(kinds)}: whether kube-scheduler spreads it by these was not seen"
+        yield f"the documents have no {', no '.join(kinds)}, by which kube-scheduler may spread it"
 
 
 def _selects_namespaces(pod: SchedulingPod) -> bool:
@@ -186,7 +185,7 @@ class ClusterQuestions:
             DocumentError: there is no node, or a selector of a pod is none.
         """
         if not dump.nodes:
-            raise DocumentError("no document is a Node, so there is nothing that a pod could fit on")
+            raise DocumentError("the documents have no Node, so no pod can fit")
         state = ClusterState.of(dump, features)
         return cls(dump, state, features, new_share_id)
 
@@ -218,7 +217,7 @@ class ClusterQuestions:
             return tuple(_named_pod(name, self.dump.pods) for name in names)
         waiting = self.dump.waiting
         if not waiting:
-            raise DocumentError("no pod waits for a node, so there is nothing to ask; add one, or name one with --pod")
+            raise DocumentError("no pod waits for a node; add one, or name one with --pod")
         return waiting
 
     def answers(self, pods: Sequence[SchedulingPod]) -> Iterator[PodAnswer]:
@@ -248,6 +247,6 @@ def _named_pod(name: str, pods: Sequence[SchedulingPod]) -> SchedulingPod:
         return found[0]
     if found:
         raise DocumentError(
-            f"{len(found)} pods are called {name}: {', '.join(pod.key for pod in found)}; name one whole"
+            f"{len(found)} pods are called {name}: {', '.join(pod.key for pod in found)}; give the full name of one"
         )
-    raise DocumentError(f"no document is a pod {name} that has not ended")
+    raise DocumentError(f"the documents have no pod {name} that waits or runs")

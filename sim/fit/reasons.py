@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from dranode.api.errors import number_of
+from dranode.api.errors import capitalized, number_of
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.result import Oddity
 from dranode.sim.scheduler.filters import Refusal
-from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
+from dranode.sim.scheduler.requests import CPU, HUGE_PAGES, MEMORY, PODS, STORAGE
 from dranode.sim.scheduler.resources import ResourceShortage
 
 _MILLI: Final = 1000
@@ -45,7 +45,7 @@ class RefusalGroup:
 
     Attributes:
         reasons: kube-scheduler's words.
-        detail: what is behind them, in one phrase; empty where the words say all.
+        detail: the cause in plain words, without a full stop; empty where the reasons say all.
         count: how many nodes they are.
         hopeless: whether an eviction would help on none of them.
         nearest: the one that lacks least.
@@ -84,9 +84,10 @@ def reason_counts(cases: Iterable[RefusalCase]) -> Counter[str]:
 
 
 def group_line(group: RefusalGroup) -> str:
-    """`312 nodes: Insufficient cpu: nearest is n17: 8 CPUs short`."""
-    detail = f": {group.detail}" if group.detail else ""
-    return f"{group.count} node{'' if group.count == 1 else 's'}: {', '.join(group.reasons)}{detail}"
+    """`312 nodes: Insufficient cpu. Closest: n17. The pod needs 12 CPUs, 4 CPUs are free (8 CPUs too few)`."""
+    joint = ": " if group.detail == group.nearest.refusal.detail else ". "
+    detail = f"{joint}{group.detail}" if group.detail else ""
+    return f"{number_of(group.count, 'node')}: {', '.join(group.reasons)}{detail}"
 
 
 def refusal_groups(cases: Iterable[RefusalCase]) -> list[tuple[RefusalGroup, list[RefusalCase]]]:
@@ -113,9 +114,11 @@ def _group(cases: list[RefusalCase]) -> tuple[RefusalGroup, list[RefusalCase]]:
         behind = misses[0][0].sentence
     else:
         nearest = sorted(cases, key=lambda case: _lack(case.refusal.shortages))
-        behind = ", ".join(map(_shortage, nearest[0].refusal.shortages))
+        behind = "; ".join(map(_shortage, nearest[0].refusal.shortages))
+    if behind:
+        behind = capitalized(behind)
     if behind and count > 1:
-        behind = f"nearest is {nearest[0].node}: {behind}"
+        behind = f"Closest: {nearest[0].node}. {behind}"
     hopeless = all(case.refusal.hopeless for case in cases)
     return RefusalGroup(refusal.reasons, refusal.detail or behind, count, hopeless, nearest[0]), nearest
 
@@ -146,7 +149,10 @@ def _lack(short: tuple[ResourceShortage, ...]) -> tuple[Fraction, ...]:
 
 
 def _shortage(short: ResourceShortage) -> str:
+    if short.resource == PODS:
+        return f"the node takes no more than {number_of(short.allocatable, 'pod')}"
     missing, asked, free = (
         readable_amount(short.resource, value) for value in (short.missing, short.requested, max(short.free, 0))
     )
-    return f"{missing} short (asked {asked}, free {free})"
+    few = "little" if short.resource in (MEMORY, STORAGE) or short.resource.startswith(HUGE_PAGES) else "few"
+    return f"the pod needs {asked}, the node has {free} free ({missing} too {few})"

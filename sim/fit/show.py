@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 
 from dranode.api.documents import encode
+from dranode.api.errors import number_of
 from dranode.show.terminal import columns, hanging, show_rows
 from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.questions import PodAnswer
@@ -98,7 +99,7 @@ def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool)
             screen.print(Padding(hanging(nodes, why, style=""), (0, 0, 0, 2)))
     if len(reasons) > _REASONS_SHOWN:
         rest = sum(map(len, reasons[_REASONS_SHOWN:]))
-        screen.print(f"\nand {rest} pods more that fit nowhere, for other reasons; -o json has them", markup=False)
+        screen.print(f"\nand {rest} more pods fit nowhere for other reasons; see -o json", markup=False)
     for answer in answers if scores else ():
         if answer.choice.node is not None:
             _show_scores(screen, answer.choice.pod, answer.placement.scores)
@@ -107,23 +108,23 @@ def show_answers(screen: Console, answers: Sequence[PodAnswer], *, scores: bool)
 
 
 def _pods(pods: Sequence[str]) -> str:
-    """`x/a`, `x/a, x/b` or `x/a, x/b and 40 pods more`."""
-    more = f" and {len(pods) - _PODS_SHOWN} pods more" if len(pods) > _PODS_SHOWN else ""
+    """`x/a`, `x/a, x/b` or `x/a, x/b and 40 more pods`."""
+    more = f" and {len(pods) - _PODS_SHOWN} more pods" if len(pods) > _PODS_SHOWN else ""
     return f"{', '.join(pods[:_PODS_SHOWN])}{more}"
 
 
 def _because(answer: PodAnswer) -> str:
     choice = answer.choice
     if choice.best is None:
-        return choice.problem or f"none of {len(answer.before.nodes)} nodes has room"
+        return choice.problem or f"no room on {number_of(len(answer.before.nodes), 'node')}"
     if choice.best.feasible == 1:
         return "the only node that fits"
-    among = f"scores {choice.best.total}, the best of {choice.best.feasible} that fit"
+    among = f"best score of {choice.best.feasible} nodes that fit: {choice.best.total}"
     if choice.best.tied == 1:
         return among
     others = choice.best.first[1 : _TIED_SHOWN + 1]
     rest = choice.best.tied - 1 - len(others)
-    return f"{among}; a lottery with {', '.join(others)}{f' and {rest} more' if rest else ''}"
+    return f"{among}; tied with {', '.join(others)}{f' and {rest} more' if rest else ''}, chosen at random"
 
 
 def _show_scores(screen: Console, pod: str, scores: Sequence[NodeTotal]) -> None:
@@ -137,4 +138,4 @@ def _show_scores(screen: Console, pod: str, scores: Sequence[NodeTotal]) -> None
     screen.print(f"\nScores for {pod}:", markup=False)
     screen.print(table)
     if len(best) > _SCORES_SHOWN:
-        screen.print(f"and {len(best) - _SCORES_SHOWN} nodes more")
+        screen.print(f"and {len(best) - _SCORES_SHOWN} more nodes")

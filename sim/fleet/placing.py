@@ -90,8 +90,8 @@ def imagined_notes(nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: 
         asking = next((demand.pod.key for demand in demands if demand.info.requests.get(resource)), None)
         if node is not None and asking is not None:
             yield (
-                f"node {node} does not say how much {resource} it has, of which pod {asking} asks some: it counts as "
-                "enough there; say it in nodes.yaml: allocatable: {cpu: 30, memory: 120Gi}"
+                f"node {node} has no amount of {resource}, which pod {asking} requests, so it counts as enough; add it "
+                "to nodes.yaml, as in allocatable: {cpu: 30, memory: 120Gi}"
             )
     noted: dict[str, list[str]] = {}
     for demand in demands:
@@ -190,7 +190,7 @@ def _result(answer: PodAnswer, scores: tuple[NodeScore, ...]) -> PodResult:
     demand, choice, before = answer.demand, answer.choice, answer.before
     allocated = [(claim, before.allocations.get(ClaimKey.of(claim))) for claim in demand.claims]
     if choice.node is not None:
-        note = f"it was allocated before; pod {choice.pod} shares it"
+        note = f"already allocated; pod {choice.pod} shares it"
         shared = (Outcome(claim, choice.node, held, notes=(note,)) for claim, held in allocated if held is not None)
         return PodResult(choice.pod, choice.node, choice.outcomes, tuple(shared), scores)
     details = tuple(group_line(group) for group in choice.groups if group.detail)
@@ -201,7 +201,7 @@ def _result(answer: PodAnswer, scores: tuple[NodeScore, ...]) -> PodResult:
     ]
     waiting = (*lacking, *_unallocated(before, demand), *special_claims(demand.pod, demand.extended))
     held = (claim for claim, allocation in allocated if allocation is not None)
-    followed = f"it is allocated already, and pod {choice.pod}, which shares it, can go nowhere: {why}"
+    followed = f"already allocated, but no node fits for pod {choice.pod}, which shares it: {why}"
     return PodResult(
         choice.pod,
         None,

@@ -66,7 +66,7 @@ class ImaginedFleet:
         counts = Counter(node.metadata.name for fleet in fleets for node, _ in fleet.nodes)
         twice = next((name for name, count in counts.items() if count > 1), None)
         if twice is not None:
-            raise DocumentError(f'two files of nodes have a node "{twice}"; rename one')
+            raise DocumentError(f'node "{twice}" is in two files; rename one')
         nodes = tuple(node for fleet in fleets for node in fleet.nodes)
         return cls(nodes, tuple(each for fleet in fleets for each in fleet.slices))
 
@@ -123,8 +123,7 @@ def admit(
     setup = load(sources, fleet.slices if fleet is not None else None)
     if not setup.documents:
         raise DocumentError(
-            "no document is a Workload, nor a Job or pod with the label kueue.x-k8s.io/queue-name, so there is nothing "
-            "to admit"
+            "nothing to admit: the files have no Workload, and no Job or pod with the label kueue.x-k8s.io/queue-name"
         )
     if fleet is None:
         return run_queues(setup, Anywhere()), None

@@ -91,7 +91,7 @@ class StandInKubelet(msgspec.Struct):
                 return
             if time.monotonic() > deadline:
                 missing = ", ".join(sorted(expected - self._plugins.keys()))
-                none = f"no registration socket of {missing} turned up in {self.registry}"
+                none = f"no registration socket of {missing} appeared in {self.registry}"
                 raise KubeletError("; ".join((none, *silent.values())))
             time.sleep(_LOOK_SECONDS)
 
@@ -103,7 +103,7 @@ class StandInKubelet(msgspec.Struct):
             except grpc.RpcError as error:
                 raise _SilentError(f"plugin registration at {socket} failed: {_reason(error)}") from error
             problem = self._problem(info)
-            with _said(f"plugin {info.name} did not take its registration status"):
+            with _said(f"plugin {info.name} did not accept its registration status"):
                 calls.NotifyRegistrationStatus(
                     registration.RegistrationStatus(plugin_registered=problem is None, error=problem or ""),
                     timeout=_NOTIFY_SECONDS,

@@ -134,7 +134,7 @@ class LocalRun:
         if pod.missing:
             lacking = ", ".join(map(str, pod.missing))
             for kind, name in pod.missing:
-                yield ClaimResult(namespace, name, error=f"pod {pod.name} refers to {kind} {name}, which no file has")
+                yield ClaimResult(namespace, name, error=f"pod {pod.name} refers to {kind} {name}, which is in no file")
             for claim in pod.claims:
                 yield _failed(claim, f"pod {pod.name} lacks {lacking}, so none of its claims is allocated")
             return
@@ -296,7 +296,7 @@ class LocalRun:
 
     def _strangers(self, claim: ResourceClaim) -> tuple[str, ...]:
         missing = sorted(drivers_of(claim.status.allocation) - self.services.keys())
-        return (f"not prepared by {', '.join(missing)}: no such driver runs here",) if missing else ()
+        return (f"not prepared by {', '.join(missing)}, which does not run here",) if missing else ()
 
     def _cdi_files(self, uid: str) -> tuple[str, ...]:
         paths = (service.node.files.path(uid) for service in self.services.values())

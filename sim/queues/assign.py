@@ -277,7 +277,9 @@ class _Search:
         short = f"{amount_text(of.resource, total - free)} more needed"
         nominal = self.usage.nodes[name].quota(of).nominal
         if total > nominal and not below_root and not self._preempts_while_borrowing:
-            return FlavorVerdict(FlavorMode.NO_FIT, borrow, f"{short}, and no preemption beyond the nominalQuota")
+            return FlavorVerdict(
+                FlavorMode.NO_FIT, borrow, f"{short}, and the queue may not preempt beyond its nominalQuota"
+            )
         simulated = self.oracle(self.workload, of, total)
         return FlavorVerdict(simulated.mode, simulated.borrow, short)
 

@@ -48,14 +48,14 @@ def check_groups(groups: tuple[ResourceGroupSpec, ...], flavors: Iterable[str], 
         path = f"spec.resourceGroups[{number}]"
         for resource in group.covered_resources:
             if resource in seen:
-                raise DocumentError(f"{resource} is covered twice; name it once", f"{path}.coveredResources")
+                raise DocumentError(f"{resource} is covered twice; list it once", f"{path}.coveredResources")
             seen.add(resource)
         for index, flavor in enumerate(group.flavors):
             place = f"{path}.flavors[{index}]"
             if flavor.name not in flavors:
                 raise DocumentError(f'no document defines ResourceFlavor "{flavor.name}"; add it', f"{place}.name")
             if flavor.name in used:
-                raise DocumentError(f'flavor "{flavor.name}" stands twice; name it once', f"{place}.name")
+                raise DocumentError(f'flavor "{flavor.name}" is listed twice; list it once', f"{place}.name")
             used.add(flavor.name)
             _check_flavor(flavor, group, place, lends=lends, cohort=cohort)
 
@@ -77,9 +77,7 @@ def _check_quota(quota: ResourceQuotaSpec, path: str, *, lends: bool, cohort: bo
     for name, value in limits.items():
         if value is not None and not lends:
             above = "parentName" if cohort else "cohortName"
-            raise DocumentError(
-                f"{value} limits nothing without {above}; name one or leave the limit out", f"{path}.{name}"
-            )
+            raise DocumentError(f"{value} has no effect without {above}; set one or remove the limit", f"{path}.{name}")
     if quota.lending_limit is not None and not cohort and quota.lending_limit > quota.nominal_quota:
         raise DocumentError(
             f"{quota.lending_limit} is more than the nominalQuota {quota.nominal_quota}", f"{path}.lendingLimit"
@@ -106,7 +104,7 @@ def check_policies(spec: ClusterQueueSpec) -> None:
         ("borrowWithinCohort.policy", preemption.borrow_within_cohort.policy, _BORROW),
     ):
         if policy not in allowed:
-            raise DocumentError(f"{policy} is none of {', '.join(allowed)}", f"spec.preemption.{name}")
+            raise DocumentError(f"{policy} is not one of {', '.join(allowed)}", f"spec.preemption.{name}")
     if (
         preemption.borrow_within_cohort.policy is not PreemptionPolicy.NEVER
         and preemption.reclaim_within_cohort is PreemptionPolicy.NEVER
@@ -127,7 +125,7 @@ def check_ancestors(cohort: str, cohorts: Mapping[str, Cohort]) -> None:
         way.append(parent)
     if parent == cohort:
         circle = " -> ".join(f'"{name}"' for name in (*way, cohort))
-        raise DocumentError(f"cohorts {circle} are a cycle; take one parentName out", "spec.parentName")
+        raise DocumentError(f"cohorts form a cycle: {circle}; remove one parentName", "spec.parentName")
 
 
 def check_workload(spec: WorkloadSpec) -> None:
@@ -140,7 +138,7 @@ def check_workload(spec: WorkloadSpec) -> None:
     for number, pod_set in enumerate(spec.pod_sets):
         path = f"spec.podSets[{number}]"
         if pod_set.name in names[:number]:
-            raise DocumentError(f'pod set "{pod_set.name}" stands twice; name it otherwise', f"{path}.name")
+            raise DocumentError(f'pod set "{pod_set.name}" is listed twice; rename one', f"{path}.name")
         if pod_set.count < 0:
             raise DocumentError(f"{pod_set.count} is below 0", f"{path}.count")
         if pod_set.min_count is not None and not 1 <= pod_set.min_count <= pod_set.count:
@@ -161,7 +159,7 @@ def check_reclaimable(document: WorkloadDocument) -> None:
     for number, item in enumerate(document.status.reclaimable_pods):
         path = f"status.reclaimablePods[{number}]"
         if item.name not in names or item.name in seen:
-            what = "stands twice" if item.name in seen else "is no pod set of the workload"
+            what = "stands twice" if item.name in seen else "is not a pod set of the workload"
             raise DocumentError(f'"{item.name}" {what}; there are {", ".join(names)}', f"{path}.name")
         if item.count < 0:
             raise DocumentError(f"{item.count} is below 0", f"{path}.count")
@@ -197,7 +195,7 @@ def check_use(usage: Usage, queue: str, groups: tuple[ResourceGroupSpec, ...]) -
                     used = amount_text(of.resource, usage.at(usage.nodes[queue], of))
                     missing = amount_text(of.resource, debt)
                     raise DocumentError(
-                        f"admitted workloads use {used} of {of} in this queue, {missing} more in all"
-                        f" than the quotas allow (nominalQuota {quota.nominal_quota}); raise a quota or release some",
+                        f"admitted workloads use {used} of {of} in this queue, {missing} above what the quotas allow "
+                        f"in total (nominalQuota {quota.nominal_quota}); raise a quota or release some",
                         f"spec.resourceGroups[{number}].flavors[{index}].resources[{which}].nominalQuota",
                     )

@@ -147,7 +147,7 @@ def _check_configuration(configuration: ConfigurationDocument) -> None:
     shares = configuration.fair_sharing
     if shares is not None and not (isinstance(shares, Mapping) and shares.get("enable") is False):
         raise DocumentError(
-            "preemption by fair shares is not simulated; take it out to see what preemption by priority does",
+            "preemption by fair shares is not simulated; remove it to simulate preemption by priority",
             "fairSharing",
         )
 
@@ -160,7 +160,7 @@ def _mapped(configuration: ConfigurationDocument) -> list[tuple[str, str]]:
         for number, mapping in enumerate(mappings):
             if mapping.sources:
                 raise DocumentError(
-                    f'counts "{mapping.name}" by sources, but only whole devices are counted here; take sources out',
+                    f'counts "{mapping.name}" by sources, but only whole devices can be counted here; remove sources',
                     f"{place}deviceClassMappings[{number}].sources",
                 )
             pairs += [(name, mapping.name) for name in mapping.device_class_names]

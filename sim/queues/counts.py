@@ -81,7 +81,7 @@ def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> Request
             continue  # `refusal_of_claims` refuses it; a workload that was admitted all the same holds none of it
         template = devices.templates.get(f"{namespace}/{claim.resource_claim_template_name}")
         if template is None:
-            raise UncountableError(f'there is no ResourceClaimTemplate "{claim.resource_claim_template_name}"')
+            raise UncountableError(f'ResourceClaimTemplate "{claim.resource_claim_template_name}" does not exist')
         counts = _sum(counts, _claim(template, devices))
     return counts
 
@@ -144,7 +144,7 @@ def _mismatch(spec: ResourceClaimSpec, devices: Devices) -> str:
                 (one for one in devices.classes if one.metadata.name == exactly.device_class_name), None
             )
             if device_class is None:
-                return f'{where}: there is no DeviceClass "{exactly.device_class_name}"'
+                return f'{where}: DeviceClass "{exactly.device_class_name}" does not exist'
             where = f"{where}, DeviceClass {exactly.device_class_name}"
             selectors = (*_compiled(device_class.spec.selectors), *own)
             matching = _matching(selectors, devices.published, taken, _count(exactly))
@@ -153,7 +153,7 @@ def _mismatch(spec: ResourceClaimSpec, devices: Devices) -> str:
         if matching < _count(exactly):
             return (
                 f"{where}: {matching} device{'s'[: matching != 1]} of the cluster match{'es'[: 2 * (matching == 1)]}, "
-                f"and {_count(exactly)} are asked for"
+                f"but {_count(exactly)} are requested"
             )
     return ""
 

@@ -19,7 +19,7 @@ from dranode.sim.queues.values import Admitted, FlavorFungibility, Fungible, Que
 # From the worst to the best.
 MODES: Final = ("NoFit", "Preempt", "Borrow", "Fit")
 _PREEMPTION: Final = {
-    FlavorMode.NO_CANDIDATES: "nobody may be preempted",
+    FlavorMode.NO_CANDIDATES: "no workload may be preempted",
     FlavorMode.PREEMPT: "lower workloads of the queue may be preempted",
     FlavorMode.RECLAIM: "workloads that use this queue's quota may be preempted",
 }
@@ -89,7 +89,7 @@ def rows(steps: Iterable[Step], queues: Queues) -> Iterator[Row]:
             if not item.scans:
                 head = (step.cycle, step.workload.label, item.pod_set.name)
                 yield Row(
-                    *head, None, None, "Fit", chosen=True, why="asks for nothing that counts", choice=step.outcome
+                    *head, None, None, "Fit", chosen=True, why="requests nothing that quota counts", choice=step.outcome
                 )
 
 

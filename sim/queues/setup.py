@@ -50,8 +50,8 @@ _CONFIGURED: Final = (
     "resources.transformations",
 )
 _MEANS: Final = {
-    "spec.admissionChecks": "its workloads are taken for admitted once they hold quota",
-    "spec.admissionChecksStrategy": "its workloads are taken for admitted once they hold quota",
+    "spec.admissionChecks": "its workloads count as admitted once they hold quota",
+    "spec.admissionChecksStrategy": "its workloads count as admitted once they hold quota",
     "spec.fairSharing": "preemption and order go by priority alone",
     "spec.topologyName": "pods are placed without regard to racks and blocks",
 }
@@ -70,11 +70,11 @@ def _of(source: SourceDocument) -> Iterator[str]:
         yield from (f"{path} is not simulated" for path in _CONFIGURED if _at(source.document, path) is not None)
         gates = _at(source.document, "featureGates")
         for name in not_simulated_gates(gates if isinstance(gates, Mapping) else {}):
-            yield f"featureGates.{name} is not simulated: its default counts"
+            yield f"featureGates.{name} is not simulated: its default applies"
     elif group == API_GROUP and source.kind in _SPECS:
         yield from _fields(source)
     elif _labels(source).get(QUEUE_LABEL) and (source.document.get("apiVersion"), source.kind) != JOB:
-        yield f"it asks for a queue ({QUEUE_LABEL}), but only Jobs and Workloads are admitted here"
+        yield f"it has the label {QUEUE_LABEL}, but only Jobs and Workloads are admitted here"
 
 
 def _fields(source: SourceDocument) -> Iterator[str]:

@@ -253,7 +253,7 @@ def _process(cycle: _Cycle, workload: Workload, decision: QueueDecision, nodes: 
     situation = replace(situation, states={**situation.states, workload.key: decision.state})
     cycle = replace(cycle, situation=situation)
     if not decision.useful:
-        nothing = "no flavor fits" if assignment.mode is FlavorMode.NO_FIT else "nobody may be preempted"
+        nothing = "no flavor fits" if assignment.mode is FlavorMode.NO_FIT else "no workload may be preempted"
         return replace(cycle, situation=_park(situation, workload, decision.state)), f"waits: {nothing}"
     gone = {item.workload.key for item in cycle.leaving}
     if gone & {item.workload.key for item in decision.targets}:

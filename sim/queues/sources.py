@@ -183,7 +183,7 @@ def of_kind(values: Iterable[SourceValue[Any]], kind: type[T]) -> Iterator[Sourc
     for item in values:
         if isinstance(item.value, kind):
             if item.key in seen:
-                raise DocumentError(f"{item.source.place} is there already, in {seen[item.key].place}; keep one")
+                raise DocumentError(f"{item.source.place} is also in {seen[item.key].place}; keep one")
             seen[item.key] = item.source
             yield item
 

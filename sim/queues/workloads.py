@@ -48,13 +48,13 @@ def refusal(
         namespaces: the labels of the known namespaces, by name.
     """
     if selector is None:
-        return f"ClusterQueue {queue} has no namespaceSelector, so it takes no workloads; {{}} takes all"
+        return f"ClusterQueue {queue} has no namespaceSelector, so it admits no workloads; {{}} admits all"
     labels = {**namespaces.get(namespace, {}), _NAME_LABEL: namespace}
     if selector.match_labels.items() <= labels.items() and all(
         requirement_holds(each, labels) for each in selector.match_expressions
     ):
         return ""
-    unknown = "" if namespace in namespaces else ", of whose labels no document tells"
+    unknown = "" if namespace in namespaces else ", whose labels are unknown"
     return f"the namespaceSelector of ClusterQueue {queue} does not match the namespace {namespace}{unknown}"
 
 

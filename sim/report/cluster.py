@@ -176,16 +176,16 @@ def _unread_notes(unread: Sequence[str]) -> Iterator[str]:
 
 def _lacking(by_kind: Mapping[str, Sequence[SourceDocument]], kinds: Collection[str]) -> Iterator[str]:
     for kind, without in (
-        ("ResourceSlice", "no device is known"),
-        ("ResourceClaim", "who holds what is not known, and nothing here is known to be free"),
+        ("ResourceSlice", "no devices are known"),
+        ("ResourceClaim", "who holds which device is unknown, so none counts as free"),
         ("Node", "nodes without devices are not shown, nor which nodes are not Ready"),
-        ("Pod", "which pods wait, and why, is not known"),
-        ("DeviceClass", "why claims are not allocated is not known"),
-        ("DeviceTaintRule", "taints that rules put on devices are not known"),
-        ("Event", "what kubelet and the scheduler say of pods in Events is not known"),
+        ("Pod", "which pods wait, and why, is unknown"),
+        ("DeviceClass", "why claims are not allocated is unknown"),
+        ("DeviceTaintRule", "taints that rules put on devices are unknown"),
+        ("Event", "what Events say about pods is unknown"),
     ):
         if not by_kind.get(kind) and kind not in kinds:
-            yield f"no {kind} is among what was read: {without}"
+            yield f"no {kind} was read: {without}"
 
 
 def _pod(pod: Pod, document: Mapping[str, Any], warnings: Mapping[str, Sequence[str]]) -> PodSeen:
@@ -243,11 +243,11 @@ def _node_remarks(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _claim_remarks(claim: ResourceClaim) -> Iterator[str]:
     if claim.metadata.deletion_timestamp:
-        yield f"is being deleted since {claim.metadata.deletion_timestamp}"
+        yield f"deletion began at {claim.metadata.deletion_timestamp}"
     yield from (f"is reserved for {each}" for each in claim.status.reserved_for if not each.is_pod)
     for _, named in _named_cpus(claim):
         if not _is_cpu_list(named):
-            yield f"has CPUs in its status that are no cpu-list, and are not shown: {named!r}"
+            yield f"has CPUs in its status that are not a valid cpu-list and are not shown: {named!r}"
 
 
 def _users(claims: Mapping[str, ResourceClaim], pods: Iterable[PodSeen]) -> dict[str, tuple[str, ...]]:

@@ -52,13 +52,13 @@ def _pods(seen: ClusterSeen, judge: _Judge) -> Iterator[WaitingPod]:
             continue
         reasons = [f"kube-scheduler: {pod.scheduler}"] if pod.scheduler else []
         reasons += pod.warnings[:_MOST_WARNINGS]
-        reasons += [f"there is no claim {name}" for name in missing]
-        reasons += [f'the claim of its entry "{name}" is not generated yet' for name in pod.ungenerated]
+        reasons += [f"claim {name} does not exist" for name in missing]
+        reasons += [f'the claim for its entry "{name}" does not exist yet' for name in pod.ungenerated]
         if not (missing or pod.ungenerated or pod.pod.spec.node_name):
             reasons += judge.sentences(pod)
         if not reasons:
             namespace, _, name = pod.name.partition("/")
-            reasons.append(f"nothing that was read says why; see kubectl describe pod -n {namespace} {name}")
+            reasons.append(f"the reason is unknown; see kubectl describe pod -n {namespace} {name}")
         yield WaitingPod(pod.name, unallocated, tuple(dict.fromkeys(reasons)))
 
 
@@ -66,7 +66,7 @@ def _claims(seen: ClusterSeen) -> Iterator[WaitingPod]:
     used = {name for pod in seen.pods for name in pod.claims}
     for name, claim in seen.claims.items():
         if name not in used and claim.status.allocation is None and not claim.metadata.deletion_timestamp:
-            yield WaitingPod(name, (name,), ("no pod that was read uses it, so the scheduler does not look at it",))
+            yield WaitingPod(name, (name,), ("no known pod uses it, so kube-scheduler does not allocate it",))
 
 
 class _Judge:
@@ -85,13 +85,13 @@ class _Judge:
             return []  # a note of what was seen says so
         self._judged += 1
         if self._judged > _MOST_JUDGED:
-            return [f"not judged: {_MOST_JUDGED} pods are before it; see dranode fit --pod {pod.name}"]
+            return [f"not checked, because {_MOST_JUDGED} pods come first; see dranode fit --pod {pod.name}"]
         try:
             questions = self._asked()
             waiting_pod = next(each for each in questions.dump.pods if each.key == pod.name)
             answer = questions.answer(questions.state, demand_of(waiting_pod, questions.dump, questions.features))
         except DocumentError as error:
-            self.notes.append(f"why {pod.name} waits is not judged: {error}")
+            self.notes.append(f"cannot tell why {pod.name} waits: {error}")
             return []
         return list(_sentences(answer))
 
@@ -104,13 +104,13 @@ class _Judge:
 
 def _sentences(answer: PodAnswer) -> Iterator[str]:
     if answer.choice.node is not None:
-        yield f"it would fit on node {answer.choice.node} now"
+        yield f"it fits on node {answer.choice.node} now"
     else:
-        yield f"by the model of the scheduler: {answer.choice.message}"
+        yield f"the simulated scheduler says: {answer.choice.message}"
     for group in answer.choice.groups[:_MOST_GROUPS] if answer.choice.node is None else ():
         yield group_line(group)
     if answer.choice.node is None and len(answer.choice.groups) > _MOST_GROUPS:
-        yield f"and {len(answer.choice.groups) - _MOST_GROUPS} groups of nodes more; dranode fit has all"
+        yield f"and {len(answer.choice.groups) - _MOST_GROUPS} more groups of nodes; dranode fit shows all"
     yield from answer.notes
 
 
@@ -127,7 +127,7 @@ def cluster_picture(
         gone = [each for each in before.slices if (each.spec.driver, each.spec.pool.name) not in pools]
         slices = (*slices, *gone)
         for node, pool in dict.fromkeys((each.spec.node_name or "", each.spec.pool.name) for each in gone):
-            known[node] = (*known.get(node, ()), f"gone: pool {pool} is in the earlier dump alone")
+            known[node] = (*known.get(node, ()), f"gone: pool {pool} is only in the earlier dump")
     waiting_pods, unsaid = waiting(now, features)
     return fleet_picture(
         title,
@@ -172,7 +172,7 @@ def placed_picture(
     placed = [answer for answer in answers if answer.choice.node is not None]
     facts = [f"{answer.choice.pod} goes to {answer.choice.node}" for answer in placed]
     if len(facts) > _MOST_FACTS:
-        facts[_MOST_FACTS:] = [f"and {len(facts) - _MOST_FACTS} pods more"]
+        facts[_MOST_FACTS:] = [f"and {len(facts) - _MOST_FACTS} more pods"]
     return fleet_picture(
         title,
         seen.slices,

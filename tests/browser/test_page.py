@@ -187,8 +187,8 @@ def test_who_waits_is_listed_with_every_reason(browser: Browser, tmp_path: Path)
     keep(browser, "waiting")
     (waiting,) = texts(browser, "#waiting-list article")
     assert "ml/big-0" in waiting
-    assert "nearest is worker-0: 3 of 8 GPUs fit" in waiting
-    assert "no Event is among what was read" in browser.run("document.getElementById('notes').textContent")
+    assert "Closest: worker-0. 3 of 8 GPUs fit" in waiting
+    assert "no Event was read" in browser.run("document.getElementById('notes').textContent")
 
 
 def test_pods_that_wait_for_the_same_reasons_stand_together(browser: Browser, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def local(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_queues_that_no_workload_asks_are_refused(files: Path) -> None:
     done = local(files, "--queues", str(EXAMPLES / "queues.yaml"), "--nodes", "nodes.yaml", "claims.yaml")
     assert done.returncode == 1
-    assert "no document is a Workload, nor a Job or pod with the label kueue.x-k8s.io/queue-name" in done.stderr
+    assert "nothing to admit: the files have no Workload" in done.stderr
 
 
 def test_pods_that_ask_for_no_device_are_placed_too(files: Path) -> None:
@@ -48,7 +48,7 @@ def test_pods_that_no_node_has_the_memory_for_end_the_command_with_status_1_and_
     assert placed["error"].startswith("0/1 nodes are available: 1 Insufficient memory.")
     unsized = local(files, "--nodes", "nodes.yaml", "pod.yaml")
     assert unsized.returncode == 0
-    assert "node small-0 does not say how much memory it has, of which pod default/fat asks some" in unsized.stderr
+    assert "node small-0 has no amount of memory, which pod default/fat requests" in unsized.stderr
 
 
 @pytest.fixture

@@ -297,7 +297,7 @@ def test_a_claim_that_is_allocated_stands_as_it_is_and_other_drivers_parts_are_l
         (["broken.yaml"], 1, "broken.yaml"),
         (["empty.yaml"], 1, "empty.yaml holds no document"),
         (["typo.yaml"], 1, 'document 1 (ResourceClam): kind: Kubernetes has no kind "ResourceClam"'),
-        (["node.yaml"], 1, "no claim, template or pod is in node.yaml"),
+        (["node.yaml"], 1, "no claim, template or pod in node.yaml"),
         (["--keep"], 2, "--state"),
         (["--drivers", "fpga"], 2, 'no driver "fpga"'),
         (["--group-by", "rack"], 2, "rack"),
@@ -443,7 +443,7 @@ def test_a_claim_of_a_pod_that_names_this_node_is_shown_and_has_an_error(tmp_pat
     rc, shown, _ = local(tmp_path, "--machine", SERVER, claims=documents)
     assert rc == 1
     assert shown["claims"][0]["cpus"] == "0,16"
-    assert "names its node worker itself" in shown["claims"][0]["error"]
+    assert "sets spec.nodeName to worker" in shown["claims"][0]["error"]
 
 
 def test_a_class_whose_driver_does_not_run_is_named(tmp_path: Path) -> None:

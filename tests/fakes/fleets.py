@@ -79,7 +79,7 @@ def training_fleet(nodes: int, *, compared: bool = False) -> FleetPicture:
         ("ml/big",),
         (
             "kube-scheduler: 0/4 nodes are available: cannot allocate all claims.",
-            "nearest is worker-0: 3 of 8 GPUs fit",
+            "Closest: worker-0. 3 of 8 GPUs fit",
         ),
     )
     return fleet_picture(
@@ -88,6 +88,6 @@ def training_fleet(nodes: int, *, compared: bool = False) -> FleetPicture:
         moments,
         known={"worker-2": ("not Ready: Kubelet stopped posting node status.",)},
         waiting=(big,),
-        notes=("no Event is among what was read",),
+        notes=("no Event was read",),
         taken="2026-11-22T07:00:00Z",
     )

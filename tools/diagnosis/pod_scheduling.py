@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from dranode.api.errors import capitalized
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.consumers import MOST_CONSUMERS, is_reserved_for
@@ -108,7 +109,7 @@ def _answered(facts: PodFacts, pod: LivePod) -> Step:
     nearest = groups[0] if groups else None
     if nearest is not None and nearest.cause is not None:
         holders = answer.holders if answer is not None else ()
-        what = f"no node accepts it; the nearest is {_grouped(nearest)}"
+        what = f"no node fits. Closest: {_closest(nearest.nodes)}. {capitalized(nearest.why)}"
         details = (*map(_grouped, groups[1:]), *holders)
         return Step("scheduler", Outcome.STOPPED, what, _fix(nearest.cause), nearest.cause, details)
     return _unplaced(facts, pod, nearest)
@@ -140,7 +141,7 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Step:
             "check that a scheduler of that name runs, or leave schedulerName out",
         )
     if facts.fit is not None and not facts.fit.node:
-        what = f"{fits}no node accepts it: {facts.fit.message}"
+        what = f"{fits}no node fits: {facts.fit.message}"
         fix = _fix(StopCause.UNSCHEDULABLE)
         return Step("scheduler", Outcome.STOPPED, what, fix, StopCause.UNSCHEDULABLE, _behind(facts.fit))
     silent = (
@@ -168,6 +169,10 @@ def _fix(cause: StopCause) -> str:
 
 def _grouped(group: NodeGroup) -> str:
     return f"{_names(group.nodes)}: {group.why}"
+
+
+def _closest(nodes: tuple[str, ...]) -> str:
+    return f"{nodes[0]} ({len(nodes) - 1} more like it)" if len(nodes) > 1 else nodes[0]
 
 
 def _names(nodes: tuple[str, ...]) -> str:

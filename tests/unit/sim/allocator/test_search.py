@@ -90,10 +90,7 @@ def test_many_combinations_beside_an_impossible_request_are_not_all_tried(monkey
     devices = [{"name": f"d{number:03d}", "attributes": {"id": {"int": number}}} for number in range(128)]
     (outcome,) = allocate([slice_of("gpu", *devices)], claim(request("many", "gpu", count=16), request("nic", "nic")))
     assert outcome.reason is Reason.DOES_NOT_FIT
-    assert (
-        "request nic wants 1 device of class nic, but there is no device of class nic: driver nic publishes none here"
-        in str(outcome.error)
-    )
+    assert "request nic needs 1 device of class nic; driver nic publishes none here" in str(outcome.error)
 
 
 def test_devices_that_differ_by_name_alone_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,7 +352,7 @@ def test_where_the_release_draws_lots_a_note_says_so() -> None:
     old = Features.of(release("1.35"))
     (drawn,) = allocate(both, claim(request("r", "gpu")), features=old)
     assert names(drawn) == ["d"]
-    assert ["no fixed order" in note for note in drawn.notes] == [True]
+    assert ["in random order" in note for note in drawn.notes] == [True]
     assert not allocate(both, claim(request("r", "gpu")))[0].notes
     assert not allocate(pools, claim(request("r", "gpu")), features=old)[0].notes
     assert not allocate(both, claim(request("r", "nic")), features=old)[0].notes
@@ -366,7 +363,7 @@ def test_where_an_order_decides_whether_an_attempt_ends_the_error_says_so() -> N
     whole = slice_of("gpu", {"name": "d"}, pool={**POOL, "name": "other"})
     (outcome,) = allocate([broken, whole], claim(request("r", "gpu")), features=Features.of(release("1.34")))
     assert outcome.error is not None
-    assert outcome.error.endswith("searches pools in no fixed order, and in another the attempt ends otherwise)")
+    assert outcome.error.endswith("searches pools in random order, and another order ends differently)")
 
 
 def test_a_request_is_refused_in_its_turn() -> None:
@@ -413,24 +410,24 @@ def test_a_pool_of_which_a_newer_generation_is_elsewhere_is_passed_over() -> Non
 @pytest.mark.parametrize(
     ("device", "wanted", "sentence"),
     [
-        ({"name": "g"}, request("r", "gpu", count=2), "wants 2 devices of class gpu, and 1 of 1 device fits"),
+        ({"name": "g"}, request("r", "gpu", count=2), "needs 2 devices of class gpu; there is only 1"),
         (
             {"name": "g"},
             request("r", "gpu", selectors=[{"cel": {"expression": "false"}}]),
-            "nearest is g, which selector #0 of request r excludes: false",
+            "g, is excluded by selector #0 of request r: false",
         ),
         (
             {"name": "g", "capacity": {"memory": {"value": "8Gi"}}},
             request("r", "gpu", capacity={"requests": {"memory": "10Gi"}}),
-            "nearest is g, which has 8Gi of memory left, 2Gi short of 10Gi",
+            "g, has 8Gi free (2Gi too little)",
         ),
-        ({"name": "g"}, request("r", "gpu", capacity={"requests": {"x": "1"}}), "which has no capacity x"),
+        ({"name": "g"}, request("r", "gpu", capacity={"requests": {"x": "1"}}), "g, has no capacity x"),
         (
             {"name": "g", "taints": [{"key": "k", "effect": "NoExecute"}]},
             request("r", "gpu"),
-            "nearest is g, whose taint k:NoExecute is not tolerated",
+            "g, has the taint k:NoExecute, which is not tolerated",
         ),
-        ({"name": "g"}, request("r", "nic"), "there is no device of class nic: driver nic publishes none here"),
+        ({"name": "g"}, request("r", "nic"), "driver nic publishes none here"),
     ],
 )
 def test_the_nearest_fit_is_reported_for_a_claim_that_does_not_fit(
@@ -443,21 +440,21 @@ def test_the_nearest_fit_is_reported_for_a_claim_that_does_not_fit(
 @pytest.mark.parametrize(
     ("gate", "more", "nearest"),
     [
-        ("DRADeviceTaints", {"taints": [{"key": "k", "effect": "NoSchedule"}]}, "1 of 1 device fits"),
+        ("DRADeviceTaints", {"taints": [{"key": "k", "effect": "NoSchedule"}]}, "there is only 1"),
         (
             "DRADeviceBindingConditions",
             {"bindingConditions": ["a"], "bindingFailureConditions": ["b"]},
-            "which has binding conditions while the DRADeviceBindingConditions feature is disabled",
+            "g, has binding conditions, and DRADeviceBindingConditions is off",
         ),
         (
             "DRAPartitionableDevices",
             {"consumesCounters": [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]},
-            "which consumes counters while the DRAPartitionableDevices feature is disabled",
+            "g, consumes counters, and DRAPartitionableDevices is off",
         ),
         (
             "DRAConsumableCapacity",
             {"capacity": {"c": {"value": "1", "requestPolicy": {"default": "2", "validValues": ["2"]}}}},
-            "1 of 1 device fits",
+            "there is only 1",
         ),
     ],
 )
@@ -472,7 +469,9 @@ def test_a_gate_that_is_off_is_minded_in_what_came_nearest(gate: str, more: dict
 def test_the_nearest_miss_of_a_constraint_names_its_value_and_who_lacks_devices() -> None:
     slices = [slice_of("gpu", numa("gpu-0", 0)), slice_of("nic", numa("eth0", 1))]
     (outcome,) = allocate(slices, claim(request("gpu", "gpu"), request("nic", "nic"), constraints=ALIGNED))
-    assert "matchAttribute resource.kubernetes.io/numaNode cannot hold: nearest is int" in str(outcome.error)
+    assert "no value of resource.kubernetes.io/numaNode (matchAttribute) serves every request: the closest, int" in str(
+        outcome.error
+    )
 
 
 def _with_counters(*devices: dict[str, Any]) -> list[dict[str, Any]]:
@@ -526,7 +525,7 @@ def test_a_miss_counts_the_devices_of_the_classs_driver_alone() -> None:
     slices = [slice_of("gpu", numa("g", 0)), slice_of("nic", numa("n1", 0), numa("n2", 1))]
     selectors = [{"cel": {"expression": "false"}}]
     (outcome,) = allocate(slices, claim(request("r", "gpu", selectors=selectors)))
-    assert "0 of 1 device fit; nearest is g, which selector #0 of request r excludes" in str(outcome.error)
+    assert "the only one, g, is excluded by selector #0 of request r" in str(outcome.error)
 
 
 def _shared(name: str, amount: str) -> dict[str, Any]:
@@ -538,18 +537,16 @@ def test_two_requests_that_need_more_than_there_is_are_explained_with_the_number
     wants = [claim(request("r", "dra.cpu", capacity={"requests": {"cpu": "10"}}), name=name) for name in ("a", "b")]
     error = allocate(slices, *wants)[0].error
     assert error is not None
-    assert (
-        "beside the requests before it, request r of claim 2 of 2 wants 1 device of class dra.cpu with 10 cpu" in error
-    )
-    assert "numa0, which has 6 of cpu left, 4 short of 10" in error
+    assert "after the earlier requests, request r of claim 2 of 2 needs 10 CPUs from one device" in error
+    assert "numa0, has 6 free (4 too few)" in error
     assert "constraint" not in error
 
 
 def test_two_requests_of_a_claim_that_want_the_same_device_are_explained_by_it() -> None:
     wanted = claim(request("a", "gpu"), request("b", "gpu"))
     (outcome,) = allocate([slice_of("gpu", numa("g", 0))], wanted)
-    assert "beside the requests before it, request b wants 1 device of class gpu" in str(outcome.error)
-    assert "nearest is g, which is in use" in str(outcome.error)
+    assert "after the earlier requests, request b needs 1 device of class gpu" in str(outcome.error)
+    assert "the only one, g, is in use" in str(outcome.error)
 
 
 def test_requests_that_fit_together_but_for_a_constraint_name_it() -> None:
@@ -558,4 +555,4 @@ def test_requests_that_fit_together_but_for_a_constraint_name_it() -> None:
         request("a", "gpu"), request("b", "gpu"), constraints=[{"distinctAttribute": "resource.kubernetes.io/numaNode"}]
     )
     (outcome,) = allocate(slices, wanted)
-    assert "not all of them with distinctAttribute resource.kubernetes.io/numaNode" in str(outcome.error)
+    assert "not all of them together under distinctAttribute resource.kubernetes.io/numaNode" in str(outcome.error)

@@ -165,7 +165,7 @@ def test_bundles_that_differ_get_templates_of_their_own() -> None:
 
 def test_more_devices_than_a_claim_may_have_are_no_template() -> None:
     one = offer(offers(slices("a", cpu=[whole(f"c{n}", numa=0) for n in range(33)])), "numa-node")
-    assert (one.proof.count, one.proof.problem) == (0, "it has 33 devices, and a claim at most 32")
+    assert (one.proof.count, one.proof.problem) == (0, "it has 33 devices; a claim can have at most 32")
 
 
 def test_what_claims_have_already_does_not_fit_again() -> None:
@@ -179,14 +179,14 @@ def test_what_claims_have_already_does_not_fit_again() -> None:
 def test_devices_that_do_not_say_where_they_are_are_named() -> None:
     found = offers(machine("a") + slices("a", odd=[whole("x"), whole("y")]) + slices("b", odd=[whole("z")]))
     assert (
-        "3 devices of odd.example (a/x, a/y, b/z) do not say their NUMA node, so nothing is known to be aligned with "
-        "them: they are in no bundle of one, no template gives them, and what is shown of each NUMA node may lack them"
+        "3 devices of odd.example (a/x, a/y, b/z) do not report their NUMA node, so they are in no bundle of a NUMA "
+        "node and in no template; a NUMA node may have more devices than shown"
     ) in found.notes
 
 
 def test_many_devices_that_do_not_say_where_they_are_are_counted() -> None:
     found = offers(slices("a", odd=[whole(f"x{n}") for n in range(6)]))
-    assert found.notes[0].startswith("6 devices of odd.example (a/x0, a/x1, a/x2, a/x3 and 2 more) do not say")
+    assert found.notes[0].startswith("6 devices of odd.example (a/x0, a/x1, a/x2, a/x3 and 2 more) do not report")
 
 
 @pytest.mark.parametrize("unknown", [{}, {"numa": -1}])
@@ -195,7 +195,9 @@ def test_devices_whose_numa_node_is_not_known_are_aligned_with_nothing(unknown: 
     found = offers(slices("a", cpu=[shared(f"c{n}", "cpu", "16", "1", numa=n) for n in (0, 1)], gpu=gpus))
     assert {each.kind.driver for one in found.bundles for each in one.devices} == {"cpu.example"}
     assert {want.kind.driver for one in found.offers for want in one.shape.wants} == {"cpu.example"}
-    assert any(note.startswith("2 devices of gpu.example (a/g1, a/g2) do not say their NUMA") for note in found.notes)
+    assert any(
+        note.startswith("2 devices of gpu.example (a/g1, a/g2) do not report their NUMA") for note in found.notes
+    )
 
 
 def test_an_allocator_that_aligns_devices_of_no_known_numa_node_proves_nothing() -> None:
@@ -204,7 +206,7 @@ def test_an_allocator_that_aligns_devices_of_no_known_numa_node_proves_nothing()
     found = offers(slices("a", gpu=[*known, *unknown]))
     assert [each.device.name for one in found.bundles for each in one.devices] == ["g0", "g1"]
     whole_node = offer(found, "numa-node")
-    assert (whole_node.proof.count, whole_node.proof.problem) == (0, f"what it was given does not share {NUMA}")
+    assert (whole_node.proof.count, whole_node.proof.problem) == (0, f"the devices that it got do not share {NUMA}")
 
 
 def test_devices_on_pci_that_do_not_say_their_root_are_named() -> None:
@@ -212,8 +214,7 @@ def test_devices_on_pci_that_do_not_say_their_root_are_named() -> None:
     found = offers(slices("a", gpu=[whole("g0", numa=0, pciBusID="0000:01:00.0"), rooted]))
     (note,) = found.notes
     assert note == (
-        "1 device of gpu.example (a/g0) does not say its PCIe root, so nothing is known to be below one root with it: "
-        "it is in no bundle of one"
+        "1 device of gpu.example (a/g0) does not report its PCIe root, so it is in no bundle of a PCIe root"
     )
 
 
@@ -228,8 +229,8 @@ def test_with_one_numa_node_alone_it_is_known_what_a_gpu_is_near(
     arguments = ["--machine", str(machine.write(tmp_path)), "--drivers", "cpu,gpu", "-o", "json"]
     done = CliRunner().invoke(command, arguments, env={"NODE_NAME": "n"})
     (note,) = [note for note in json.loads(done.stdout)["notes"] if "gpu-0000-01-00-0" in note]
-    assert ("there is one only, so it is near everything" in note) is single
-    assert ("nothing is known to be aligned with it" in note) is not single
+    assert ("the node has only one" in note) is single
+    assert ("a NUMA node may have more devices than shown" in note) is not single
     assert ("the machine does not say which NUMA node GPU 0000:01:00.0 is near" in done.stderr) is not single
 
 
@@ -296,7 +297,7 @@ def test_claims_that_were_not_seen_are_not_taken_for_none(tmp_path: Path) -> Non
     file = tmp_path / "slices.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
     done = CliRunner().invoke(command, [str(file), "-o", "json"])
-    assert "no document is a ResourceClaim, so every device counts as free" in json.loads(done.stdout)["notes"]
+    assert "the files have no ResourceClaim, so every device counts as free" in json.loads(done.stdout)["notes"]
     claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "n"}}
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*documents, claim]}))
     done = CliRunner().invoke(command, [str(file), "-o", "json"])

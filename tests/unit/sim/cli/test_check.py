@@ -54,4 +54,4 @@ def test_a_document_without_an_api_version_is_no_valid_one(tmp_path: Path) -> No
     path.write_text(CLASS.format(expression="true").replace("apiVersion: resource.k8s.io/v1\n", ""))
     result = CliRunner().invoke(command, [str(path)])
     assert result.exit_code == 1
-    assert "apiVersion: an API version is required" in result.stdout
+    assert "apiVersion: apiVersion is required" in result.stdout

@@ -121,7 +121,7 @@ def test_a_v1beta1_request_with_a_list_and_fields_of_its_own_is_one_sentence(tmp
     both = {"name": "r", "count": 2, "firstAvailable": [{"name": "x", "deviceClassName": "dra.cpu"}]}
     ((error,),) = errors(tmp_path, claim(both, version="resource.k8s.io/v1beta1"))
     assert error[0] == "spec.devices.requests[0]"
-    assert error[1].startswith("a request has either firstAvailable or a class")
+    assert error[1].startswith("set either firstAvailable or the request's own class")
 
 
 def test_the_other_documents_of_a_file_with_one_that_is_none_are_checked(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_of_too_many_pods_by_nodes_programs_get_counts_and_a_note(
     assert [refusal["count"] for pod in whole["pods"] for refusal in pod["refusals"]] == [2]
     monkeypatch.setattr("dranode.sim.cli.fit._MOST_NAMED", 3)
     counted = json.loads(fit(tmp_path, *documents, options=("-o", "json")).output)
-    assert any("nodes are counted and not named" in note for note in counted["notes"])
+    assert any("nodes are only counted" in note for note in counted["notes"])
     for one, other in zip(whole["pods"], counted["pods"], strict=True):
         assert (other["tied"], other["scores"]) == (None, None)
         assert {
@@ -95,7 +95,7 @@ def test_a_gate_that_only_whole_nodes_know_is_refused_by_commands_that_look_at_d
     assert fit(tmp_path, node_document("a"), pod_document("p", "1"), options=("--feature-gates", gate)).exit_code == 0
     result = CliRunner().invoke(allocate, [str(tmp_path / "cluster.yaml"), "--feature-gates", gate])
     assert isinstance(result.exception, UsageError)
-    assert "ask dranode fit" in str(result.exception)
+    assert "use dranode fit" in str(result.exception)
 
 
 def test_changes_are_answered_beside_the_placements(tmp_path: Path) -> None:
@@ -160,14 +160,14 @@ def test_thousands_of_pods_have_a_row_each_and_those_that_fit_nowhere_their_reas
     del lines[: next(number for number, line in enumerate(lines) if line.startswith("pod "))]
     assert lines[0].split() == ["pod", "node", "because"]
     assert lines[1].split(None, 2) == ["default/p0", "a", "the only node that fits"]
-    assert lines[1100].split(None, 2) == ["default/p1099", "-", "none of 1 nodes has room"]
+    assert lines[1100].split(None, 2) == ["default/p1099", "-", "no room on 1 node"]
     assert lines[1].index("the only") == lines[0].index("because")
     assert result.output.count("0/1 nodes are available: 1 Insufficient cpu.") == 1
-    assert "default/p64, default/p65, default/p66 and 1033 pods more" in result.output
+    assert "default/p64, default/p65, default/p66 and 1033 more pods" in result.output
 
 
 def test_of_many_different_reasons_people_are_shown_the_first(tmp_path: Path) -> None:
     many = [pod_document(f"p{number}", f"{number + 10}") for number in range(25)]
     result = fit(tmp_path, node_document("a"), *many)
     assert result.output.count("0/1 nodes are available") == 20
-    assert "and 5 pods more that fit nowhere, for other reasons; -o json has them" in result.output
+    assert "and 5 more pods fit nowhere for other reasons; see -o json" in result.output

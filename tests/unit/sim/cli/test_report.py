@@ -42,7 +42,7 @@ def test_a_dump_of_a_cluster_becomes_a_page(tmp_path: Path) -> None:
     done = report(tmp_path, file)
     assert done.exit_code == 0, done.output
     assert re.search(r"report.html \(\d+ kB\) of \S+: 1 node, 2 devices, 2 claims, 1 waiting", done.output)
-    assert "not seen: no Node is among what was read" in done.output
+    assert "not seen: no Node was read" in done.output
     assert data(tmp_path)["title"] == "Cluster in cluster.yaml"
     assert [each["title"] for each in data(tmp_path)["moments"]] == ["now"]
 
@@ -57,7 +57,7 @@ def test_an_earlier_dump_is_what_is_compared_with(tmp_path: Path) -> None:
         ("after", ["ns/b"]),
     ]
     assert [(node[0], node[3]) for node in shown["nodes"]] == [
-        ("gone", ["gone: pool gone is in the earlier dump alone"]),
+        ("gone", ["gone: pool gone is only in the earlier dump"]),
         ("n", []),
     ]
     assert ">before<" in (tmp_path / "cluster.svg").read_text()

@@ -114,7 +114,7 @@ def test_a_custom_resource_ends_no_command(tmp_path: Path, command: str) -> None
     result = run(tmp_path, [*CLUSTER, CUSTOM, deployment(1)], command, *extra)
     assert result.exit_code == 0, result.output
     (note,) = [line for line in result.stderr.splitlines() if "NetworkAttachmentDefinition" in line]
-    assert "NetworkAttachmentDefinition.k8s.cni.cncf.io: 1 object is passed over" in note
+    assert "NetworkAttachmentDefinition.k8s.cni.cncf.io: 1 object is ignored" in note
 
 
 def test_what_has_a_group_that_does_not_exist_is_an_error_and_no_custom_resource(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_all_files_of_queues_and_of_nodes_are_read(tmp_path: Path) -> None:
     assert [each["name"] for each in json.loads(result.stdout)["nodes"]] == ["a", "b"]
     assert result.exit_code == 0, result.output
     result = run(tmp_path, [*CLUSTER[1:2], TEMPLATE, deployment(6)], "local", *options, *options[:2])
-    assert 'two files of nodes have a node "a"' in str(result.exception)
+    assert 'node "a" is in two files' in str(result.exception)
     kueue = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
     (tmp_path / "one.yaml").write_text(yaml.safe_dump({**kueue, "kind": "ResourceFlavor", "metadata": {"name": "f"}}))
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({**kueue, "kind": "Nonsense", "metadata": {"name": "f"}}))

@@ -308,7 +308,7 @@ spec:
         (
             "shared, count: 4",
             ".count",
-            "4 different devices are asked for, of each 1 of s.example.com/units, its default",
+            "this asks for 4 devices with 1 of s.example.com/units each, the default",
         ),
         (
             "shared, capacity: {requests: {units: 4}}",
@@ -339,7 +339,7 @@ def test_what_goes_with_classes_and_devices_has_no_warning(tmp_path: Path, wante
 def test_a_count_of_the_groups_of_cpus_that_the_driver_publishes_is_explained(tmp_path: Path) -> None:
     text = SURROUNDED.partition("---")[0] % "dra.cpu, count: 4"
     _, verdicts = checked(written(tmp_path, text))
-    assert "of each 1 of dra.cpu/cpu, its default; for 4 of dra.cpu/cpu" in verdicts[0]["warnings"][0]["message"]
+    assert "with 1 of dra.cpu/cpu each, the default; for 4 of dra.cpu/cpu" in verdicts[0]["warnings"][0]["message"]
 
 
 def test_a_pod_that_names_a_claim_beside_the_one_in_the_file_is_a_warning(tmp_path: Path) -> None:

@@ -178,8 +178,8 @@ NAMED = {"name": "gpu", "resourceClaimName": "c"}
 @pytest.mark.parametrize(
     ("users", "then"),
     [
-        ([], "kube-scheduler takes the claim's devices back"),
-        (["p"], "kube-scheduler takes the claim's devices back"),
+        ([], "kube-scheduler releases the claim's devices"),
+        (["p"], "kube-scheduler releases the claim's devices"),
         (["p", "q"], "the claim keeps its devices, since it is reserved for others too"),
     ],
 )

@@ -283,7 +283,7 @@ def test_a_node_like_another_brings_its_devices_and_is_empty() -> None:
     pods = [pod_document(f"w{number}", "1", claims=["t-1"]) for number in range(5)]
     questions = questions_of(*gpu_nodes(a=2), *bound("p", "a", "gpu-0"), *bound("q", "a", "gpu-1"), *pods)
     assert additions(questions, model_like("a", questions.dump)) == [("like-a", 3, 0)]
-    with pytest.raises(DocumentError, match="no document is a Node nix"):
+    with pytest.raises(DocumentError, match="the documents have no Node nix"):
         model_like("nix", questions.dump)
 
 
@@ -299,5 +299,5 @@ def test_a_machine_of_a_catalogue_takes_what_fits_on_it() -> None:
 
 def test_a_machine_that_does_not_say_what_a_pod_asks_for_is_refused() -> None:
     questions = questions_of(node_document("a", "1"), pod_document("w", "3"))
-    with pytest.raises(DocumentError, match='the node "bare" does not say how much cpu it has'):
+    with pytest.raises(DocumentError, match='node "bare" has no amount of cpu'):
         additions(questions, model_of_kind(NodeKind(name="bare"), []))

@@ -114,7 +114,7 @@ def test_a_claim_of_an_attempt_before_has_to_go_first() -> None:
     }
     (answer,) = answers(node_document("a"), slice_document("a", 1), NAMED, pod, left)
     assert answer.placement.problem == (
-        "pod default/p waits until ResourceClaim p-extended-resources-x of an attempt before is deleted"
+        "pod default/p waits until ResourceClaim p-extended-resources-x of an earlier attempt is deleted"
     )
 
 

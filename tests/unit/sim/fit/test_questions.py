@@ -37,7 +37,7 @@ def test_nodes_that_refuse_alike_are_one_line_with_the_nearest() -> None:
     assert answer.placement.node is None
     assert answer.choice.message == "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu."
     assert lines(answer) == [
-        "2 nodes: Insufficient cpu: nearest is b: 1 CPU short (asked 7 CPUs, free 6 CPUs)",
+        "2 nodes: Insufficient cpu. Closest: b. The pod needs 7 CPUs, the node has 6 CPUs free (1 CPU too few)",
         "1 node: node(s) had untolerated taint(s): dedicated=gpu:NoSchedule",
     ]
 
@@ -104,7 +104,7 @@ def test_a_pod_that_names_its_node_gets_no_claims_and_a_note_says_so() -> None:
     questions = questions_of(*documents, pod_document("p", claims=["c"], node="a"))
     (answer,) = questions.answers(questions.selected(["p"]))
     assert answer.placement.node is None
-    assert "names its node a itself" in answer.placement.problem
+    assert "sets spec.nodeName to a" in answer.placement.problem
     assert "default/c will never be allocated" in answer.placement.problem
 
 
@@ -131,9 +131,9 @@ def test_volumes_and_other_schedulers_are_named_as_not_seen() -> None:
         "schedulingGroup": {"podGroupName": "g"},
     }
     (answer,) = answers(node_document("a"), pod_document("p", **spec))
-    assert any("volumes are not looked at" in note and "data" in note for note in answer.notes)
-    assert any("mine schedules it" in note for note in answer.notes)
-    assert any("belongs to a PodGroup" in note for note in answer.notes)
+    assert any("volumes may rule out nodes" in note and "data" in note for note in answer.notes)
+    assert any("its scheduler is mine" in note for note in answer.notes)
+    assert any("of its PodGroup" in note for note in answer.notes)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ def test_volumes_and_other_schedulers_are_named_as_not_seen() -> None:
 def test_every_volume_that_kube_scheduler_looks_at_is_named_as_not_seen(source: str) -> None:
     harmless = [{"name": "a", "emptyDir": {}}, {"name": "b", "configMap": {"name": "c"}}]
     (answer,) = answers(node_document("a"), pod_document("p", volumes=[{"name": "data", source: {}}, *harmless]))
-    assert answer.notes == ("volumes are not looked at, which may keep it off nodes: data",)
+    assert answer.notes == ("its volumes may rule out nodes, but are not checked: data",)
 
 
 def preempts(*documents: Document) -> bool:
     answer = answers(*documents)[0]
-    return any("kube-scheduler may preempt pods that are less important" in note for note in answer.notes)
+    return any("kube-scheduler may preempt less important pods" in note for note in answer.notes)
 
 
 def test_that_kube_scheduler_may_preempt_is_said_where_an_eviction_may_help() -> None:
@@ -186,13 +186,15 @@ def test_images_that_some_nodes_have_are_named_as_not_scored(image: str, *, note
     pod["spec"]["containers"][0]["image"] = image
     (answer,) = answers(with_image(bare, "y:latest"), full, pod)
     assert any("ImageLocality" in note for note in answer.notes) == noted
-    assert not noted or answer.notes[0].startswith(f"1 of 2 nodes have its image {image} already")
+    assert not noted or answer.notes[0].startswith(
+        f"kube-scheduler may prefer the 1 of 2 nodes that have its image {image}"
+    )
 
 
 def test_what_a_runtime_class_would_add_to_a_pod_of_a_file_is_named_as_not_seen() -> None:
     pod = pod_document("p", runtimeClassName="kata")
     (answer,) = answers(node_document("a"), pod)
-    assert any("no RuntimeClass is read" in note and "kata" in note for note in answer.notes)
+    assert any("RuntimeClass kata is not read" in note and "kata" in note for note in answer.notes)
     pod["metadata"]["uid"] = "1"
     (answer,) = answers(node_document("a"), pod)
     assert answer.notes == ()
@@ -205,12 +207,12 @@ def selected(questions: ClusterQuestions, *names: str) -> None:
 def test_an_empty_selection_is_an_error() -> None:
     with pytest.raises(DocumentError, match="no pod waits for a node"):
         selected(questions_of(node_document("a"), pod_document("b", node="a")))
-    with pytest.raises(DocumentError, match="no document is a pod nix"):
+    with pytest.raises(DocumentError, match="the documents have no pod nix"):
         selected(questions_of(node_document("a"), pod_document("p")), "nix")
 
 
 def test_a_cluster_without_nodes_is_an_error() -> None:
-    with pytest.raises(DocumentError, match="no document is a Node"):
+    with pytest.raises(DocumentError, match="the documents have no Node"):
         questions_of(pod_document("p"))
 
 
@@ -242,4 +244,4 @@ def test_the_pods_of_a_group_count_as_one_of_the_256_that_may_share_its_claim(ga
     questions = questions_of(*documents, group, *members, pod_document("late", claims=["c"]), features=features)
     (answer,) = questions.answers(questions.selected(()))
     assert (answer.placement.node is None) is full
-    assert ("has 256 pods already" in answer.placement.problem) is full
+    assert ("already has 256 pods" in answer.placement.problem) is full

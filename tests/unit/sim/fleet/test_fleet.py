@@ -189,8 +189,8 @@ def test_what_fits_nowhere_is_explained_for_each_group_of_nodes() -> None:
     report = placed_on(ImaginedFleet(nodes("a", "b", "c"), published), [claim_document("x", cpus(20))])
     (result,) = report.results
     assert (result.node, result.error) == (None, "0/3 nodes are available: 3 cannot allocate all claims.")
-    assert any("16 of dra.cpu/cpu left, 4 short of 20" in line for line in result.details)
-    assert "16 of dra.cpu/cpu left, 4 short of 20" in str(result.outcomes[0].error)
+    assert any("has 16 free (4 too few)" in line for line in result.details)
+    assert "has 16 free (4 too few)" in str(result.outcomes[0].error)
     assert fleet_document(report, scores=False)["pods"] == [
         {"pod": "default/x", "node": None, "error": result.outcomes[0].error}
     ]
@@ -228,8 +228,8 @@ def test_a_pod_goes_to_no_node_that_has_too_little_cpu_for_it_whatever_devices_a
     assert result.node is None
     assert result.error == "0/2 nodes are available: 2 Insufficient cpu."
     assert result.outcomes[0].error == (
-        "0/2 nodes are available: 2 Insufficient cpu. 2 nodes: Insufficient cpu: nearest is a: 2 CPUs short "
-        "(asked 6 CPUs, free 4 CPUs)."
+        "0/2 nodes are available: 2 Insufficient cpu. 2 nodes: Insufficient cpu. Closest: a. "
+        "The pod needs 6 CPUs, the node has 4 CPUs free (2 CPUs too few)."
     )
 
 
@@ -282,8 +282,8 @@ def test_a_node_that_does_not_say_how_much_cpu_it_has_counts_as_having_enough_an
     report = placed_on(servers(), [pod_document("p", containers=asking(cpu="64", memory="1Gi"))])
     assert [result.node for result in report.results] == ["a"]
     assert [note.partition(",")[0] for note in report.notes] == [
-        "node a does not say how much cpu it has",
-        "node a does not say how much memory it has",
+        "node a has no amount of cpu",
+        "node a has no amount of memory",
     ]
     assert not placed_on(servers(**SMALL_NODE), [pod_document("p", containers=asking(cpu="1"))]).notes
 
@@ -373,9 +373,9 @@ spec: {driver: gpu, nodeName: old, pool: {name: extra, generation: 1, resourceSl
         ("nodes: [{name: a}]", "nodes[0]: an entry has either machine or slices"),
         ("nodes: [{name: a, machine: m, slices: s}]", "nodes[0]: an entry has either"),
         ("nodes: [{name: A, machine: m}]", 'nodes[0].name: "A" is not the name of a node'),
-        ("nodes: [{name: a, machine: m}, {name: a, machine: m}]", 'nodes[1].name: "a" stands there already'),
-        ("nodes: [{name: a, machine: m, count: 2}, {name: a-1, machine: m}]", '"a-1" stands there already'),
-        ("nodes: [{name: a-1, machine: m}, {name: a, machine: m, count: 2}]", '"a-1" stands there already'),
+        ("nodes: [{name: a, machine: m}, {name: a, machine: m}]", 'nodes[1].name: "a" is listed twice'),
+        ("nodes: [{name: a, machine: m, count: 2}, {name: a-1, machine: m}]", '"a-1" is listed twice'),
+        ("nodes: [{name: a-1, machine: m}, {name: a, machine: m, count: 2}]", '"a-1" is listed twice'),
         ("nodes: [{name: a, machine: m, count: 0}]", "nodes[0].count: 0 nodes are too few"),
         ("nodes: [{name: a, machine: m, allocatable: {cpu: -1}}]", "nodes[0].allocatable[cpu]: -1 is below 0"),
         ("nodes: [{name: a, machine: m, cuont: 2}]", "cuont"),

@@ -50,12 +50,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a flavor in two groups": (
         [cluster_queue("bad", group(["cpu"], f=[1]), group(["memory"], f=[1]))],
         "spec.resourceGroups[1].flavors[0].name",
-        'flavor "f" stands twice; name it once',
+        'flavor "f" is listed twice; list it once',
     ),
     "a resource in two groups": (
         [cluster_queue("bad", group(["cpu"], f=[1]), group(["cpu"], g=[1]))],
         "spec.resourceGroups[1].coveredResources",
-        "cpu is covered twice; name it once",
+        "cpu is covered twice; list it once",
     ),
     "quotas in another order than the resources": (
         [
@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a limit without a cohort": (
         [_queue({"borrowingLimit": 1}, cohort_name="")],
         f"{QUOTA}.borrowingLimit",
-        "1 limits nothing without cohortName",
+        "1 has no effect without cohortName",
     ),
     "more lent than owned": (
         [_queue({"lendingLimit": 5})],
@@ -96,17 +96,17 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a policy that is none for borrowing": (
         [_queue({}, preemption={"borrowWithinCohort": {"policy": "Any"}})],
         "spec.preemption.borrowWithinCohort.policy",
-        "Any is none of Never, LowerPriority",
+        "Any is not one of Never, LowerPriority",
     ),
     "a policy that is none within a queue": (
         [_queue({}, preemption={"withinClusterQueue": "Any"})],
         "spec.preemption.withinClusterQueue",
-        "Any is none of Never, LowerPriority, LowerOrNewerEqualPriority",
+        "Any is not one of Never, LowerPriority, LowerOrNewerEqualPriority",
     ),
     "a policy that is none for reclaim": (
         [_queue({}, preemption={"reclaimWithinCohort": "LowerOrNewerEqualPriority"})],
         "spec.preemption.reclaimWithinCohort",
-        "LowerOrNewerEqualPriority is none of Never, LowerPriority, Any",
+        "LowerOrNewerEqualPriority is not one of Never, LowerPriority, Any",
     ),
     "a word that is no policy": (
         [_queue({}, preemption={"withinClusterQueue": "Sometimes"})],
@@ -141,12 +141,12 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a cohort that is its own parent": (
         [cohort("a", parent="a")],
         "spec.parentName",
-        'cohorts "a" -> "a" are a cycle; take one parentName out',
+        'cohorts form a cycle: "a" -> "a"; remove one parentName',
     ),
     "a cycle of cohorts": (
         [cohort("a", parent="b"), cohort("b", parent="c"), cohort("c", parent="a")],
         "spec.parentName",
-        'cohorts "a" -> "b" -> "c" -> "a" are a cycle',
+        'cohorts form a cycle: "a" -> "b" -> "c" -> "a"',
     ),
     "a local queue to nowhere": (
         [local_queue("bad", "nope")],
@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "two pod sets of one name": (
         [workload("w", "door", pod_set("a"), pod_set("a"))],
         "spec.podSets[1].name",
-        'pod set "a" stands twice',
+        'pod set "a" is listed twice',
     ),
     "a priority class without its number": (
         [document("Workload", "w", {"queueName": "door", "priorityClassRef": {"name": "high"}})],
@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "a quota below its use": (
         [admitted("w", "q", {"cpu": "f"}, {"cpu": "4500m"})],
         f"{QUOTA}.nominalQuota",
-        'admitted workloads use 4500m of cpu in flavor "f" in this queue, 500m more in all than the quotas allow',
+        'admitted workloads use 4500m of cpu in flavor "f" in this queue, 500m above what the quotas allow in total',
     ),
     "a cohort's quota below the use of its queues": (
         [
@@ -212,7 +212,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str, str]] = {
             admitted("v", "y", {"cpu": "f"}, {"cpu": 1}),
         ],
         f"{QUOTA}.nominalQuota",
-        "1 more in all than the quotas allow",
+        "1 above what the quotas allow in total",
     ),
     "quota by counters": (
         [
@@ -249,9 +249,7 @@ def test_it_is_refused_with_file_object_and_path(documents: list[dict[str, Any]]
 
 
 def test_an_object_that_is_there_twice_is_refused_with_both_places() -> None:
-    with pytest.raises(
-        DocumentError, match=r"document 5 \(ClusterQueue q\) is there already, in queues.yaml, document 3"
-    ):
+    with pytest.raises(DocumentError, match=r"document 5 \(ClusterQueue q\) is also in queues.yaml, document 3"):
         load(sources([*BASE, cluster_queue("q", group(["cpu"], f=[1]))]))
 
 

@@ -131,7 +131,7 @@ UNCOUNTABLE: dict[str, tuple[list[dict[str, Any]], str]] = {
     "a prioritized list": ([_template(_list(("big-gpu", 1), ("small-gpu", 2)))], "firstAvailable"),
     "admin access": ([_template(_exactly("dra.gpu", adminAccess=True))], "adminAccess"),
     "a selector that does not compile": ([_template(_exactly("dra.gpu", selectors=_cel("device.nope")))], "selector"),
-    "a missing template": ([], 'there is no ResourceClaimTemplate "t"'),
+    "a missing template": ([], 'ResourceClaimTemplate "t" does not exist'),
 }
 
 
@@ -161,12 +161,12 @@ def _published(*memory: int) -> ResourceSlice:
     ("requests", "refused"),
     [
         ([_exactly("dra.gpu", selectors=_LARGE, count=2)], ""),
-        ([_exactly("dra.gpu", selectors=_LARGE, count=3)], "2 devices of the cluster match, and 3 are asked for"),
+        ([_exactly("dra.gpu", selectors=_LARGE, count=3)], "2 devices of the cluster match, but 3 are requested"),
         # A device that one request has matched is not matched by another one of the claim.
         ([_exactly("dra.gpu", selectors=_LARGE, count=2), _exactly("dra.gpu", selectors=_LARGE)], "0 devices"),
         ([_exactly("dra.gpu", count=9)], ""),  # Kueue looks at requests with selectors alone
         ([_exactly("dra.gpu", selectors=_cel("device.attributes['dra.gpu'].nope == 1"))], "nope"),
-        ([_exactly("big-gpu", selectors=_LARGE)], 'no DeviceClass "big-gpu"'),
+        ([_exactly("big-gpu", selectors=_LARGE)], 'DeviceClass "big-gpu" does not exist'),
     ],
 )
 def test_a_template_that_matches_too_few_devices_is_refused_before_quota(

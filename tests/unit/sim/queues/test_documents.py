@@ -101,8 +101,8 @@ def test_a_workload_whose_class_no_document_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("selector", "documents", "why"),
     [
-        (None, [], "ClusterQueue q has no namespaceSelector, so it takes no workloads; {} takes all"),
-        ({"matchLabels": {"team": "vision"}}, [], "does not match the namespace default, of whose labels no document"),
+        (None, [], "ClusterQueue q has no namespaceSelector, so it admits no workloads; {} admits all"),
+        ({"matchLabels": {"team": "vision"}}, [], "does not match the namespace default, whose labels are unknown"),
         ({"matchLabels": {"team": "speech"}}, [NAMESPACE], "does not match the namespace default"),
         (
             {"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]},
@@ -150,11 +150,11 @@ def test_what_is_not_simulated_is_said_for_the_object_that_has_it() -> None:
         said,
         [
             "spec.topologyName is not simulated: pods are placed without regard to racks",
-            "spec.admissionChecks is not simulated: its workloads are taken for admitted once they hold quota",
+            "spec.admissionChecks is not simulated: its workloads count as admitted once they hold quota",
             "spec.fairSharing is not simulated: preemption and order go by priority alone",
             "spec.podSets[0].topologyRequest.required is not simulated",
             "objects of this kind are not simulated",
-            "it asks for a queue (kueue.x-k8s.io/queue-name), but only Jobs and Workloads are admitted here",
+            "it has the label kueue.x-k8s.io/queue-name, but only Jobs and Workloads are admitted here",
             "waitForPodsReady is not simulated",
         ],
         strict=True,

@@ -61,7 +61,7 @@ def test_a_workload_that_waits_again_asks_for_what_has_not_ended() -> None:
 @pytest.mark.parametrize(
     ("ended", "message"),
     [
-        ([{"name": "nope", "count": 1}], '"nope" is no pod set of the workload; there are main'),
+        ([{"name": "nope", "count": 1}], '"nope" is not a pod set of the workload; there are main'),
         ([{"name": "main", "count": 1}, {"name": "main", "count": 1}], '"main" stands twice'),
         ([{"name": "main", "count": -1}], "-1 is below 0"),
     ],
@@ -157,5 +157,5 @@ def test_a_gate_that_kueue_does_not_have_is_refused_and_one_that_is_not_simulate
         run(*BASE, {**gates(), "featureGates": {"PartialAdmission": "no"}})
     done = run(*BASE, gates(FlavorFungibility=False, TopologyAwareScheduling=True, LocalQueueMetrics=True))
     assert [note.partition(": ")[2] for note in done.notes] == [
-        "featureGates.FlavorFungibility is not simulated: its default counts"
+        "featureGates.FlavorFungibility is not simulated: its default applies"
     ]

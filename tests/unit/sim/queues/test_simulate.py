@@ -297,13 +297,13 @@ def test_what_is_not_covered_or_cannot_be_counted_is_a_row_without_a_flavor() ->
     by_name = {row["workload"]: row for row in run.attempts}
     assert by_name["a"]["reason"] == 'ClusterQueue "q" has no quota of memory'
     assert (by_name["b"]["flavor"], by_name["b"]["mode"], by_name["b"]["chosen"]) == (None, "NoFit", False)
-    assert 'no ResourceClaimTemplate "nope"' in by_name["b"]["reason"]
+    assert 'ResourceClaimTemplate "nope" does not exist' in by_name["b"]["reason"]
     assert sorted(run.waiting) == ["a", "b"]
 
 
 def test_pods_that_ask_for_nothing_are_admitted_and_have_a_row() -> None:
     run = _run(_queue(), workload("w", "door", pod_set()))
-    assert run.attempts[0]["reason"] == "asks for nothing that counts; admitted"
+    assert run.attempts[0]["reason"] == "requests nothing that quota counts; admitted"
     assert [(row["flavor"], row["mode"], row["chosen"]) for row in run.attempts] == [(None, "Fit", True)]
 
 

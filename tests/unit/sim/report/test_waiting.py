@@ -69,15 +69,15 @@ def test_the_schedulers_words_come_first_then_those_of_its_model() -> None:
     found = judged(slice_of("n"), claim("held", 1, "gpu-0"), claim("big", 2), pod("p", "big", message="0/1 nodes"))
     scheduler, model, *groups = found["ns/p"].reasons
     assert scheduler == "kube-scheduler: 0/1 nodes"
-    assert model == "by the model of the scheduler: 0/1 nodes are available: 1 cannot allocate all claims."
-    assert groups[0].startswith("1 node: cannot allocate all claims: request r wants 2 devices")
+    assert model == "the simulated scheduler says: 0/1 nodes are available: 1 cannot allocate all claims."
+    assert groups[0].startswith("1 node: cannot allocate all claims. Request r needs 2 devices")
     assert found["ns/p"].claims == ("ns/big",)
 
 
 def test_each_pod_is_judged_on_the_cluster_as_it_is() -> None:
     found = judged(slice_of("n"), claim("a", 2), claim("b", 2), pod("p", "a"), pod("q", "b"))
     for name in ("ns/p", "ns/q"):
-        assert found[name].reasons[0] == "it would fit on node n now"
+        assert found[name].reasons[0] == "it fits on node n now"
 
 
 def test_what_keeps_a_pod_off_nodes_besides_its_claims_is_said() -> None:
@@ -89,8 +89,8 @@ def test_claims_that_are_missing_or_not_generated_are_named() -> None:
     entry = {"name": "late", "resourceClaimTemplateName": "t"}
     late = {**pod("late"), "spec": {"resourceClaims": [entry]}}
     found = judged(slice_of("n"), pod("p", "gone"), late)
-    assert found["ns/p"].reasons == ("there is no claim ns/gone",)
-    assert found["ns/late"].reasons == ('the claim of its entry "late" is not generated yet',)
+    assert found["ns/p"].reasons == ("claim ns/gone does not exist",)
+    assert found["ns/late"].reasons == ('the claim for its entry "late" does not exist yet',)
 
 
 def test_a_pod_whose_claims_are_allocated_waits_for_what_its_events_say() -> None:
@@ -107,19 +107,19 @@ def test_a_pod_whose_claims_are_allocated_waits_for_what_its_events_say() -> Non
         "FailedPrepareDynamicResources: the driver is not registered",
     )
     (silent,) = judged(slice_of("n"), held, pod("p", "held", nodeName="n"))["ns/p"].reasons
-    assert silent == "nothing that was read says why; see kubectl describe pod -n ns p"
+    assert silent == "the reason is unknown; see kubectl describe pod -n ns p"
 
 
 def test_who_runs_or_has_no_claims_does_not_wait_and_a_claim_without_a_pod_does() -> None:
     found = judged(slice_of("n"), claim("a", 1), claim("lonely", 9), pod("p", "a", phase="Running"), pod("plain"))
     assert list(found) == ["ns/lonely"]
-    assert found["ns/lonely"].reasons[0].startswith("no pod that was read uses it")
+    assert found["ns/lonely"].reasons[0].startswith("no known pod uses it")
 
 
 def test_without_slices_classes_or_nodes_nothing_is_guessed() -> None:
     for documents in ((slice_of("n"), CLASS), (CLASS, node()), (slice_of("n"), node())):
         (only,), notes = waiting(cluster_seen(sources(claim("a", 1), pod("p", "a"), *documents)), Features())
-        assert only.reasons == ("nothing that was read says why; see kubectl describe pod -n ns p",)
+        assert only.reasons == ("the reason is unknown; see kubectl describe pod -n ns p",)
         assert notes == ()
 
 
@@ -133,6 +133,4 @@ def test_what_the_model_cannot_judge_is_noted_and_the_pod_is_shown_all_the_same(
 
 def test_a_broken_document_keeps_no_pod_from_being_judged() -> None:
     broken = {"kind": "ResourceClaim", "metadata": {"name": "broken"}, "status": {"allocation": 7}}
-    assert (
-        judged(broken, slice_of("n"), claim("a", 1), pod("p", "a"))["ns/p"].reasons[0] == "it would fit on node n now"
-    )
+    assert judged(broken, slice_of("n"), claim("a", 1), pod("p", "a"))["ns/p"].reasons[0] == "it fits on node n now"

@@ -203,7 +203,7 @@ def test_extended_resources_that_no_node_has_are_answered_as_the_claim_that_woul
     cluster.api.objects.edit("pods", "app", wants("3"), "default")
     (cause,) = explain()[1]["causes"]
     assert cause["cause"] == StopCause.DEVICES_DO_NOT_FIT
-    assert "wants 3 devices of class gpu.example.com" in cause["what"]
+    assert "needs 3 devices of class gpu.example.com" in cause["what"]
     cluster.api.objects.edit("pods", "app", wants("2"), "default")
     assert explain()[1]["causes"][0]["cause"] == StopCause.UNSCHEDULABLE
 

@@ -492,7 +492,9 @@ SEEDS = (
     Seed(StopCause.NOTHING_PUBLISHED, nothing_published, "class nic", "install the driver"),
     Seed(StopCause.POOL_INCOMPLETE, pool_incomplete, "is not complete", "wait for the driver"),
     Seed(StopCause.SELECTOR_FAILS, selector_fails, "model", "orValue()"),
-    Seed(StopCause.DEVICES_DO_NOT_FIT, devices_do_not_fit, "worker-1, worker-2: request r wants", "request less"),
+    Seed(
+        StopCause.DEVICES_DO_NOT_FIT, devices_do_not_fit, "worker-1 (1 more like it). Request r needs", "request less"
+    ),
     Seed(StopCause.DEVICES_IN_USE, devices_in_use, "default/train-0 (t0) holds gpu-0, gpu-1", "end a pod"),
     Seed(StopCause.DEVICES_IN_USE, cpus_in_use, "default/busy-0 (b0) holds cpudevnuma000 (6 dra.cpu/cpu)", "end a pod"),
     Seed(StopCause.DEVICES_TAINTED, devices_tainted, "maintenance:NoSchedule", "tolerate"),

@@ -75,7 +75,7 @@ def test_a_pod_without_claims_is_explained_by_what_it_lacks(cluster: PodCluster,
     (cause,) = page["causes"]
     assert (status, cause["cause"]) == (1, StopCause.UNSCHEDULABLE)
     assert "2 Insufficient cpu" in cause["what"]
-    assert any("236 CPUs short" in line for line in cause["details"])
+    assert any("236 CPUs too few" in line for line in cause["details"])
     assert page["ways"][0]["stations"][1]["what"] == "it has none"
 
 
@@ -85,7 +85,7 @@ def test_what_the_scheduler_has_said_stands_beside_what_lies_behind_it(cluster: 
     cluster.api.objects.edit("pods", "app", lambda pod: pod.update(status=said), "default")
     (cause,) = explain()[1]["causes"]
     assert "default-scheduler says: 0/3 nodes are available" in cause["what"]
-    assert any("236 CPUs short" in line for line in cause["details"])
+    assert any("236 CPUs too few" in line for line in cause["details"])
 
 
 def test_a_pod_whose_claims_fit_is_explained_by_what_else_it_lacks(cluster: PodCluster, explain: Any) -> None:
@@ -98,8 +98,8 @@ def test_a_pod_whose_claims_fit_is_explained_by_what_else_it_lacks(cluster: PodC
         "default",
     )
     (cause,) = explain()[1]["causes"]
-    assert cause["what"].startswith("its claims fit on worker-1, worker-2, but no node accepts it")
-    assert any("of memory short" in line for line in cause["details"])
+    assert cause["what"].startswith("its claims fit on worker-1, worker-2, but no node fits")
+    assert any("of memory too little" in line for line in cause["details"])
 
 
 def test_a_pod_that_would_fit_by_now_is_not_stopped_by_anything(cluster: PodCluster, explain: Any) -> None:
@@ -173,7 +173,7 @@ def test_where_an_amount_is_not_allowed_nobody_is_in_the_way(cluster: PodCluster
     cluster.claim("mine", cpus("64"))
     cluster.pod(claims={"cpus": "mine"})
     (cause,) = explain()[1]["causes"]
-    assert "does not allow 64, only 1 to 4 in steps of 1" in cause["what"]
+    assert "does not allow 64 CPUs, only 1 to 4 in steps of 1" in cause["what"]
     assert not any("holds" in each for each in cause["details"])
 
 
@@ -204,7 +204,7 @@ def test_a_pod_of_a_dump_is_explained_by_the_model_of_fit(cluster: PodCluster, e
     wanting(cluster, cpu="240")
     _, page = explain("app", cluster_file(cluster, tmp_path / "cluster.yaml", "nodes", "pods"))
     (cause,) = page["causes"]
-    assert any("236 CPUs short" in line for line in cause["details"])
+    assert any("236 CPUs too few" in line for line in cause["details"])
 
 
 def test_a_name_that_a_dump_lacks_is_an_error(cluster: PodCluster, explain: Any, tmp_path: Path) -> None:
