@@ -8,10 +8,11 @@ import click
 
 from dranode.api.documents import encode
 from dranode.api.resource import ResourceSlice
+from dranode.driver.claims.plugin import Health
 from dranode.driver.cli.options import DriverCommand, driver_options, machine_option
 from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_plugins
-from dranode.driver.slices.desired import desired_slices, publishable
+from dranode.driver.slices.desired import desired_slices, publishable, tainted
 from dranode.driver.slices.plan import complete_slice
 from dranode.show.output import console, emit, output_option, report_oddities
 from dranode.show.terminal import show_slices
@@ -35,9 +36,14 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, *
     notes: list[str] = []
     for plugin in load_plugins(drivers, root, {**options, "node_name": node_name}):
         inventory = publishable(plugin.discover())
+        health = tuple(plugin.health(inventory))
+        if options["device_taints"]:
+            inventory = tainted(plugin.driver, inventory, health)
         report_oddities(plugin.driver, inventory.warnings)
         specs = desired_slices(plugin.driver, node_name, inventory)
         notes += (f"{plugin.driver}: {note}" for note in inventory.notes)
+        ill = (each for each in health if each.health is Health.UNHEALTHY)
+        notes += (f"{plugin.driver}: {each.device} is unhealthy: {each.message}" for each in ill)
         slices += [complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs)]
     if not emit({"apiVersion": "v1", "kind": "List", "items": encode(slices)}, output):
         screen = console()

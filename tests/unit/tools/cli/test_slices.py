@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from rich.console import Console
 from dranode.api.documents import decode
 from dranode.api.errors import UsageError
 from dranode.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
+from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import DeviceHealth, Health
 from dranode.driver.machine.yaml_files import read_documents
 from dranode.driver.slices.plan import complete_slice
 from dranode.show.terminal import show_slices
 from dranode.tools.cli.slices import command
+from tests.fakes.drivers import Lamps
 from tests.fakes.slices import slice_problems
 
 SERVER = ("--machine", "sockets=2,numa=1,l3=1,cores=4,threads=2", "--node-name", "worker1")
@@ -121,3 +125,15 @@ def test_people_see_why_a_cpu_fewer_is_published_than_there_are(arguments: tuple
     assert said in table
     assert ("are published;" in table) == bool(said)
     assert "are published" not in run("--machine", "cores=8,threads=2", *arguments, "-o", "json").stdout
+
+
+def test_people_see_an_unhealthy_device_and_programs_its_taint(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Burnt(Lamps):
+        def health(self, inventory: Inventory) -> Iterable[DeviceHealth]:
+            yield DeviceHealth(inventory.devices[1].name, Health.UNHEALTHY, "the bulb is burnt out")
+
+    monkeypatch.setattr("dranode.tools.cli.slices.load_plugins", lambda *_: [Burnt(2)])
+    assert run(*SERVER).stdout.splitlines()[-1] == f"{Burnt.driver}: lamp-1 is unhealthy: the bulb is burnt out"
+    assert [device.get("taints") for device in slices()[0]["spec"]["devices"]] == [None, None]
+    tainted = slices("--device-taints")[0]["spec"]["devices"][1]["taints"]
+    assert [taint["key"] for taint in tainted] == [f"{Burnt.driver}/unhealthy"]
