@@ -185,9 +185,9 @@ class ScratchMachine(WritableMachine):
         return cls(folder, devices)
 
     def contents(self) -> Mapping[str, bytes]:
-        """Every file, by path."""
+        """Every file, by path, without the newline at its end: the kernel writes it, whether or not a driver does."""
         paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file() and not path.is_symlink())
-        return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
+        return {str(path.relative_to(self.folder)): path.read_bytes().removesuffix(b"\n") for path in paths}
 
     @contextmanager
     def gone(self) -> Iterator[None]:
