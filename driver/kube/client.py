@@ -58,8 +58,8 @@ def _basic(device: Mapping[str, Any]) -> dict[str, Any]:
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
-# How long one answer may take where a request is sent again, and how long a request in all.
-ANSWER_SECONDS: Final = 5.0
+# How long the first answer may take where a request is sent again, and how long a request in all.
+_ANSWER_SECONDS: Final = 5.0
 TOTAL_SECONDS: Final = 20.0
 _BACKOFF: Final = Backoff(first=0.1, most=5.0)
 # 204 has no object, and a redirection leads elsewhere.
@@ -241,7 +241,9 @@ class Client:
         while True:
             left = max(deadline - self.timing.clock(), 0.1)
             try:
-                each = min(left, ANSWER_SECONDS) if self._retries else left
+                # A connection may be dead, and a server slow: each further try has more time. What is not sent again
+                # has all of it.
+                each = min(left, _ANSWER_SECONDS * 2**attempt) if patient and request.method == "GET" else left
                 return read(self._once(request, each, stream=False).data)
             except ApiError as error:
                 delay = _BACKOFF.delay(attempt, self.timing.dice(), error.retry_after)

@@ -20,7 +20,7 @@ from dranode.api.documents import API_GROUP, decode, encode, to_v1
 from dranode.api.errors import DocumentError, in_words
 from dranode.api.resource import Node, OwnerReference, ResourceSlice
 from dranode.driver.claims.inventory import Inventory
-from dranode.driver.kube.client import ANSWER_SECONDS, APIRequest, Client, from_v1
+from dranode.driver.kube.client import APIRequest, Client, from_v1
 from dranode.driver.kube.connection import APIResponse
 from dranode.driver.kube.errors import NO_UID, ApiError, BrokenStreamError
 from dranode.driver.kube.retry import NOT_FOUND, Backoff, Pace
@@ -68,7 +68,7 @@ class SliceWriter:
         """
         try:
             request = APIRequest("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
-            uid = _uid_of(self._client.send(request, seconds=ANSWER_SECONDS, patient=False))
+            uid = _uid_of(self._client.send(request, patient=False))
         except DocumentError as error:
             raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
         except ApiError as error:
@@ -207,7 +207,7 @@ def list_slices(client: Client, driver: str, node_name: str) -> Listed:
         query = {"fieldSelector": selector(driver, node_name)}
         return APIRequest("GET", f"{root}/resourceslices", "list resourceslices", query)
 
-    document = client.resource(request, seconds=ANSWER_SECONDS, patient=False)
+    document = client.resource(request, patient=False)
     try:
         version = str(document["metadata"]["resourceVersion"])
         kind = {"apiVersion": document["apiVersion"], "kind": "ResourceSlice"}
@@ -277,7 +277,7 @@ class SliceWatch:
             "resourceVersion": version,
             "timeoutSeconds": f"{seconds:.0f}",
         }
-        path = f"/apis/{API_GROUP}/{self._client.version(ANSWER_SECONDS, patient=False)}/resourceslices"
+        path = f"/apis/{API_GROUP}/{self._client.version(patient=False)}/resourceslices"
         request = APIRequest("GET", path, "watch resourceslices", query)
         for event in self._client.stream(request, _SILENCE_SECONDS, self._opened):
             version = self._passed_on(event) or version

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dranode.driver.kube.client import APIRequest, Client
+from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.exec_credentials import ExecCredentials
 from dranode.driver.kube.kubeconfig_file import ConfigExec
-from dranode.driver.kube.server import UnreachableError
+from dranode.driver.kube.server import Credentials, UnreachableError
+from tests.fakes.apiserver import Fault, api_server
 
 
 def test_a_program_for_credentials_that_hangs_holds_up_all_of_a_driver_for_one_limited_run(tmp_path: Path) -> None:
@@ -27,3 +30,13 @@ def test_a_program_for_credentials_that_hangs_holds_up_all_of_a_driver_for_one_l
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(ask, range(4)))
     assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_a_server_that_takes_seven_seconds_for_an_answer_is_slow_and_not_away(tmp_path: Path) -> None:
+    with api_server() as api:
+        api.put("nodes", {"metadata": {"name": "node", "uid": "node-uid"}})
+        api.faults.append(Fault(seconds=7.0, times=99))
+        source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
+        driver = Client(Connection(source, retries=True), retries=True)
+        request = APIRequest("GET", "/api/v1/nodes/node", "get nodes")
+        assert driver.send(request)["metadata"]["name"] == "node"
