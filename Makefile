@@ -9,23 +9,24 @@ RUNTIME := $(VENV)/.runtime
 .PHONY: interop-scheduler hostile load fuzz release site proto lock clean
 
 help:
-	@echo 'make demo    the main job: a driver publishes, allocates, prepares and takes down, on a made-up server'
-	@echo 'make test    the tests'
-	@echo 'make lint    ruff, mypy, import-linter'
-	@echo 'make bench   speed and memory, each beside a floor measured in the same run'
-	@echo 'make bench-peer  the way of every pod beside dra-driver-cpu; needs root, and Go or PEER=its program'
-	@echo 'make crash   SIGKILL at every system call with an effect, crashes of the machine; needs strace'
-	@echo 'make hostile random faults at the real program, STEPS= and SEED=; prints its seed'
-	@echo 'make load    100 callers and 20,000 claims for 10 minutes: errors, leaks, latencies beside those at rest'
-	@echo 'make fuzz    every parser with libFuzzer, SECONDS= each'
-	@echo 'make interop the CPU driver beside a real containerd; needs root and Go'
-	@echo 'make release everything that a release consists of, built into dist/ and tried'
-	@echo 'make interop-scheduler  dranode fit beside a real kube-scheduler; needs Go'
-	@echo 'make interop-cluster  our image as deploy/ runs it, under real kubelets; needs root and Go, takes an hour'
-	@echo 'make interop-vm  the CPU driver in an emulated machine with cgroup v2 and two NUMA nodes; needs root and Go'
-	@echo 'make site    the manual as a site, in dist/site'
-	@echo 'make proto   generate the protobuf modules from proto/*.proto'
-	@echo 'make lock    resolve the dependencies again'
+	@echo 'Every day:'
+	@echo '  make demo  what the driver does: publish, allocate, prepare and clean up, without a cluster'
+	@echo '  make test  the tests that need no network, root or hardware'
+	@echo '  make lint  ruff, mypy, import-linter'
+	@echo
+	@echo 'After a change of:'
+	@echo '  claims, node files      make crash, make hostile  SIGKILL at every system call; random faults'
+	@echo '  a parser                make fuzz                 every parser with libFuzzer, SECONDS= each'
+	@echo '  speed, memory, threads  make bench, make load     make bench-peer compares with dra-driver-cpu'
+	@echo '  NRI, CDI, cgroups       make interop              a real containerd; interop-all: four; interop-vm: NUMA'
+	@echo '  the simulator           make interop-scheduler    a real kube-scheduler; interop-allocator: its allocator'
+	@echo '  deploy/, the image      make interop-cluster      real kubelets; takes an hour, ROWS= for some'
+	@echo '  docs/                   make site                 the manual, in dist/site'
+	@echo '  proto/*.proto           make proto                the generated modules'
+	@echo '  dependencies            make lock                 the lock files'
+	@echo '  a release               make release              everything that it consists of, in dist/'
+	@echo
+	@echo 'CONTRIBUTING.md says what each of them needs.'
 
 setup: $(STAMP)
 

@@ -30,11 +30,11 @@ from dranode.sim.cluster.controllers import passed_over
 def command(*, files: tuple[str, ...], kubernetes: str | None, feature_gates: str, output: str) -> None:
     """Check ResourceClaims, ResourceClaimTemplates, DeviceClasses, Pods and opaque configurations in FILEs.
 
-    All errors are shown, each with its path: those of the API server, of the CEL selectors, and of the installed
-    drivers for their own configurations. For Pods and pod templates (Deployment, Job ...), the use of claims is checked
-    against the claims in FILEs. quota is what a claim counts against a ResourceQuota, by class. Warnings are about
-    valid documents that do not fit the other documents or the devices; they do not change the exit status. --kubernetes
-    and its gates say what selectors may use when they are written.
+    A FILE of - is the standard input. All errors are shown, each with its path: those of the API server, of the CEL
+    selectors, and of the installed drivers for their own configurations. For Pods and pod templates (Deployment,
+    Job ...), the use of claims is checked against the claims in FILEs. quota is what a claim counts against a
+    ResourceQuota, by class. Warnings are about valid documents that do not fit the other documents or the devices;
+    they do not change the exit status. --kubernetes and its gates say what selectors may use when they are written.
 
     \b
     Example:

@@ -84,8 +84,8 @@ def command(
     """Publish this machine's devices, allocate the claims in FILEs, prepare them, show them, take it all down.
 
     FILEs hold ResourceClaims, ResourceClaimTemplates, Pods, what makes pods (Deployments, Jobs and their like) and
-    DeviceClasses (YAML, JSON or a List). A claim that already carries status.allocation is prepared as it stands. The
-    classes of deploy/deviceclasses.yaml exist unless a file defines them.
+    DeviceClasses (YAML, JSON or a List; - is the standard input). A claim that already carries status.allocation is
+    prepared as it stands. The classes of deploy/deviceclasses.yaml exist unless a file defines them.
 
     \b
     Example:

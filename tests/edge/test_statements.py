@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md",
 # Where Events and metrics are defined.
 PARTS = ("driver", "cpu", "gpu", "memory")
 # Commands that print no answer: they run, show, or write a file.
-ANSWERLESS = {"serve", "demo", "machine capture", "machine copy", "report"}
+ANSWERLESS = {"completion", "serve", "demo", "machine capture", "machine copy", "report"}
 
 
 def read(*path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import msgspec
 from dranode.api.errors import printable
 from dranode.cdi.regular_file import read_given
 from dranode.cdi.validate import validate
+from dranode.driver.machine.yaml_files import STDIN
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns
 
@@ -41,7 +43,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 def _answer(file: str) -> _Answer:
     try:
-        data = read_given(file)
+        data = sys.stdin.buffer.read() if file == STDIN else read_given(file)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return _Answer(file, (f"cannot be read: {reason}",))
@@ -67,7 +69,7 @@ def _draw(answers: list[_Answer]) -> None:
 @output_option
 @click.pass_context
 def validate_files(ctx: click.Context, files: tuple[str, ...], output: str) -> None:
-    """Say whether a runtime would load each FILE, and why not.
+    """Say whether a runtime would load each FILE (- is the standard input), and why not.
 
     The verdict is that of the newest release of the CDI library in Go (v1.1.1). Warnings name older runtimes that would
     refuse the file. The exit status is 1 if any file is not loaded.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
+from click.shell_completion import CompletionItem, ShellComplete
 
 from dranode.api.errors import DranodeError
 from dranode.api.resource import APIDocument, ObjectMeta
@@ -49,18 +49,6 @@ def _names(kind: str, options: dict[str, Any]) -> list[str]:
         return []
     namespace = "" if kind == "Node" else cluster.namespace
     return sorted(named.metadata.name for named in ApiObjects(cluster.client).values(_Named, kind, namespace))
-
-
-def completion_script(command: click.Command, shell: str) -> str:
-    """Return the script by which `kubectl-dranode` completes itself in a shell.
-
-    Raises:
-        DranodeError: there is none for that shell.
-    """
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise DranodeError(f"click has no completion for {shell}")
-    return kind(command, {}, _PROGRAM, _VARIABLE).source()
 
 
 def candidates(command: click.Command, words: list[str]) -> Iterator[str]:

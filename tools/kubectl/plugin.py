@@ -19,9 +19,10 @@ from dranode.show.cluster_objects import AT_A_TIME, ApiObjects
 from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
 from dranode.sim.cli.fit import command
+from dranode.tools.cli.completion import completion_script
 from dranode.tools.cli.explain import explainer, show, subject_place
 from dranode.tools.diagnosis.device_view import Availability, device_rows, incomplete_pools
-from dranode.tools.kubectl.complete import candidates, completion_script, names_of
+from dranode.tools.kubectl.complete import candidates, names_of
 from dranode.tools.kubectl.listings import claim_listing, device_listing, list_options, numa_listing, print_rows
 from dranode.tools.kubectl.views import claim_rows, numa_rows
 from dranode.tools.readers.cluster import ClusterLists, Unseen
@@ -179,14 +180,10 @@ def completion(shell: str) -> None:
     Example:
       kubectl-dranode completion bash
     """
-    click.echo(completion_script(plugin, shell))
+    click.echo(completion_script(plugin, shell, "kubectl-dranode"))
 
 
-def _fit() -> click.Command:
-    return command
-
-
-plugin.add_command(_fit(), "fit")
+plugin.add_command(command, "fit")
 
 
 def _cluster(options: dict[str, str]) -> NamedCluster:

@@ -37,6 +37,14 @@ def test_a_file_that_loads_everywhere_has_no_error_and_no_warning(files: dict[st
     assert json.loads(result.output) == [{"file": str(files["good"]), "ok": True, "error": None, "warnings": []}]
 
 
+def test_a_spec_on_the_standard_input_is_judged_as_a_file_is() -> None:
+    result = CliRunner().invoke(command, ["validate", "-", "-o", "json"], input=GOOD.replace("A=1", "A"))
+    assert result.exit_code == 1
+    (answer,) = json.loads(result.output)
+    assert (answer["file"], answer["ok"]) == ("-", False)
+    assert "env" in answer["error"]
+
+
 def test_older_libraries_that_would_crash_are_warnings_and_no_failure(files: dict[str, Path]) -> None:
     result = _run(files["crashing"], "-o", "json")
     (answer,) = json.loads(result.output)

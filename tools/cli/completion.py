@@ -1,0 +1,37 @@
+"""`dranode completion`: print the script by which a shell completes the program's words."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from dranode.api.errors import DranodeError
+
+
+@click.command(short_help="Print a script that completes dranode in bash, zsh or fish.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
+    """Print a script that completes the commands, options and values of `dranode` in SHELL.
+
+    For this shell alone: source <(dranode completion bash). For every new one: write the script to
+    /etc/bash_completion.d/dranode, to _dranode in a folder of zsh's fpath, or to
+    ~/.config/fish/completions/dranode.fish.
+
+    \b
+    Example:
+      dranode completion bash
+    """
+    click.echo(completion_script(ctx.find_root().command, shell, "dranode"))
+
+
+def completion_script(program: click.Command, shell: str, name: str) -> str:
+    """Return the script by which a program completes itself in a shell.
+
+    Raises:
+        DranodeError: there is none for that shell.
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise DranodeError(f"click has no completion for {shell}")
+    return kind(program, {}, name, f"_{name.upper().replace('-', '_')}_COMPLETE").source()
