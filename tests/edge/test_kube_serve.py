@@ -127,19 +127,14 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
         assert "Traceback" not in it.log()
 
 
-def test_a_successor_waits_for_the_unprepare_of_a_claim_that_the_api_server_has_forgotten(api: ApiServer) -> None:
+def test_a_successor_waits_for_the_unprepare_of_the_claim_in_its_way(api: ApiServer) -> None:
     """As after `kubectl delete pod --force`: the successor is there before kubelet has ended the pod."""
     held, successor = put_claim(api, "a", "8"), put_claim(api, "b", "8")
     with serving(api) as it, ThreadPoolExecutor(1) as pool:
         it.kubelet.register([CPU], PATIENCE)
         assert isinstance(it.kubelet.prepare({held: frozenset({CPU})})[held], Prepared)
-        # Its pod lives as far as the API server knows, so nobody is about to give anything back.
-        api.put("pods", {"metadata": {"namespace": "default", "name": "pod-a", "uid": "pod-uid-a"}})
-        assert "default/a" in str(it.kubelet.prepare({successor: frozenset({CPU})})[successor])
-        api.objects.remove("pods", "pod-a", "default")
-        api.seen.clear()
         call = pool.submit(it.kubelet.prepare, {successor: frozenset({CPU})})
-        it.eventually(lambda: api.requests("GET", path="/pods/pod-a"))
+        it.eventually(lambda: api.requests("GET", path="/resourceclaims/b"))
         it.kubelet.unprepare({held: frozenset({CPU})})
         assert isinstance(call.result(PATIENCE)[successor], Prepared)
 
