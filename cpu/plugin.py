@@ -48,7 +48,7 @@ from dranode.driver.machine.pci import PCIE_ROOT
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.machine.udev import Events
 from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
+from dranode.driver.pinning.snapshot import PinnedClaim, Pins, PinSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -198,15 +198,15 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         """
         return description(grant, record, inventory.hardware) | isolation_description(grant, self.unmoved)
 
-    def pool(self, inventory: Inventory) -> HeldSnapshot:
+    def pool(self, inventory: Inventory) -> PinSnapshot:
         """Return the machine without a claim: the online CPUs on which pods may run, and the reserved ones."""
         return pool(inventory.hardware, self.options.reserved)
 
-    def unread_pool(self) -> HeldSnapshot:
+    def unread_pool(self) -> PinSnapshot:
         """Return the reserved CPUs, and those on which pods may run if that can be read."""
         return unread_pool(read_online_for_pods(self._root), self.options.reserved)
 
-    def pinned(self, record: Record) -> HeldClaim:
+    def pinned(self, record: Record) -> PinnedClaim:
         """Return the CPUs that pin the claim's containers; all other containers share the CPUs that no claim holds."""
         return held_claim(record)
 

@@ -18,7 +18,7 @@ from dranode.cpu.topology import Topology
 from dranode.driver.claims.expected_cpus import given_cpus
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.record import Record
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Part
+from dranode.driver.pinning.snapshot import Part, PinnedClaim, PinSnapshot
 
 
 class Treatment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -111,15 +111,15 @@ def _isolated_cpus(record: Record, isolation: Isolation) -> CPUSet:
 # The CPUs that containers run on: those of their claims, or the shared pool that claims and the system leave.
 
 
-def pool(topology: Topology, reserved: CPUSet) -> HeldSnapshot:
+def pool(topology: Topology, reserved: CPUSet) -> PinSnapshot:
     """Return the machine without a claim, as NRI enforces it: what pods may use of it."""
     nodes = CPUSet(topology.memory_nodes)
     return replace(unread_pool(topology.for_pods, reserved), mems=nodes - topology.pods.lacks_nodes(nodes))
 
 
-def unread_pool(online: CPUSet, reserved: CPUSet) -> HeldSnapshot:
+def unread_pool(online: CPUSet, reserved: CPUSet) -> PinSnapshot:
     """Return what NRI can enforce of a machine of which no more is known than these CPUs."""
-    return HeldSnapshot(
+    return PinSnapshot(
         online=online,
         reserved=reserved,
         variable=CPUSET_PREFIX,
@@ -128,11 +128,11 @@ def unread_pool(online: CPUSet, reserved: CPUSet) -> HeldSnapshot:
     )
 
 
-def held_claim(record: Record) -> HeldClaim:
+def held_claim(record: Record) -> PinnedClaim:
     """Return a record's claim, as NRI enforces it."""
     treatment = claim_treatment(record.grants)
     given = given_cpus(record)
-    return HeldClaim(
+    return PinnedClaim(
         claim=record.ref,
         cpus=given.whole,
         held=record.held,

@@ -30,7 +30,7 @@ from dranode.driver.machine.pci import numa_node, pcie_root
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.pinning.pods_cgroup import PodsCgroup
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Part, Pins
+from dranode.driver.pinning.snapshot import Part, PinnedClaim, Pins, PinSnapshot
 
 __all__ = [
     "AllocatedClaim",
@@ -54,9 +54,7 @@ __all__ = [
     "HardwareReadings",
     "Health",
     "Held",
-    "HeldClaim",
     "HeldDevice",
-    "HeldSnapshot",
     "Holding",
     "Hook",
     "Impairment",
@@ -67,6 +65,8 @@ __all__ = [
     "Notes",
     "Option",
     "Part",
+    "PinSnapshot",
+    "PinnedClaim",
     "Pins",
     "Plugin",
     "PodsCgroup",

@@ -26,10 +26,10 @@ from dranode.driver import (
     ContainerEdits,
     Grant,
     Held,
-    HeldClaim,
-    HeldSnapshot,
     Mount,
     Part,
+    PinnedClaim,
+    PinSnapshot,
     Record,
 )
 from dranode.memory.config import MemoryPolicy, MemorySettings, MemorySharing, memory_settings
@@ -216,9 +216,9 @@ def _check_mounts(asked: Sequence[_Asked]) -> None:
 # Decides what a claim's containers are held to: the NUMA nodes of its memory, and the amounts of its huge pages.
 
 
-def memory_pool(machine: MachineMemory, options: MemoryOptions) -> HeldSnapshot:
+def memory_pool(machine: MachineMemory, options: MemoryOptions) -> PinSnapshot:
     """Return the machine without a claim, as NRI enforces it; CPUs are another driver's business."""
-    return HeldSnapshot(
+    return PinSnapshot(
         pins_cpus=False,
         mems=CPUSet(node.id for node in machine.for_pods),
         page_sizes=machine.page_sizes if machine.limits_pages else (),
@@ -230,16 +230,16 @@ def memory_pool(machine: MachineMemory, options: MemoryOptions) -> HeldSnapshot:
     )
 
 
-def unread_memory_pool() -> HeldSnapshot:
+def unread_memory_pool() -> PinSnapshot:
     """Return what NRI can enforce of a machine of which nothing is known."""
     return memory_pool(MachineMemory(()), MemoryOptions())
 
 
-def held_memory(record: Record) -> HeldClaim:
+def held_memory(record: Record) -> PinnedClaim:
     """Return a record's claim, as NRI enforces it."""
     given = [GivenMemory.of(grant) for grant in record.grants]
     sharing = {each.sharing for each in given if each is not None}
-    claim = HeldClaim(
+    claim = PinnedClaim(
         record.ref,
         pods=frozenset(pod.uid for pod in record.pods if pod.is_pod and pod.uid),
         shared_in_pod=sharing == {MemorySharing.POD},

@@ -13,11 +13,11 @@ from dranode.driver import (
     HardwareProblem,
     HardwareReadings,
     Held,
-    HeldClaim,
-    HeldSnapshot,
     Impairment,
     Inventory,
+    PinnedClaim,
     Pins,
+    PinSnapshot,
     Plugin,
     PodsCgroup,
     Record,
@@ -104,15 +104,15 @@ class MemoryPlugin(Plugin, Reports, Pins):
         del record, inventory
         return memory_description(grant)
 
-    def pool(self, inventory: Inventory) -> HeldSnapshot:
+    def pool(self, inventory: Inventory) -> PinSnapshot:
         """Return the machine's NUMA nodes, and the sizes of huge pages for which containers can be limited."""
         return memory_pool(inventory.hardware.machine, self.options)
 
-    def unread_pool(self) -> HeldSnapshot:
+    def unread_pool(self) -> PinSnapshot:
         """Return a machine of which nothing is known; containers keep the memory that they have."""
         return unread_memory_pool()
 
-    def pinned(self, record: Record) -> HeldClaim:
+    def pinned(self, record: Record) -> PinnedClaim:
         """Return the NUMA nodes and huge pages that a claim's containers are held to."""
         return held_memory(record)
 

@@ -13,9 +13,9 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Unread
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.record_store import RecordStore
-from dranode.driver.pinning.snapshot import HeldClaims, HeldSnapshot, Pins
+from dranode.driver.pinning.snapshot import PinnedClaims, Pins, PinSnapshot
 
-Watcher = Callable[[HeldSnapshot | None], None]
+Watcher = Callable[[PinSnapshot | None], None]
 
 
 class HeldView(msgspec.Struct):
@@ -33,11 +33,11 @@ class HeldView(msgspec.Struct):
     plugin: Plugin
     store: RecordStore
     discovery: Discovery
-    snapshot: HeldSnapshot | None = None
+    snapshot: PinSnapshot | None = None
     watcher: Watcher | None = None
     put_off: bool = False
     _inventory: Inventory | None = None
-    _claims: HeldClaims = msgspec.field(default_factory=HeldClaims)
+    _claims: PinnedClaims = msgspec.field(default_factory=PinnedClaims)
 
     def notify(self, unread: str | None) -> None:
         """Take in what has changed, and call the watcher. `unread` says why the ledger cannot be read; None if it can.
@@ -57,7 +57,7 @@ class HeldView(msgspec.Struct):
             return Unread(self.discovery.unread, self.store.book.known())
         return None
 
-    def follow(self, inventory: Inventory | None, unread: Unread | None = None) -> HeldSnapshot | None:
+    def follow(self, inventory: Inventory | None, unread: Unread | None = None) -> PinSnapshot | None:
         """Take in what has changed of machine and records; what failed half-way is taken in with the next call.
 
         While ledger or hardware is unread, the snapshot is of what is known without it, and says so.
@@ -73,7 +73,7 @@ class HeldView(msgspec.Struct):
             self.snapshot = replace(plugin.pool(inventory), claims=self._claims)
         self._inventory = inventory
         if unread is not None:
-            claims = HeldClaims.of(map(plugin.pinned, unread.records))
+            claims = PinnedClaims.of(map(plugin.pinned, unread.records))
             self.snapshot = replace(self.snapshot, claims=claims, unread=unread)
             if inventory is None:
                 self.snapshot = _with_known_cpus(self.snapshot)
@@ -84,17 +84,17 @@ class HeldView(msgspec.Struct):
         self.store.book.touched = frozenset()
         return self.snapshot
 
-    def _followed(self, pins: Pins) -> HeldClaims:
+    def _followed(self, pins: Pins) -> PinnedClaims:
         touched = self.store.book.touched
         if touched is None:
-            return HeldClaims.of(map(pins.pinned, self.store.book.known()))
+            return PinnedClaims.of(map(pins.pinned, self.store.book.known()))
         if not touched:
             return self._claims
         known = self.store.book.known_of(touched)
         return self._claims.changed(map(pins.pinned, known.values()), touched - known.keys())
 
 
-def _with_known_cpus(snapshot: HeldSnapshot) -> HeldSnapshot:
+def _with_known_cpus(snapshot: PinSnapshot) -> PinSnapshot:
     """A machine that does not say which CPUs are online has those that are reserved or that claims were given."""
     if snapshot.online or not snapshot.pins_cpus:
         return snapshot

@@ -50,7 +50,7 @@ from dranode.driver.node.interpreter import Interpreter, UnfinishedClaims
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.record_store import LedgerNotes, RecordStore
 from dranode.driver.node.specs import Specs
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ class NodeClaims:
             self._view.watcher = watcher
             self._lock.notify()
 
-    def snapshot(self) -> HeldSnapshot | None:
+    def snapshot(self) -> PinSnapshot | None:
         """Return what is on record as enforcement sees it; None for a driver that pins no containers. Never waits."""
         return self._view.snapshot
 

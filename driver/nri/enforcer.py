@@ -40,7 +40,7 @@ from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned
 from dranode.driver.pinning.enforcement import Allowed, CreationRefused
 from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, Evidence
 from dranode.driver.pinning.refusals import start_refusal
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Enforcer:
     def _meet(self, container: Container) -> None:
         """Take in a container of which nothing was reported: it was created while another instance was asked."""
 
-        def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
+        def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
             return enforcement.meet(snapshot, container, evidence)
 
         self._enforced.carry_out(self._inquiry.decide_in_any_case(decide, self._enforced.containers))
@@ -156,7 +156,7 @@ class Enforcer:
         running = ((each, by_configuration(each)) for each in listed if each.started)
         effective = limits_in_time(Cgroups(self.root), running, self.clock)
 
-        def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
+        def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
             return enforcement.synchronize(snapshot, listed, evidence, drifts, effective)
 
         allowed = self._inquiry.decide_in_any_case(decide, self._enforced.containers)
@@ -189,7 +189,7 @@ class Enforcer:
             # They get their CPUs again, whatever they were sent since.
             containers.carry_out(drifted(containers, self._gate.drifts))
 
-        def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
+        def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
             decision = enforcement.create(containers, snapshot, container, evidence)
             if isinstance(decision, CreationRefused):
                 raise self._refused(decision.reason)

@@ -17,7 +17,7 @@ from dranode.driver.pinning.container_index import Containers
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.enforcement import Allowed
 from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -78,16 +78,16 @@ class Sightings:
         self._unseen.difference_update(ids)
 
 
-Decide: TypeAlias = Callable[[HeldSnapshot, Evidence], Allowed | Ask]
+Decide: TypeAlias = Callable[[PinSnapshot, Evidence], Allowed | Ask]
 
 
 class ClaimSource(Protocol):
     """The node service as enforcement needs it."""
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         """Return what is on record now; costs nothing."""
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         """Return what is on record after another look at the ledger.
 
         Raises:
@@ -124,7 +124,7 @@ class Inquiry(msgspec.Struct, frozen=True):
         """The same by what was last known of claims if the ledger cannot be read: what runs already is not refused."""
         return self._decide(decide, containers, self.look_again)
 
-    def _decide(self, decide: Decide, containers: Containers, reread: Callable[[], HeldSnapshot]) -> Allowed:
+    def _decide(self, decide: Decide, containers: Containers, reread: Callable[[], PinSnapshot]) -> Allowed:
         snapshot, evidence = self.node.snapshot(), Evidence()
         while True:
             decision = decide(snapshot, evidence)
@@ -141,7 +141,7 @@ class Inquiry(msgspec.Struct, frozen=True):
                 case _:
                     return decision
 
-    def look_again(self) -> HeldSnapshot:
+    def look_again(self) -> PinSnapshot:
         """Return what is on record after another look at the ledger, or what was last known if it cannot be read."""
         try:
             return self.node.reread()

@@ -29,7 +29,7 @@ from dranode.driver.pinning.container_index import (
 from dranode.driver.pinning.containers import ContainerUpdate
 from dranode.driver.pinning.enforcement import Allowed
 from dranode.driver.pinning.identity import Ask, Evidence
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -346,10 +346,10 @@ class Unsolicited(msgspec.Struct):
             return
         self._asked_at = now
 
-        def decide(snapshot: HeldSnapshot, evidence: Evidence) -> Allowed | Ask:
+        def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
             return enforcement.heard(containers, snapshot, evidence)
 
         self.enforced.carry_out(self.inquiry.decide_in_any_case(decide, containers))
 
-    def _snapshot(self) -> HeldSnapshot:
+    def _snapshot(self) -> PinSnapshot:
         return self.inquiry.node.snapshot()

@@ -28,7 +28,7 @@ from dranode.driver.pinning.container_index import (
 )
 from dranode.driver.pinning.containers import Container, Effective, Pinned, expected, having
 from dranode.driver.pinning.refusals import Overlap, key_of, looked_at, overlaps_at_start
-from dranode.driver.pinning.snapshot import HeldSnapshot, limit_sums
+from dranode.driver.pinning.snapshot import PinSnapshot, limit_sums
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Verifier(msgspec.Struct):
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
     def look(
-        self, containers: Callable[[], Containers], snapshot: HeldSnapshot, moving: Collection[str]
+        self, containers: Callable[[], Containers], snapshot: PinSnapshot, moving: Collection[str]
     ) -> tuple[Drift, ...]:
         """Compare what every container should have with what the kernel says.
 
@@ -142,13 +142,13 @@ class Verifier(msgspec.Struct):
         self._look_at_pages(cgroups, containers(), snapshot)
         return drifts
 
-    def met(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: HeldSnapshot) -> None:
+    def met(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: PinSnapshot) -> None:
         """Take note of drifts that were found when a runtime connected, which its answer repairs."""
         with self._lock:
             self._repairs = self._repairs.met(drifts)
             self._notify_of_fresh(containers, snapshot)
 
-    def _notify_of_fresh(self, containers: Containers, snapshot: HeldSnapshot) -> None:
+    def _notify_of_fresh(self, containers: Containers, snapshot: PinSnapshot) -> None:
         self.drifts += len(self._repairs.fresh)
         for fresh in self._repairs.fresh:
             claims = claims_of(fresh.container, containers, snapshot)
@@ -156,7 +156,7 @@ class Verifier(msgspec.Struct):
             self.notify(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
 
     def _look_at_quotas(
-        self, cgroups: Cgroups, containers: Containers, settled: Containers, snapshot: HeldSnapshot
+        self, cgroups: Cgroups, containers: Containers, settled: Containers, snapshot: PinSnapshot
     ) -> None:
         """Tell of containers without a quota that are held back by one all the same.
 
@@ -185,7 +185,7 @@ class Verifier(msgspec.Struct):
             log.warning("pod=%s claim=%s: %s", pod, ",".join(map(str, claims)) or "-", sentence)
             self.notify(QuotaStillCaps(pod, claims, sentence))
 
-    def _look_at_pages(self, cgroups: Cgroups, containers: Containers, snapshot: HeldSnapshot) -> None:
+    def _look_at_pages(self, cgroups: Cgroups, containers: Containers, snapshot: PinSnapshot) -> None:
         """Tell of containers whose pod's cgroup, which NRI cannot reach, has fewer huge pages than their claims."""
         having_pages = [each for each in containers if each.claims and any(limit for _, limit in each.hugepages)]
         self._short &= {each.container.id for each in having_pages}
@@ -248,7 +248,7 @@ class StartGate(msgspec.Struct):
         """Return the containers that were in the way when the kernel was last asked, with the CPUs that they had."""
         return tuple(Drift(each.intruder, Effective(), Effective(each.runs_on)) for each in self._in_the_way.values())
 
-    def in_the_way(self, containers: Containers, snapshot: HeldSnapshot, starting: Pinned) -> tuple[Overlap, ...]:
+    def in_the_way(self, containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Overlap, ...]:
         """Return the overlaps for which a container may not start now; none if it may."""
         now = self.clock()
         cgroups = Cgroups(self.root)

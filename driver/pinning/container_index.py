@@ -22,7 +22,7 @@ from dranode.driver.pinning.containers import (
     pooled,
     resources_for,
 )
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, limits_over
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot, limits_over
 
 K = TypeVar("K")
 
@@ -38,7 +38,7 @@ class ContainerChange(msgspec.Struct, frozen=True):
 
     put: tuple[Pinned, ...] = ()
     drop: tuple[str, ...] = ()
-    settled: HeldSnapshot | None = None
+    settled: PinSnapshot | None = None
 
 
 class Containers:
@@ -63,7 +63,7 @@ class Containers:
         self._memory_unsure: set[str] = set()
         self._unheard: set[str] = set()
         self._denied: set[str] = set()
-        self.settled: HeldSnapshot | None = None
+        self.settled: PinSnapshot | None = None
         for each in pinned:
             self._put(each)
 
@@ -90,7 +90,7 @@ class Containers:
         """Return the containers that have the claim with this key."""
         return tuple(self._all[user].container for user in self._users.get(key, ()))
 
-    def users_of(self, claim: HeldClaim) -> tuple[Container, ...]:
+    def users_of(self, claim: PinnedClaim) -> tuple[Container, ...]:
         """Return the containers that have the claim, or a part of it that holds something and that `claim` has too."""
         mine = {part.index for part in claim.parts if part.exclusive}
         users = (self._all[user] for user in self._users.get(claim.key, ()))
@@ -107,7 +107,7 @@ class Containers:
         """Return whether there are containers that were taken in while a ledger could not be read."""
         return bool(self._unsure or self._memory_unsure)
 
-    def clarified(self, snapshot: HeldSnapshot) -> bool:
+    def clarified(self, snapshot: PinSnapshot) -> bool:
         """Return whether there are such containers, and the ledger that was unread then has been read by now."""
         return bool(
             (self._unsure and snapshot.unread is None) or (self._memory_unsure and snapshot.memory_unread is None)
@@ -128,7 +128,7 @@ class Containers:
         same = self._names.get((container.pod.uid, container.name), ()) if container.pod.uid else ()
         return (*same, container.id) if container.id in self._all and container.id not in same else tuple(same)
 
-    def concerned(self, snapshot: HeldSnapshot) -> tuple[Pinned, ...]:
+    def concerned(self, snapshot: PinSnapshot) -> tuple[Pinned, ...]:
         """Return the containers that may not agree with a snapshot, by what has changed since the settled one."""
         before = self.settled
         if before is snapshot:
@@ -203,7 +203,7 @@ def _discard(index: dict[K, set[str]], key: K, value: str) -> None:
         del index[key]
 
 
-def claims_of(container: Container, containers: Containers, snapshot: HeldSnapshot) -> tuple[ClaimRef, ...]:
+def claims_of(container: Container, containers: Containers, snapshot: PinSnapshot) -> tuple[ClaimRef, ...]:
     """Return the claims on record that a container has; none if the container is unknown."""
     pinned = containers.get(container.id)
     claims = () if pinned is None else (held.claim for held in having(pinned, snapshot))
@@ -230,7 +230,7 @@ class Drift(msgspec.Struct, frozen=True):
         return f"{self.container} {difference(self.expected, self.actual)}"
 
 
-def changes(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Pinned, Resources]]:
+def changes(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Pinned, Resources]]:
     """Yield the containers that have not what they should, and the resources for them; no mask is ever empty."""
     if snapshot.unread is not None:
         return
@@ -258,7 +258,7 @@ def has_what_it_should(pinned: Pinned, resources: Resources) -> bool:
 
 
 def settle(
-    containers: Containers, snapshot: HeldSnapshot, drop: Iterable[str] = (), *, ignore_failure: bool = True
+    containers: Containers, snapshot: PinSnapshot, drop: Iterable[str] = (), *, ignore_failure: bool = True
 ) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
     """Return the updates that correct the mask of every container except those of `drop`, and the change they make."""
     drop = tuple(drop)
@@ -268,7 +268,7 @@ def settle(
 
 def settled(
     due: Iterable[tuple[Pinned, Resources]],
-    snapshot: HeldSnapshot,
+    snapshot: PinSnapshot,
     drop: tuple[str, ...] = (),
     *,
     ignore_failure: bool,
@@ -292,7 +292,7 @@ def effective_of(resources: Resources) -> Effective:
     return Effective(resources.cpus or None, resources.mems or None, resources.hugepages)
 
 
-def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:
+def drift(containers: Containers, snapshot: PinSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:
     """Return the containers that may use something else than they should, by what the kernel says of them.
 
     A container of which nothing is certain does not drift.
@@ -307,7 +307,7 @@ def drift(containers: Containers, snapshot: HeldSnapshot, effective: Mapping[str
     return tuple(drifts)
 
 
-def _counting(actual: Effective, pinned: Pinned, snapshot: HeldSnapshot) -> Effective:
+def _counting(actual: Effective, pinned: Pinned, snapshot: PinSnapshot) -> Effective:
     """Leave out limits of huge pages that kubelet or somebody has raised, where claims alone do not decide them."""
     if snapshot.exclusive_pages:
         return actual
@@ -324,7 +324,7 @@ def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
     return ContainerChange(tuple(_with(pinned, actual) for pinned, actual in put if pinned is not None))
 
 
-def to_compare(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple[Container, Effective]]:
+def to_compare(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Container, Effective]]:
     """Yield the containers that another instance may have moved, with what this one knows them to have been given.
 
     Those with claims come first: one that is left out keeps what it has, and one of the shared pool gets it again.
@@ -335,7 +335,7 @@ def to_compare(containers: Containers, snapshot: HeldSnapshot) -> Iterator[tuple
             yield pinned.container, last
 
 
-def overruled(containers: Containers, snapshot: HeldSnapshot, limits: Mapping[str, Effective]) -> ContainerChange:
+def overruled(containers: Containers, snapshot: PinSnapshot, limits: Mapping[str, Effective]) -> ContainerChange:
     """Enter that another instance may have given containers something else than this one knows of.
 
     It may have decided by other records or settings, or out of turn. Those of which the kernel says another thing get
@@ -351,7 +351,7 @@ def overruled(containers: Containers, snapshot: HeldSnapshot, limits: Mapping[st
     return ContainerChange(tuple(new for pinned, new in after if new is not pinned))
 
 
-def _overruled(pinned: Pinned, snapshot: HeldSnapshot, actual: Effective) -> Pinned:
+def _overruled(pinned: Pinned, snapshot: PinSnapshot, actual: Effective) -> Pinned:
     if pinned.mems and actual.nodes is not None and actual.nodes != pinned.mems and keeps_memory(pinned, snapshot):
         # The other one may have read the records that this one lacks.
         pinned = replace(pinned, mems=actual.nodes)
@@ -365,7 +365,7 @@ def _overruled(pinned: Pinned, snapshot: HeldSnapshot, actual: Effective) -> Pin
     return pinned.in_doubt()
 
 
-def _last_given(pinned: Pinned, snapshot: HeldSnapshot) -> Effective:
+def _last_given(pinned: Pinned, snapshot: PinSnapshot) -> Effective:
     """Return what the kernel should say of a container, by what it was given and as far as that is decided here."""
     sizes = {size for size, _ in expected(pinned, snapshot).hugepages}
     return Effective(

@@ -14,9 +14,9 @@ from dranode.api.quantity import Quantity, page_size_name
 from dranode.driver.claims.expected_cpus import expected_cpus
 from dranode.driver.pinning.snapshot import (
     NO_LIMITS,
-    HeldClaim,
-    HeldSnapshot,
     HugepageLimits,
+    PinnedClaim,
+    PinSnapshot,
     limit_sums,
     limits_held_to,
     limits_over,
@@ -224,7 +224,7 @@ class Pinned(msgspec.Struct, frozen=True):
         return replace(self, cpus=CPUSet(), doubtful=True)
 
 
-def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot, own: HugepageLimits = NO_LIMITS) -> Resources:
+def resources_for(claims: Iterable[PinnedClaim], snapshot: PinSnapshot, own: HugepageLimits = NO_LIMITS) -> Resources:
     """Return the resources that a container with these claims should have; without CPUs if the shared pool has none.
 
     Memory comes from the nodes of claims that hold memory, or else from those that are local to its CPUs, if every
@@ -242,17 +242,17 @@ def resources_for(claims: Iterable[HeldClaim], snapshot: HeldSnapshot, own: Huge
     )
 
 
-def _pages(claims: Iterable[HeldClaim], snapshot: HeldSnapshot, own: HugepageLimits) -> HugepageLimits:
+def _pages(claims: Iterable[PinnedClaim], snapshot: PinSnapshot, own: HugepageLimits) -> HugepageLimits:
     claimed = limit_sums(claim.hugepages for claim in claims if claim.hugepages)
     return limits_held_to(claimed, own, snapshot.page_sizes, exclusive=snapshot.exclusive_pages)
 
 
-def _for_pods(nodes: CPUSet, snapshot: HeldSnapshot) -> CPUSet:
+def _for_pods(nodes: CPUSet, snapshot: PinSnapshot) -> CPUSet:
     """Return those of a container's memory nodes that pods may use, or all that they may use if these are none."""
     return (nodes & snapshot.mems or snapshot.mems) if nodes and snapshot.mems else nodes
 
 
-def _cpus(having_cpus: Iterable[HeldClaim], snapshot: HeldSnapshot) -> CPUSet:
+def _cpus(having_cpus: Iterable[PinnedClaim], snapshot: PinSnapshot) -> CPUSet:
     having_cpus = tuple(having_cpus)
     cpus = expected_cpus((claim.cpus for claim in having_cpus), snapshot.online)
     if cpus is None:
@@ -260,14 +260,14 @@ def _cpus(having_cpus: Iterable[HeldClaim], snapshot: HeldSnapshot) -> CPUSet:
     return cpus | snapshot.shared if any(claim.with_pool for claim in having_cpus) else cpus
 
 
-def bound_nodes(claims: Iterable[HeldClaim]) -> CPUSet:
+def bound_nodes(claims: Iterable[PinnedClaim]) -> CPUSet:
     """Return the nodes of the memory that a container holds, if it takes memory from these alone; else none."""
     having_memory = [claim for claim in claims if claim.nodes]
     binds = any(claim.binds for claim in having_memory)
     return CPUSet.union(claim.nodes for claim in having_memory) if binds else CPUSet()
 
 
-def nodes_near_cpus(claims: Iterable[HeldClaim]) -> CPUSet:
+def nodes_near_cpus(claims: Iterable[PinnedClaim]) -> CPUSet:
     """Return the nodes of a container's CPUs, if each of its claims that hold CPUs asks for memory from there."""
     having_cpus = [claim for claim in claims if claim.cpus]
     if not all(claim.mems for claim in having_cpus):
@@ -275,7 +275,7 @@ def nodes_near_cpus(claims: Iterable[HeldClaim]) -> CPUSet:
     return CPUSet.union(claim.mems for claim in having_cpus)
 
 
-def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
+def expected(pinned: Pinned, snapshot: PinSnapshot) -> Resources:
     """Return the resources that an existing container should have.
 
     If all its claims were unprepared, it belongs to the shared pool. It keeps its resources while it is uncertain which
@@ -290,22 +290,22 @@ def expected(pinned: Pinned, snapshot: HeldSnapshot) -> Resources:
     return right
 
 
-def keeps_memory(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
+def keeps_memory(pinned: Pinned, snapshot: PinSnapshot) -> bool:
     """Return whether a container keeps its memory, because what its claims hold of that is not known."""
     return pinned.unsure or pinned.memory_unsure or snapshot.lacks_claims
 
 
-def _on_held(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
+def _on_held(pinned: Pinned, snapshot: PinSnapshot) -> bool:
     return bool(pinned.cpus) and pinned.cpus <= snapshot.held
 
 
-def pooled(pinned: Pinned, snapshot: HeldSnapshot) -> bool:
+def pooled(pinned: Pinned, snapshot: PinSnapshot) -> bool:
     """Return whether a container runs on the shared pool: no claim of it has CPUs online, or one wants both."""
     with_cpus = [claim for claim in having(pinned, snapshot) if claim.cpus & snapshot.online]
     return not with_cpus or any(claim.with_pool for claim in with_cpus)
 
 
-def having(pinned: Pinned, snapshot: HeldSnapshot) -> tuple[HeldClaim, ...]:
+def having(pinned: Pinned, snapshot: PinSnapshot) -> tuple[PinnedClaim, ...]:
     """Return the claims on record that a container has, each with the parts that it has."""
     records = ((key, snapshot.claims.get(key)) for key in pinned.claims)
     return tuple(
@@ -315,14 +315,14 @@ def having(pinned: Pinned, snapshot: HeldSnapshot) -> tuple[HeldClaim, ...]:
     )
 
 
-def stays_on(pinned: Pinned, snapshot: HeldSnapshot) -> CPUSet:
+def stays_on(pinned: Pinned, snapshot: PinSnapshot) -> CPUSet:
     """Return the mask that a container keeps where the shared pool that it should run on has no CPU."""
     if not snapshot.pins_cpus:
         return CPUSet()
     return pinned.cpus or CPUSet.union(claim.cpus for claim in having(pinned, snapshot))
 
 
-def some_of(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> frozenset[tuple[str, int]]:
+def some_of(claims: Iterable[PinnedClaim], snapshot: PinSnapshot) -> frozenset[tuple[str, int]]:
     """Return `Pinned.parts` of a container that has these claims."""
     return frozenset(
         (claim.key, part.index)

@@ -47,7 +47,7 @@ from dranode.driver.pinning.refusals import (
     why_occupied,
     why_without_cpus,
 )
-from dranode.driver.pinning.snapshot import HeldSnapshot, limits_over
+from dranode.driver.pinning.snapshot import PinSnapshot, limits_over
 
 NOTHING_FOUND_OUT = Evidence()
 NOTHING_READ: Final[Mapping[str, Effective]] = MappingProxyType({})
@@ -80,7 +80,7 @@ class Allowed(msgspec.Struct, frozen=True):
 
 
 def create(
-    containers: Containers, snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
+    containers: Containers, snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
 ) -> Allowed | CreationRefused | Ask:
     """Decide on a container that is about to be created."""
     identity = identify(container, snapshot, evidence)
@@ -122,14 +122,14 @@ def create(
     return Allowed(change, resources, updates, tuple(offline_claims(identity.claims, snapshot)))
 
 
-def meet(snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
+def meet(snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
     """Take in an existing container that is not known yet, before it is decided what it gets."""
     own = pinned_as_listed(snapshot, container, evidence)
     return Allowed(ContainerChange((own,))) if isinstance(own, Pinned) else own
 
 
 def update(
-    containers: Containers, snapshot: HeldSnapshot, container: Container, resources: Resources, quota: int
+    containers: Containers, snapshot: PinSnapshot, container: Container, resources: Resources, quota: int
 ) -> Allowed:
     """Keep a container's mask when kubelet (its CPU manager, or a resize) asks for other resources."""
     change, updates = settle(containers, snapshot, (container.id,))
@@ -155,13 +155,13 @@ def update(
     )
 
 
-def stop(containers: Containers, snapshot: HeldSnapshot, container: Container) -> Allowed:
+def stop(containers: Containers, snapshot: PinSnapshot, container: Container) -> Allowed:
     """Decide after a container has stopped. Its claims hold their CPUs until they are unprepared."""
     change, updates = settle(containers, snapshot, (container.id,))
     return Allowed(change, updates=updates)
 
 
-def start(containers: Containers, snapshot: HeldSnapshot, container: Container) -> ContainerChange:
+def start(containers: Containers, snapshot: PinSnapshot, container: Container) -> ContainerChange:
     """Return the change after a container's process has started; an unknown container is added."""
     pinned = containers.get(container.id)
     if pinned is not None:
@@ -184,7 +184,7 @@ def remove_pod(containers: Containers, pod: PodSandbox) -> ContainerChange:
 
 
 def synchronize(
-    snapshot: HeldSnapshot,
+    snapshot: PinSnapshot,
     listed: Iterable[Container],
     evidence: Evidence = NOTHING_FOUND_OUT,
     drifts: Iterable[Drift] = (),
@@ -229,7 +229,7 @@ def synchronize(
 
 
 def pinned_as_listed(
-    snapshot: HeldSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
+    snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
 ) -> Pinned | AskLedger | AskKubelet:
     """Return an existing container whose creation this driver did not see, or what to ask to know which claims it has.
 
@@ -255,7 +255,7 @@ def pinned_as_listed(
     )
 
 
-def heard(containers: Containers, snapshot: HeldSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
+def heard(containers: Containers, snapshot: PinSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
     """Another look at the containers that kubelet did not vouch for, with the masks that they have by now."""
     put: list[Pinned] = []
     pods: list[PodSandbox] = []

@@ -20,7 +20,7 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.api.pods import PodSandbox
 from dranode.driver.pinning.containers import Container
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 _REMOVE: Final = "remove the variable or the CDI device that names it"
 
@@ -81,20 +81,20 @@ class Identity(msgspec.Struct, frozen=True):
         denied: a claim is among the refused ones because kubelet has not given it to the pod, as far as it says.
     """
 
-    claims: tuple[HeldClaim, ...] = ()
+    claims: tuple[PinnedClaim, ...] = ()
     refusals: tuple[str, ...] = ()
     ask: AskLedger | AskKubelet | None = None
     unheard: bool = False
     denied: bool = False
 
 
-def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool = False) -> Identity:
+def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *, exists: bool = False) -> Identity:
     """Identify the claims of a container; `exists` says that it was created before.
 
     A container that exists and runs on nothing but held CPUs, those of the claim that are online among them, is
     believed without a question: only a driver puts one there.
     """
-    claims: list[HeldClaim] = []
+    claims: list[PinnedClaim] = []
     refusals: list[str] = []
     unheard = denied = False
     named = mentions(container, snapshot)
@@ -130,7 +130,7 @@ def identify(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
     return _unnamed(container, snapshot, evidence, exists=exists)
 
 
-def mentions(container: Container, snapshot: HeldSnapshot) -> dict[str, str | None]:
+def mentions(container: Container, snapshot: PinSnapshot) -> dict[str, str | None]:
     """Return the claims that the container names, by key, with the last value of the variable, or None without one."""
     mentioned: dict[str, str | None] = dict.fromkeys(snapshot.claims_of_devices(container.cdi_devices))
     for names in snapshot.claim_names:
@@ -138,7 +138,7 @@ def mentions(container: Container, snapshot: HeldSnapshot) -> dict[str, str | No
     return mentioned
 
 
-def _unknown(container: Container, key: str, snapshot: HeldSnapshot) -> str:
+def _unknown(container: Container, key: str, snapshot: PinSnapshot) -> str:
     unread = snapshot.unread_of(key) if snapshot.names else None
     why = (
         f"which is not prepared on this node: {_REMOVE}, or recreate the pod if it has the claim"
@@ -148,7 +148,7 @@ def _unknown(container: Container, key: str, snapshot: HeldSnapshot) -> str:
     return f'{container} names claim "{key.rpartition("/")[2]}", {why}'
 
 
-def _other_value(container: Container, claim: HeldClaim, value: str, snapshot: HeldSnapshot) -> str:
+def _other_value(container: Container, claim: PinnedClaim, value: str, snapshot: PinSnapshot) -> str:
     variable = next(names.variable for names in snapshot.claim_names if names.driver == claim.driver)
     given = f"CPUs {claim.cpus}" if claim.cpus else f"NUMA nodes {claim.nodes}"
     return (
@@ -164,7 +164,7 @@ def _says(value: str, cpus: CPUSet) -> bool:
         return False
 
 
-def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evidence: Evidence) -> str | AskKubelet:
+def _may_use(container: Container, claim: PinnedClaim, snapshot: PinSnapshot, evidence: Evidence) -> str | AskKubelet:
     """Return an empty text if the container's pod may use the claim, else the reason why not, or a question."""
     pod = container.pod
     if pod.uid and pod.uid in claim.pods:
@@ -182,7 +182,7 @@ def _may_use(container: Container, claim: HeldClaim, snapshot: HeldSnapshot, evi
     return f"{container} names claim {claim.claim}, which kubelet has not given to pod {pod}: {_REMOVE}"
 
 
-def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *, exists: bool) -> Identity:
+def _unnamed(container: Container, snapshot: PinSnapshot, evidence: Evidence, *, exists: bool) -> Identity:
     """Identify a container without a claim in a pod with claims: perhaps the runtime injects no CDI devices."""
     answer = _answer(container.pod, evidence)
     if isinstance(answer, AskKubelet):
@@ -198,7 +198,7 @@ def _unnamed(container: Container, snapshot: HeldSnapshot, evidence: Evidence, *
     return Identity(refusals=tuple(_not_injected(container, snapshot, answer)))
 
 
-def _not_injected(container: Container, snapshot: HeldSnapshot, answer: KubeletPodClaims) -> Iterator[str]:
+def _not_injected(container: Container, snapshot: PinSnapshot, answer: KubeletPodClaims) -> Iterator[str]:
     for key in dict.fromkeys(snapshot.claims_of_devices(answer.devices.get(container.name, ()))):
         if key in snapshot.claims:
             yield (

@@ -10,10 +10,10 @@ from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.pinning.container_index import Containers
 from dranode.driver.pinning.containers import Container, Pinned, bound_nodes, having, nodes_near_cpus
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 
-def users_in_the_way(container: Container, claim: HeldClaim, containers: Containers) -> tuple[Container, ...]:
+def users_in_the_way(container: Container, claim: PinnedClaim, containers: Containers) -> tuple[Container, ...]:
     """Return the containers that keep this one from using the claim."""
     if not claim.exclusive:
         return ()
@@ -22,7 +22,7 @@ def users_in_the_way(container: Container, claim: HeldClaim, containers: Contain
     return tuple(user for user in users if user.pod.uid != pod or not pod) if claim.shared_in_pod else users
 
 
-def claims_shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iterator[str]:
+def claims_shared_unduly(containers: Containers, snapshot: PinSnapshot) -> Iterator[str]:
     """Yield a sentence for each claim that containers have against its rules: no driver could refuse the second."""
     for claim in snapshot.claims.values():
         for user in containers.users(claim.key):
@@ -36,7 +36,7 @@ def claims_shared_unduly(containers: Containers, snapshot: HeldSnapshot) -> Iter
                 break
 
 
-def why_in_use(container: Container, claim: HeldClaim, user: Container) -> str:
+def why_in_use(container: Container, claim: PinnedClaim, user: Container) -> str:
     """Return why a container cannot have a claim that another one uses."""
     if container.pod.uid != user.pod.uid:
         remedy = "only containers of one pod may share it; give each pod a claim of its own (a ResourceClaimTemplate)"
@@ -47,9 +47,9 @@ def why_in_use(container: Container, claim: HeldClaim, user: Container) -> str:
 
 def why_occupied(
     containers: Containers,
-    snapshot: HeldSnapshot,
+    snapshot: PinSnapshot,
     container: Container,
-    claims: Collection[HeldClaim],
+    claims: Collection[PinnedClaim],
     drop: Collection[str],
 ) -> str:
     """Return why the CPUs of the claims are not the container's yet; empty if they are.
@@ -75,7 +75,7 @@ def why_occupied(
     return ""
 
 
-def _why_unmoved(snapshot: HeldSnapshot, container: Container) -> str:
+def _why_unmoved(snapshot: PinSnapshot, container: Container) -> str:
     if snapshot.unread is not None:
         return (
             f"no container is moved now: {snapshot.unread.reason}; {container} can start once the ledger can be read "
@@ -87,7 +87,7 @@ def _why_unmoved(snapshot: HeldSnapshot, container: Container) -> str:
     )
 
 
-def why_without_cpus(container: Container, claims: Collection[HeldClaim], snapshot: HeldSnapshot, cpus: CPUSet) -> str:
+def why_without_cpus(container: Container, claims: Collection[PinnedClaim], snapshot: PinSnapshot, cpus: CPUSet) -> str:
     """Return why a container has no CPU to start on, of its claims or of the shared pool; empty if it has."""
     names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
     if cpus and (not names or any(claim.cpus & snapshot.online for claim in claims)):
@@ -108,7 +108,7 @@ def why_without_cpus(container: Container, claims: Collection[HeldClaim], snapsh
     )
 
 
-def why_memory_elsewhere(container: Container, claims: tuple[HeldClaim, ...]) -> str:
+def why_memory_elsewhere(container: Container, claims: tuple[PinnedClaim, ...]) -> str:
     """Return why a container cannot have memory of these nodes; empty if it can."""
     near = nodes_near_cpus(claims)
     elsewhere = bound_nodes(claims) - near
@@ -123,7 +123,7 @@ def why_memory_elsewhere(container: Container, claims: tuple[HeldClaim, ...]) ->
     )
 
 
-def offline_claims(claims: Iterable[HeldClaim], snapshot: HeldSnapshot) -> Iterator[str]:
+def offline_claims(claims: Iterable[PinnedClaim], snapshot: PinSnapshot) -> Iterator[str]:
     """Yield a sentence for each claim that has CPUs which are offline."""
     for claim in claims:
         offline = claim.cpus - snapshot.online
@@ -175,7 +175,7 @@ def start_refusal(starting: Container, overlapping: Collection[Overlap]) -> str:
     return f"{starting} cannot start yet: {'; '.join(map(str, overlapping))}; {follows}"
 
 
-def looked_at(containers: Containers, snapshot: HeldSnapshot, starting: Pinned) -> tuple[Container, ...]:
+def looked_at(containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Container, ...]:
     """Return the containers whose CPUs `overlaps_at_start` needs to know: first the one that starts."""
     if not snapshot.held:
         return ()
@@ -185,7 +185,7 @@ def looked_at(containers: Containers, snapshot: HeldSnapshot, starting: Pinned) 
 
 
 def overlaps_at_start(
-    containers: Containers, snapshot: HeldSnapshot, starting: Pinned, runs_on: Mapping[str, CPUSet]
+    containers: Containers, snapshot: PinSnapshot, starting: Pinned, runs_on: Mapping[str, CPUSet]
 ) -> tuple[Overlap, ...]:
     """Return the overlaps that there would be if a container started now.
 
@@ -211,12 +211,12 @@ def overlaps_at_start(
     return tuple(overlapping)
 
 
-def _held(pinned: Pinned, snapshot: HeldSnapshot) -> CPUSet:
+def _held(pinned: Pinned, snapshot: PinSnapshot) -> CPUSet:
     return CPUSet.union(claim.held for claim in having(pinned, snapshot)) & snapshot.online
 
 
 def _in_use(
-    containers: Containers, snapshot: HeldSnapshot, cpus: CPUSet, own: Collection[str]
+    containers: Containers, snapshot: PinSnapshot, cpus: CPUSet, own: Collection[str]
 ) -> Iterator[tuple[ClaimRef, CPUSet]]:
     """Yield the claims of others that hold some of these CPUs, and whose containers run."""
     if cpus.isdisjoint(snapshot.held):

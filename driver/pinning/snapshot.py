@@ -137,7 +137,7 @@ class Part(msgspec.Struct, frozen=True):
         held: the CPUs that no other claim gets.
         mems: `cpuset.mems` of such containers; empty if they take memory from anywhere.
         with_pool: whether such containers run on the shared pool besides.
-        nodes, binds, memory, hugepages: as in `HeldClaim`.
+        nodes, binds, memory, hugepages: as in `PinnedClaim`.
     """
 
     index: int
@@ -156,7 +156,7 @@ class Part(msgspec.Struct, frozen=True):
         return bool(self.held) or bool(self.nodes)
 
 
-class HeldClaim(msgspec.Struct, frozen=True):
+class PinnedClaim(msgspec.Struct, frozen=True):
     """One claim on record, with the CPUs and the memory that it holds.
 
     A claim that holds neither (admin access) may be shared by any containers.
@@ -204,14 +204,14 @@ class HeldClaim(msgspec.Struct, frozen=True):
         """Return whether it holds something, which only some containers may use at the same time."""
         return bool(self.held) or bool(self.nodes)
 
-    def of_parts(self, indexes: Collection[int]) -> HeldClaim:
+    def of_parts(self, indexes: Collection[int]) -> PinnedClaim:
         """Return the claim reduced to the parts that a container has; the whole claim if the parts are unknown."""
         mine = parts_of_container(indexes, (part.index for part in self.parts))
         if len(mine) == len(self.parts):
             return self
         return self.with_parts(tuple(part for part in self.parts if part.index in mine))
 
-    def with_parts(self, parts: tuple[Part, ...]) -> HeldClaim:
+    def with_parts(self, parts: tuple[Part, ...]) -> PinnedClaim:
         """Return the claim with these parts, and what they come to together as its own."""
         local = all(part.mems for part in parts if part.cpus)
         return replace(
@@ -228,7 +228,7 @@ class HeldClaim(msgspec.Struct, frozen=True):
         )
 
 
-class HeldClaims(Mapping[str, HeldClaim]):
+class PinnedClaims(Mapping[str, PinnedClaim]):
     """Claims on record by their keys, with sums over all of them.
 
     Attributes:
@@ -241,24 +241,24 @@ class HeldClaims(Mapping[str, HeldClaim]):
 
     def __init__(
         self,
-        by_key: Mapping[str, HeldClaim] | None = None,
-        by_pod: Mapping[str, tuple[HeldClaim, ...]] | None = None,
+        by_key: Mapping[str, PinnedClaim] | None = None,
+        by_pod: Mapping[str, tuple[PinnedClaim, ...]] | None = None,
         held: CPUSet | None = None,
         total: int = 0,
     ) -> None:
         """Make the mapping of no claim; `changed` and `of` make those of claims."""
-        self.by_key: Mapping[str, HeldClaim] = by_key or {}
-        self.by_pod: Mapping[str, tuple[HeldClaim, ...]] = by_pod or {}
+        self.by_key: Mapping[str, PinnedClaim] = by_key or {}
+        self.by_pod: Mapping[str, tuple[PinnedClaim, ...]] = by_pod or {}
         self.held = held or CPUSet()
         # The sum of the numbers of held CPUs; larger than the size of `held` if claims overlap.
         self._total = total
 
     @classmethod
-    def of(cls, claims: Iterable[HeldClaim]) -> Self:
+    def of(cls, claims: Iterable[PinnedClaim]) -> Self:
         """Make the mapping of these claims."""
         return cls().changed(claims)
 
-    def __getitem__(self, key: str) -> HeldClaim:
+    def __getitem__(self, key: str) -> PinnedClaim:
         return self.by_key[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -267,14 +267,14 @@ class HeldClaims(Mapping[str, HeldClaim]):
     def __len__(self) -> int:
         return len(self.by_key)
 
-    def differing(self, other: HeldClaims) -> frozenset[str]:
+    def differing(self, other: PinnedClaims) -> frozenset[str]:
         """Return the keys of claims that differ, or that only one of the two has."""
         # Most claims are the same object in both, so identity comes first: comparing two claims takes longer.
         return frozenset(other.by_key.keys() - self.by_key.keys()) | {
             key for key, claim in self.by_key.items() if (new := other.by_key.get(key)) is not claim and new != claim
         }
 
-    def changed(self, put: Iterable[HeldClaim] = (), drop: Iterable[str] = ()) -> Self:
+    def changed(self, put: Iterable[PinnedClaim] = (), drop: Iterable[str] = ()) -> Self:
         """Return a copy with the claims of `put` set, and those of `drop` removed."""
         new = {claim.key: claim for claim in put}
         gone = set(drop)
@@ -296,8 +296,8 @@ class HeldClaims(Mapping[str, HeldClaim]):
             total + sum(len(claim.held) for claim in come),
         )
 
-    def _by_pod(self, old: Iterable[HeldClaim], come: Iterable[HeldClaim]) -> dict[str, tuple[HeldClaim, ...]]:
-        pods: dict[str, tuple[HeldClaim, ...]] = {}
+    def _by_pod(self, old: Iterable[PinnedClaim], come: Iterable[PinnedClaim]) -> dict[str, tuple[PinnedClaim, ...]]:
+        pods: dict[str, tuple[PinnedClaim, ...]] = {}
         for claim in old:
             for pod in claim.pods:
                 others = pods.get(pod, self.by_pod.get(pod, ()))
@@ -311,7 +311,7 @@ class HeldClaims(Mapping[str, HeldClaim]):
         return by_pod
 
 
-class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
+class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
     """All claims on record at one moment, and the machine.
 
     Attributes:
@@ -335,7 +335,7 @@ class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
         names: how containers name the claims of each of several drivers.
     """
 
-    claims: Mapping[str, HeldClaim] = msgspec.field(default_factory=HeldClaims)
+    claims: Mapping[str, PinnedClaim] = msgspec.field(default_factory=PinnedClaims)
     online: CPUSet = msgspec.field(default_factory=CPUSet)
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     mems: CPUSet = NO_CPUS
@@ -356,9 +356,9 @@ class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
         return self.names or (ClaimNames("", self.cdi_kind, self.variable, self.part_variable),)
 
     @cached_property
-    def index(self) -> HeldClaims:
+    def index(self) -> PinnedClaims:
         """Return the claims with the sums over all of them."""
-        return self.claims if isinstance(self.claims, HeldClaims) else HeldClaims.of(self.claims.values())
+        return self.claims if isinstance(self.claims, PinnedClaims) else PinnedClaims.of(self.claims.values())
 
     @property
     def held(self) -> CPUSet:
@@ -394,7 +394,7 @@ class HeldSnapshot(msgspec.Struct, frozen=True, dict=True):
         return (free - self.reserved) or free
 
     @property
-    def by_pod(self) -> Mapping[str, tuple[HeldClaim, ...]]:
+    def by_pod(self) -> Mapping[str, tuple[PinnedClaim, ...]]:
         """Return the claims of every pod, by the pod's UID."""
         return self.index.by_pod
 
@@ -426,22 +426,22 @@ class Pins(ABC):
     """
 
     @abstractmethod
-    def pool(self, inventory: Inventory) -> HeldSnapshot:
+    def pool(self, inventory: Inventory) -> PinSnapshot:
         """Return what containers have while there is no record: the CPUs or the NUMA nodes of the machine.
 
         The framework adds what `pinned` returns for each record, and enforces the result through NRI.
         """
 
-    def unread_pool(self) -> HeldSnapshot:
+    def unread_pool(self) -> PinSnapshot:
         """Return what is known of these while `discover` fails and has never succeeded.
 
         Without any online CPU, new containers get what they are known to have: the CPUs of their claims, or the
         reserved ones.
         """
-        return HeldSnapshot()
+        return PinSnapshot()
 
     @abstractmethod
-    def pinned(self, record: Record) -> HeldClaim:
+    def pinned(self, record: Record) -> PinnedClaim:
         """Return what a record means for containers; the answer may depend on nothing but the record."""
 
 
@@ -454,12 +454,12 @@ class JoinedSnapshots(msgspec.Struct):
     Two drivers may have given something to one claim, so each claim's key begins with its driver.
     """
 
-    _latest: dict[str, HeldSnapshot] = msgspec.field(default_factory=dict)
-    _claims: HeldClaims = msgspec.field(default_factory=HeldClaims)
+    _latest: dict[str, PinSnapshot] = msgspec.field(default_factory=dict)
+    _claims: PinnedClaims = msgspec.field(default_factory=PinnedClaims)
 
-    def put(self, driver: str, snapshot: HeldSnapshot) -> HeldSnapshot:
+    def put(self, driver: str, snapshot: PinSnapshot) -> PinSnapshot:
         """Take in a driver's snapshot in place of its last one, and return all of them as one."""
-        before = self._latest.get(driver, HeldSnapshot())
+        before = self._latest.get(driver, PinSnapshot())
         self._latest[driver] = snapshot
         new = snapshot.index.by_key
         changed = before.index.differing(snapshot.index)
@@ -469,11 +469,11 @@ class JoinedSnapshots(msgspec.Struct):
             self._claims = self._claims.changed(put, drop)
         return self._joined()
 
-    def _joined(self) -> HeldSnapshot:
+    def _joined(self) -> PinSnapshot:
         with_cpus = {driver: each for driver, each in self._latest.items() if each.pins_cpus}
         others = [each for each in self._latest.values() if not each.pins_cpus]
         every = tuple(self._latest.values())
-        return HeldSnapshot(
+        return PinSnapshot(
             claims=self._claims,
             online=CPUSet.union(each.online for each in with_cpus.values()),
             reserved=CPUSet.union(each.reserved for each in with_cpus.values()),
@@ -492,5 +492,5 @@ class JoinedSnapshots(msgspec.Struct):
         )
 
 
-def _first(snapshots: Iterable[HeldSnapshot]) -> Unread | None:
+def _first(snapshots: Iterable[PinSnapshot]) -> Unread | None:
     return next((each.unread for each in snapshots if each.unread is not None), None)

@@ -28,7 +28,7 @@ from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer, Starts
 from dranode.driver.nri.unsolicited import ALONE, Instance
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldSnapshot, JoinedSnapshots, claim_key
+from dranode.driver.pinning.snapshot import JoinedSnapshots, PinSnapshot, claim_key
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Enforcement:
         self._drivers = tuple(sorted(drivers, key=lambda driver: driver.name))
         self.first = self._drivers[0]
         self._pod_resources = pod_resources
-        self._snapshot = HeldSnapshot(unread=Unread("the ledger has not been read yet", blind=True))
+        self._snapshot = PinSnapshot(unread=Unread("the ledger has not been read yet", blind=True))
         self._joined = JoinedSnapshots()
         self._joining = threading.Lock()
         self._stopping = threading.Event()
@@ -140,7 +140,7 @@ class Enforcement:
         """Return whether it is certain which claims every container has."""
         return self.client.synchronized and self.enforcer.is_certain() and not self._snapshot.lacks_claims
 
-    def _records_changed(self, driver: str, snapshot: HeldSnapshot | None) -> None:
+    def _records_changed(self, driver: str, snapshot: PinSnapshot | None) -> None:
         if snapshot is None:
             return
         with self._joining:
@@ -165,11 +165,11 @@ class Enforcement:
 
     # --- what the enforcer asks ---
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         """Return what is on record now."""
         return self._snapshot
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         """Return what is on record after another look at the ledgers, and for each that cannot be read that it cannot.
 
         Raises:

@@ -20,7 +20,7 @@ from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.unsolicited import EnforcementStatus
 from dranode.driver.pinning.containers import Pinned
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.enforcement import Enforcement, PinningDriver
 from dranode.driver.serve.usage import UsageWatch
@@ -174,8 +174,8 @@ class Pinning:
     def _running(self) -> tuple[Pinned, ...] | None:
         return self.enforcement.enforcer.running() if self.enforcement is not None and self._complete else None
 
-    def _snapshot(self) -> HeldSnapshot:
-        return HeldSnapshot() if self.enforcement is None else self.enforcement.snapshot()
+    def _snapshot(self) -> PinSnapshot:
+        return PinSnapshot() if self.enforcement is None else self.enforcement.snapshot()
 
 
 # The things that a serving instance has to hear before it may be active, besides its own ledger and hardware.

@@ -28,7 +28,7 @@ from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
-from dranode.driver.pinning.snapshot import HeldSnapshot, Pins
+from dranode.driver.pinning.snapshot import Pins, PinSnapshot
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer, Cluster
 from dranode.driver.serve.authority import Authority
@@ -365,7 +365,7 @@ class DriverService:
         """Return how the slices are."""
         return self._announcer.status()
 
-    def snapshot(self) -> HeldSnapshot | None:
+    def snapshot(self) -> PinSnapshot | None:
         """Return which CPUs are held, reserved and there; None for a driver that pins no containers."""
         return self.node.snapshot()
 

@@ -20,7 +20,7 @@ from dranode.driver.machine.container_usage import UsageReader
 from dranode.driver.machine.numa import local_nodes, node_cpus
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.containers import Pinned, having
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, claim_key
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot, claim_key
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class UsageWatch:
         root: Root,
         driver: str,
         running: Callable[[], Iterable[Pinned] | None],
-        snapshot: Callable[[], HeldSnapshot],
+        snapshot: Callable[[], PinSnapshot],
         *,
         clock: Callable[[], float] = time.monotonic,
         cost: Callable[[], float] = time.thread_time,
@@ -95,21 +95,21 @@ class UsageWatch:
         self._book.take(now, held, readings)
         return self._book.usage()
 
-    def _is_mine(self, claim: HeldClaim) -> bool:
+    def _is_mine(self, claim: PinnedClaim) -> bool:
         return claim.exclusive and claim.driver in ("", self._driver)
 
-    def _has_memory(self, claims: Iterable[HeldClaim]) -> bool:
+    def _has_memory(self, claims: Iterable[PinnedClaim]) -> bool:
         """Return whether another driver's claim holds memory for a container with these claims."""
         return any(claim.memory and not self._is_mine(claim) for claim in claims)
 
 
-def _share(claim: HeldClaim, pod: str, *, memory_counts: bool) -> ClaimShare:
+def _share(claim: PinnedClaim, pod: str, *, memory_counts: bool) -> ClaimShare:
     pages = sum(size for _, size in claim.hugepages)
     return ClaimShare(claim.claim, pod, len(claim.held), claim.memory, pages, memory_counts=memory_counts)
 
 
 def _figures(
-    reader: UsageReader, folder: str, claims: Sequence[HeldClaim], nodes: Mapping[int, CPUSet]
+    reader: UsageReader, folder: str, claims: Sequence[PinnedClaim], nodes: Mapping[int, CPUSet]
 ) -> Mapping[Figure, SourceValues]:
     """Return what can be read of a container with these claims of one driver."""
     cpus = CPUSet.union(claim.held for claim in claims)

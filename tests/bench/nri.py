@@ -22,7 +22,7 @@ from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.bench.table import Row
 from tests.fakes.nri import FakeRuntime, container, pod
@@ -38,12 +38,14 @@ _MAX_MS = 1.0
 _ENV = tuple(f"SERVICE_{n}_PORT_443_TCP_ADDR=10.0.{n}.1" for n in range(40))
 
 
-def _claim(number: int) -> HeldClaim:
+def _claim(number: int) -> PinnedClaim:
     cpus = CPUSet((2 * number, 2 * number + 1))
-    return HeldClaim(ClaimRef("default", f"claim-{number}", f"uid-{number}"), cpus, cpus, frozenset((f"pod-{number}",)))
+    return PinnedClaim(
+        ClaimRef("default", f"claim-{number}", f"uid-{number}"), cpus, cpus, frozenset((f"pod-{number}",))
+    )
 
 
-_HELD = HeldSnapshot(
+_HELD = PinSnapshot(
     {f"uid-{number}": _claim(number) for number in range(_CLAIMS)},
     online=CPUSet(range(_CPUS)),
     variable="DRA_CPUSET_",
@@ -58,10 +60,10 @@ class _Node:
     def __init__(self) -> None:
         self.now = _HELD
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         return self.now
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         return self.now
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:

@@ -14,7 +14,7 @@ from dranode.driver.pinning.enforcement import (
     synchronize,
 )
 from dranode.driver.pinning.identity import Evidence
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 VARIABLE = "DRA_CPUSET_"
 KIND = "dra.k8s.io/cpu"
@@ -43,8 +43,8 @@ def claim(
     mems: str = "",
     shared_in_pod: bool = False,
     lift_quota: bool = False,
-) -> HeldClaim:
-    return HeldClaim(
+) -> PinnedClaim:
+    return PinnedClaim(
         ClaimRef("default", f"claim-{uid}", uid),
         CPUSet.parse(cpus),
         CPUSet.parse(held or cpus),
@@ -55,8 +55,8 @@ def claim(
     )
 
 
-def snapshot(*claims: HeldClaim, online: str = "0-7", reserved: str = "", mems: str = "") -> HeldSnapshot:
-    return HeldSnapshot(
+def snapshot(*claims: PinnedClaim, online: str = "0-7", reserved: str = "", mems: str = "") -> PinSnapshot:
+    return PinSnapshot(
         {each.claim.uid: each for each in claims},
         CPUSet.parse(online),
         CPUSet.parse(reserved),
@@ -66,13 +66,13 @@ def snapshot(*claims: HeldClaim, online: str = "0-7", reserved: str = "", mems: 
     )
 
 
-def made(containers: Containers, on_record: HeldSnapshot, one: Container, evidence: Evidence | None = None) -> Allowed:
+def made(containers: Containers, on_record: PinSnapshot, one: Container, evidence: Evidence | None = None) -> Allowed:
     decision = create(containers, on_record, one, evidence or Evidence())
     assert isinstance(decision, Allowed), decision
     return decision
 
 
-def refusal(containers: Containers, on_record: HeldSnapshot, one: Container, evidence: Evidence | None = None) -> str:
+def refusal(containers: Containers, on_record: PinSnapshot, one: Container, evidence: Evidence | None = None) -> str:
     decision = create(containers, on_record, one, evidence or Evidence(reread=True))
     assert isinstance(decision, CreationRefused), decision
     return decision.reason
@@ -93,7 +93,7 @@ def ids(containers: Containers) -> list[str]:
     return sorted(each.container.id for each in containers)
 
 
-def running(on_record: HeldSnapshot, *listed: Container) -> Containers:
+def running(on_record: PinSnapshot, *listed: Container) -> Containers:
     decision = synchronize(on_record, listed, Evidence(reread=True))
     assert isinstance(decision, Allowed)
     return after(NONE, decision)

@@ -16,14 +16,14 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 from tests.fakes.nri import FakeRuntime, pod
 
 NEW, OLD = "v0.12.1", ""
 P1, P2 = pod("p1"), pod("p2")
 ENV = ("DRA_CPUSET_a=2-3",)
-EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
-CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
 HELD = replace(EMPTY, claims={"a": CLAIM})
 
 
@@ -31,15 +31,15 @@ HELD = replace(EMPTY, claims={"a": CLAIM})
 class Node:
     """A node service: what is on record, what the ledger says when it is read again, and kubelet."""
 
-    now: HeldSnapshot = EMPTY
-    ledger: HeldSnapshot | None = None
+    now: PinSnapshot = EMPTY
+    ledger: PinSnapshot | None = None
     kubelet: Mapping[str, KubeletPodClaims] | None = field(default_factory=dict)
     asked: list[tuple[PodSandbox, ...]] = field(default_factory=list)
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         return self.now
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         if self.ledger is None:
             raise LedgerError("the ledger cannot be read: disk I/O error")
         self.now = self.ledger

@@ -16,7 +16,7 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Record
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.pinning.snapshot import HeldClaim
+from dranode.driver.pinning.snapshot import PinnedClaim
 from dranode.memory.options import MemoryOptions
 from dranode.memory.plugin import MemoryPlugin
 from tests.fakes.drivers import reference
@@ -42,7 +42,7 @@ def unread_pins(monkeypatch: pytest.MonkeyPatch, uid: str) -> None:
     """Let the memory driver not understand the record of a claim, as one that a newer version wrote."""
     pinned = MemoryPlugin.pinned
 
-    def read(plugin: MemoryPlugin, record: Record) -> HeldClaim:
+    def read(plugin: MemoryPlugin, record: Record) -> PinnedClaim:
         if record.uid == uid:
             raise DocumentError("it is of another version", "grants[0].state")
         return pinned(plugin, record)

@@ -17,13 +17,13 @@ from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.record import Record
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Pins
+from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, Pins, PinSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 
 UIDS = st.sampled_from("abcdef")
 CPUS = st.sets(st.integers(0, 9), max_size=4).map(CPUSet)
 CLAIMS = st.builds(
-    lambda uid, cpus, pods: HeldClaim(ClaimRef("ns", f"claim-{uid}", uid), cpus, cpus, frozenset(pods)),
+    lambda uid, cpus, pods: PinnedClaim(ClaimRef("ns", f"claim-{uid}", uid), cpus, cpus, frozenset(pods)),
     UIDS,
     CPUS,
     st.sets(st.sampled_from(("p1", "p2", "p3")), max_size=2),
@@ -31,17 +31,17 @@ CLAIMS = st.builds(
 STEPS = st.lists(st.tuples(st.lists(CLAIMS, max_size=3), st.sets(UIDS, max_size=2)), max_size=12)
 
 
-def told(claims: HeldClaims) -> tuple[object, ...]:
-    snapshot = HeldSnapshot(claims, online=CPUSet(range(9)), reserved=CPUSet((0,)))
+def told(claims: PinnedClaims) -> tuple[object, ...]:
+    snapshot = PinSnapshot(claims, online=CPUSet(range(9)), reserved=CPUSet((0,)))
     by_pod = {pod: {each.claim.uid: each for each in having} for pod, having in snapshot.by_pod.items()}
     return dict(snapshot.claims), by_pod, str(snapshot.held), str(snapshot.shared)
 
 
 @given(steps=STEPS)
 def test_claims_that_came_and_went_leave_what_the_rest_would_have_made(
-    steps: list[tuple[list[HeldClaim], set[str]]],
+    steps: list[tuple[list[PinnedClaim], set[str]]],
 ) -> None:
-    claims, there = HeldClaims(), dict[str, HeldClaim]()
+    claims, there = PinnedClaims(), dict[str, PinnedClaim]()
     for put, drop in steps:
         before = told(claims)
         changed = claims.changed(put, drop)
@@ -49,7 +49,7 @@ def test_claims_that_came_and_went_leave_what_the_rest_would_have_made(
         there |= {claim.claim.uid: claim for claim in put}
         there = {uid: claim for uid, claim in there.items() if uid not in drop}
         claims = changed
-        assert told(claims) == told(HeldClaims.of(there.values()))
+        assert told(claims) == told(PinnedClaims.of(there.values()))
 
 
 class Lights(Lamps, Pins):
@@ -59,12 +59,12 @@ class Lights(Lamps, Pins):
         cpus = CPUSet(int(each.result.device.removeprefix("lamp-")) for each in claim.results)
         return replace(super().grant(claim, held, inventory), cpus=cpus, held=cpus)
 
-    def pool(self, inventory: Inventory) -> HeldSnapshot:
-        return HeldSnapshot(online=CPUSet(range(len(inventory.devices))))
+    def pool(self, inventory: Inventory) -> PinSnapshot:
+        return PinSnapshot(online=CPUSet(range(len(inventory.devices))))
 
-    def pinned(self, record: Record) -> HeldClaim:
+    def pinned(self, record: Record) -> PinnedClaim:
         pods = frozenset(pod.uid for pod in record.pods)
-        return HeldClaim(record.ref, record.cpus, record.held, pods)
+        return PinnedClaim(record.ref, record.cpus, record.held, pods)
 
 
 @settings(max_examples=15, deadline=None)

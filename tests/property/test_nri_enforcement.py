@@ -15,7 +15,7 @@ from dranode.driver.pinning.container_index import Containers, changes, settle
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
 from dranode.driver.pinning.enforcement import Allowed, CreationRefused, create, stop, synchronize, update
 from dranode.driver.pinning.identity import Evidence, KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 CPUS = 12
 NAMES = st.sampled_from(("a", "b", "c", "d"))
@@ -23,13 +23,13 @@ SETS = st.sets(st.integers(0, 7), max_size=4).map(CPUSet)
 PODS = st.sampled_from(("p1", "p2", "p3"))
 
 
-def due(containers: Containers, snapshot: HeldSnapshot) -> dict[str, Resources]:
+def due(containers: Containers, snapshot: PinSnapshot) -> dict[str, Resources]:
     """The containers that have to change, and what they should have."""
     return {pinned.container.id: wanted for pinned, wanted in changes(containers, snapshot)}
 
 
-def held_claim(uid: str, cpus: CPUSet, mems: CPUSet) -> HeldClaim:
-    return HeldClaim(ClaimRef("ns", uid, uid), cpus, cpus, mems=mems)
+def held_claim(uid: str, cpus: CPUSet, mems: CPUSet) -> PinnedClaim:
+    return PinnedClaim(ClaimRef("ns", uid, uid), cpus, cpus, mems=mems)
 
 
 @given(
@@ -47,11 +47,11 @@ def held_claim(uid: str, cpus: CPUSet, mems: CPUSet) -> HeldClaim:
     ),
 )
 def test_a_look_at_what_has_changed_finds_what_a_look_at_everything_would(
-    having: list[list[str]], steps: list[tuple[list[HeldClaim], set[str], CPUSet | None, Unread | None, bool]]
+    having: list[list[str]], steps: list[tuple[list[PinnedClaim], set[str], CPUSet | None, Unread | None, bool]]
 ) -> None:
     pod = PodSandbox("s", "p")
     containers = Containers(Pinned(Container(str(n), str(n), pod), tuple(uids)) for n, uids in enumerate(having))
-    snapshot = HeldSnapshot(online=CPUSet(range(8)), mems=CPUSet((0, 1)))
+    snapshot = PinSnapshot(online=CPUSet(range(8)), mems=CPUSet((0, 1)))
     for put, drop, online, unread, settles in steps:
         claims = snapshot.index.changed(put, drop)
         snapshot = replace(snapshot, claims=claims, online=online or snapshot.online, unread=unread)
@@ -74,7 +74,7 @@ class Node(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.containers = Containers()
-        self.snapshot = HeldSnapshot(online=CPUSet(range(CPUS)), variable="V_")
+        self.snapshot = PinSnapshot(online=CPUSet(range(CPUS)), variable="V_")
         self.runtime: dict[str, Container] = {}
         self.created = 0
 
@@ -92,7 +92,9 @@ class Node(RuleBasedStateMachine):
         enough = len(free) > count + extra or (self.snapshot.reserved and len(free) == count + extra)
         if uid in self.snapshot.claims or not enough:
             return
-        claim = HeldClaim(ClaimRef("ns", uid, uid), CPUSet(free[:count]), held, frozenset(pods), shared_in_pod=not one)
+        claim = PinnedClaim(
+            ClaimRef("ns", uid, uid), CPUSet(free[:count]), held, frozenset(pods), shared_in_pod=not one
+        )
         self.snapshot = replace(self.snapshot, claims=self.snapshot.index.changed([claim]))
 
     @rule(uid=NAMES)

@@ -31,7 +31,7 @@ from dranode.driver.machine.root import Root, names
 from dranode.driver.node.ledger import Contents, decoded_notes
 from dranode.driver.pinning.container_cgroups import ContainerCgroup
 from dranode.driver.pinning.containers import Effective
-from dranode.driver.pinning.snapshot import HeldClaim, Pins
+from dranode.driver.pinning.snapshot import PinnedClaim, Pins
 from dranode.driver.plugins import load_installed
 from dranode.show.output import console
 from dranode.show.terminal import columns
@@ -246,7 +246,7 @@ def recorded_claims(root: Root, records: Mapping[str, Iterable[Record]]) -> tupl
     )
 
 
-def _held(driver: str, pins: Pins, record: Record) -> HeldClaim | None:
+def _held(driver: str, pins: Pins, record: Record) -> PinnedClaim | None:
     try:
         return pins.pinned(record)
     except DranodeError as error:

@@ -19,7 +19,7 @@ from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import ClaimUse
 from dranode.driver.pinning.container_cgroups import ContainerCgroup, Process
 from dranode.driver.pinning.containers import Effective, bound_nodes, nodes_near_cpus
-from dranode.driver.pinning.snapshot import HeldClaim, limit_sums
+from dranode.driver.pinning.snapshot import PinnedClaim, limit_sums
 
 
 class PlacedContainer(msgspec.Struct, frozen=True):
@@ -267,12 +267,12 @@ class RecordedClaim(msgspec.Struct, frozen=True):
 
     driver: str
     record: Record
-    held: HeldClaim | None
+    held: PinnedClaim | None
     names: frozenset[str]
     parts: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, driver: str, record: Record, held: HeldClaim | None) -> Self:
+    def of(cls, driver: str, record: Record, held: PinnedClaim | None) -> Self:
         """Return the claim, with the names of its variables."""
         whole = record.edits.env if record.edits else ()
         parts = (
@@ -286,12 +286,12 @@ class RecordedClaim(msgspec.Struct, frozen=True):
             tuple((entry.partition("=")[0], index) for entry, index in parts),
         )
 
-    def part(self, env: Collection[str]) -> HeldClaim | None:
+    def part(self, env: Collection[str]) -> PinnedClaim | None:
         """Return what a container with the claim and variables of these names has of it; None if that is not known."""
         return None if self.held is None else self.held.of_parts([index for name, index in self.parts if name in env])
 
 
-RecordedParts: TypeAlias = "tuple[tuple[RecordedClaim, HeldClaim | None], ...]"
+RecordedParts: TypeAlias = "tuple[tuple[RecordedClaim, PinnedClaim | None], ...]"
 
 
 def claims_in(claims: Iterable[RecordedClaim], env: Collection[str]) -> RecordedParts:
@@ -299,7 +299,7 @@ def claims_in(claims: Iterable[RecordedClaim], env: Collection[str]) -> Recorded
     return tuple((each, each.part(env)) for each in claims if not each.names.isdisjoint(env))
 
 
-def expected_memory(parts: Iterable[HeldClaim | None]) -> Effective:
+def expected_memory(parts: Iterable[PinnedClaim | None]) -> Effective:
     """Return the NUMA nodes from which a container with these claims takes memory, and the huge pages it may have.
 
     Nodes are None where its claims do not say. Of huge pages it may have more, by kubelet.

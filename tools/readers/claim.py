@@ -30,7 +30,7 @@ from dranode.driver.node.ledger import Contents
 from dranode.driver.node.ledger_recovery import SpecRecords
 from dranode.driver.node.specs import Specs
 from dranode.driver.pinning.containers import Effective, difference, words
-from dranode.driver.pinning.snapshot import HeldClaim, Pins
+from dranode.driver.pinning.snapshot import PinnedClaim, Pins
 from dranode.show.ledger_reading import read_ledger
 from dranode.tools.diagnosis.claim import ClaimFacts, ContainerMemory
 from dranode.tools.diagnosis.facts import Fault, PathState, ServeOptions
@@ -288,7 +288,7 @@ def _judged(container: str, theirs: RecordedParts, expected: Effective, actual: 
     return ContainerMemory(container, right, difference(*replace(expected, hugepages=short).beside(actual)))
 
 
-def _held(pins: Pins, record: Record) -> HeldClaim | None:
+def _held(pins: Pins, record: Record) -> PinnedClaim | None:
     """Return what a claim's containers are held to; None where its record, which may be another's, does not say."""
     try:
         return pins.pinned(record)

@@ -17,11 +17,11 @@ from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 CLAIM = ClaimRef("default", "a", "uid-a")
-HELD = HeldSnapshot(
-    claims={"uid-a": HeldClaim(CLAIM, CPUSet.parse("2-3"), CPUSet.parse("2-3"), frozenset({"uid-p"}))},
+HELD = PinSnapshot(
+    claims={"uid-a": PinnedClaim(CLAIM, CPUSet.parse("2-3"), CPUSet.parse("2-3"), frozenset({"uid-p"}))},
     online=CPUSet.parse("0-7"),
     variable="DRA_CPUSET_",
 )
@@ -33,10 +33,10 @@ class Surroundings:
 
     asked: list[tuple[PodSandbox, ...]] = field(default_factory=list)
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         return HELD
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         return HELD
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
@@ -114,7 +114,7 @@ def test_a_lifted_quota_that_the_cgroup_of_the_pod_or_the_container_still_caps_i
     (tmp_path / "sys").mkdir(exist_ok=True)
 
     class Lifted(Surroundings):
-        def snapshot(self) -> HeldSnapshot:
+        def snapshot(self) -> PinSnapshot:
             return replace(HELD, claims={"uid-a": replace(HELD.claims["uid-a"], lift_quota=True)})
 
         reread = snapshot

@@ -18,7 +18,7 @@ from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.record import Record
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
+from dranode.driver.pinning.snapshot import PinnedClaim, Pins, PinSnapshot
 from tests.fakes.drivers import (
     DAMAGES,
     Board,
@@ -252,12 +252,12 @@ def test_a_driver_that_pins_still_gets_a_damaged_row(tmp_path: Path) -> None:
             del uid, spec
             return ClaimGrant((), cpus=CPUSet((3,)), held=CPUSet((3,)))
 
-        def pool(self, inventory: Inventory) -> HeldSnapshot:
+        def pool(self, inventory: Inventory) -> PinSnapshot:
             del inventory
-            return HeldSnapshot()
+            return PinSnapshot()
 
-        def pinned(self, record: Record) -> HeldClaim:
-            return HeldClaim(record.ref, record.cpus, record.held)
+        def pinned(self, record: Record) -> PinnedClaim:
+            return PinnedClaim(record.ref, record.cpus, record.held)
 
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     node = opened(tmp_path, Recoverable())
@@ -267,7 +267,7 @@ def test_a_driver_that_pins_still_gets_a_damaged_row(tmp_path: Path) -> None:
         db.execute("UPDATE claims SET checksum = 0")
     lose_copy(tmp_path)
     again = opened(tmp_path, Recoverable())
-    told: list[HeldSnapshot | None] = []
+    told: list[PinSnapshot | None] = []
     again.watch(told.append)
     unprepare(again, claim)
     assert [list(map(str, each.held)) for each in told if each] == [["3"], []]

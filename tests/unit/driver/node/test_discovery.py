@@ -14,7 +14,7 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared, Refused
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.machine import CPU, machine
 from tests.fakes.node import opened, prepare
@@ -122,7 +122,7 @@ def test_options_that_do_not_fit_hardware_that_is_read_late_are_a_mistake_of_usa
 def test_a_driver_that_pins_reports_what_it_knows_of_its_cpus_at_every_notification(tmp_path: Path) -> None:
     plugin = CPUPlugin(machine({f"{CPU}/online": "?"}), CPUOptions(reserved=CPUSet((3,))))
     node = opened(tmp_path, plugin)
-    snapshots: list[HeldSnapshot | None] = []
+    snapshots: list[PinSnapshot | None] = []
     node.watch(snapshots.append)
     # The rest of it is damaged still.
     plugin._root = machine({f"{CPU}/online": "0-3", f"{CPU}/cpu1/topology/core_id": "?"})

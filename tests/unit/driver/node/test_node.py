@@ -19,7 +19,7 @@ from dranode.driver.claims.hooks import Recovers
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.record import PreparedDevice
 from dranode.driver.node.metadata_files import DeviceMetadata
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, damage_ledger, reference
 from tests.fakes.node import LAMPS, given, in_pool, opened, prepare, spec_of, specs, unprepare
 
@@ -286,7 +286,7 @@ def test_a_watcher_that_failed_is_notified_again_with_the_next_call(tmp_path: Pa
     node = opened(tmp_path)
     told: list[int] = []
 
-    def watcher(_: HeldSnapshot | None) -> None:
+    def watcher(_: PinSnapshot | None) -> None:
         told.append(len(node.store.book.records()))
         if told == [0, 1]:
             raise ClaimError("the watcher stumbles")

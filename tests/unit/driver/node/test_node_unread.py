@@ -17,7 +17,7 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared, Refused
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 from tests.fakes.doctor import forbid
 from tests.fakes.drivers import reference
 from tests.fakes.ledger import FAULTS, Fault
@@ -44,14 +44,14 @@ class World:
         plugin = CPUPlugin(open_machine("sockets=1,cores=4,threads=2"), CPUOptions())
         return NodeClaims(plugin, self.folder / "data", self.folder / "cdi")
 
-    def opened(self, told: list[HeldSnapshot]) -> NodeClaims:
+    def opened(self, told: list[PinSnapshot]) -> NodeClaims:
         node = self.node()
         node.open()
-        node.watch(lambda snapshot: told.append(snapshot or HeldSnapshot()))
+        node.watch(lambda snapshot: told.append(snapshot or PinSnapshot()))
         return node
 
 
-def held(snapshot: HeldSnapshot) -> list[tuple[str, str, str]]:
+def held(snapshot: PinSnapshot) -> list[tuple[str, str, str]]:
     """The claims that a snapshot knows: UID, name, CPUs."""
     return [(claim.claim.uid, claim.claim.name, str(claim.held)) for claim in snapshot.claims.values()]
 
@@ -71,7 +71,7 @@ def fault(request: pytest.FixtureRequest, world: World) -> Iterator[Callable[[],
 def test_the_watcher_gets_an_unread_ledger_with_what_the_specs_say_and_nothing_is_granted(
     world: World, fault: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[HeldSnapshot] = []
+    told: list[PinSnapshot] = []
     node = world.opened(told)
     (known,) = told
     assert known.unread is not None
@@ -96,7 +96,7 @@ def test_the_watcher_gets_an_unread_ledger_with_what_the_specs_say_and_nothing_i
 
 
 def test_what_was_read_before_stays_known(world: World) -> None:
-    told: list[HeldSnapshot] = []
+    told: list[PinSnapshot] = []
     node = world.opened(told)
     for spec in (world.folder / "cdi").iterdir():
         spec.unlink()
@@ -114,7 +114,7 @@ def test_what_was_read_before_stays_known(world: World) -> None:
 def test_specs_that_cannot_be_listed_leave_the_records_known(world: World, tmp_path: Path) -> None:
     (tmp_path / "cdi").rename(tmp_path / "away")
     (tmp_path / "cdi").touch()
-    told: list[HeldSnapshot] = []
+    told: list[PinSnapshot] = []
     node = world.opened(told)
     (known,) = told
     assert known.unread is not None
@@ -137,7 +137,7 @@ def test_it_is_blind_where_neither_ledger_nor_specs_say_what_is_held(world: Worl
         spec.unlink()
         (world.folder / "cdi").rmdir()
         (world.folder / "cdi").touch()
-    told: list[HeldSnapshot] = []
+    told: list[PinSnapshot] = []
     with newer_schema(world.folder / "data" / "ledger.db"):
         world.opened(told)
     (known,) = told
@@ -146,7 +146,7 @@ def test_it_is_blind_where_neither_ledger_nor_specs_say_what_is_held(world: Worl
 
 
 def test_hardware_that_changes_meanwhile_is_notified_with_what_is_known(world: World) -> None:
-    told: list[HeldSnapshot] = []
+    told: list[PinSnapshot] = []
     with newer_schema(world.folder / "data" / "ledger.db"):
         node = world.opened(told)
         node.discovery._plugin = CPUPlugin(open_machine("sockets=1,cores=8,threads=2"), CPUOptions())

@@ -20,10 +20,10 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.pinning.container_index import REPAIRS
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
-EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
-CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
 HELD = replace(EMPTY, claims={"a": CLAIM})
 MINE = Container("c1", "main", PodSandbox("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",), cpus=CLAIM.cpus)
 OTHER = Container("c2", "main", PodSandbox("s2", "p2", "default", "p2"), cpus=HELD.shared, started=True, cgroup="/c2")
@@ -33,14 +33,14 @@ OTHER = Container("c2", "main", PodSandbox("s2", "p2", "default", "p2"), cpus=HE
 class Node:
     """A node service: what is on record."""
 
-    now: HeldSnapshot = HELD
+    now: PinSnapshot = HELD
     answer: Mapping[str, KubeletPodClaims] | None = field(default_factory=dict)
     asked: int = 0
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         return self.now
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         return self.now
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:

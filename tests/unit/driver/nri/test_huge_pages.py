@@ -13,7 +13,7 @@ from dranode.driver.nri.session import adjustment_to, page_limits_of, updates_to
 from dranode.driver.nri.verifier import Verifier
 from dranode.driver.pinning.container_index import Containers
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Pinned, Resources
-from dranode.driver.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, Part
+from dranode.driver.pinning.snapshot import Part, PinnedClaim, PinnedClaims, PinSnapshot
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.enforcement import pod
 from tests.fakes.machine import machine
@@ -90,8 +90,8 @@ class World:
 
     def __init__(self, own: str, of_pod: str) -> None:
         part = Part(0, nodes=CPUSet((0,)), binds=True, hugepages=((HUGE, 8 * MIB),))
-        claim = HeldClaim(ClaimRef("default", "mine", "a")).with_parts((part,))
-        self.snapshot = HeldSnapshot(HeldClaims.of([claim]), mems=CPUSet((0, 1)), pins_cpus=False, page_sizes=(HUGE,))
+        claim = PinnedClaim(ClaimRef("default", "mine", "a")).with_parts((part,))
+        self.snapshot = PinSnapshot(PinnedClaims.of([claim]), mems=CPUSet((0, 1)), pins_cpus=False, page_sizes=(HUGE,))
         container = Container("c1", "main", pod("p1"), started=True, cgroup=f"/{FOLDER}")
         self.containers = Containers([Pinned(container, ("a",), mems=CPUSet((0,)), hugepages=((HUGE, 8 * MIB),))])
         files = {

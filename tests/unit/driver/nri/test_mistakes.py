@@ -10,7 +10,7 @@ from dranode.api.errors import LedgerError
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.unsolicited import Unsolicited
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from tests.fakes.nri import CallFailedError, container
 from tests.fakes.nri_client import HELD, NEW, P1, P2, Bench
@@ -33,7 +33,7 @@ def test_a_failing_handler_is_answered_with_an_error_and_the_thread_lives(bench:
     runtime = bench.accept()
     runtime.handshake()
 
-    def broken() -> HeldSnapshot:
+    def broken() -> PinSnapshot:
         raise ZeroDivisionError("a mistake of ours")
 
     bench.node.snapshot = broken  # type: ignore[method-assign]
@@ -50,7 +50,7 @@ def test_a_container_starts_in_spite_of_a_mistake(bench: Bench, caplog: pytest.L
     made = container("g", "p1")
     runtime.create(made, P1)
 
-    def broken() -> HeldSnapshot:
+    def broken() -> PinSnapshot:
         raise ZeroDivisionError("a mistake of ours")
 
     bench.node.snapshot = broken  # type: ignore[method-assign]
@@ -157,7 +157,7 @@ def test_an_observer_that_fails_costs_nothing(bench: Bench) -> None:
 
 
 def test_a_synchronization_that_failed_is_tried_again_on_a_new_connection(bench: Bench) -> None:
-    def broken() -> HeldSnapshot:
+    def broken() -> PinSnapshot:
         raise ZeroDivisionError("a mistake of ours")
 
     bench.node.snapshot = broken  # type: ignore[method-assign]

@@ -18,10 +18,10 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.verifier import PATIENCE
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
-EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
-CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
 HELD = replace(EMPTY, claims={"a": CLAIM})
 
 
@@ -62,16 +62,16 @@ class Bench:
 
     kernel: Kernel = field(default_factory=Kernel)
     now: float = 0.0
-    on_record: HeldSnapshot = EMPTY
+    on_record: PinSnapshot = EMPTY
 
     def __post_init__(self) -> None:
         self.enforcer = Enforcer(self, self.kernel, clock=lambda: self.now)
         self.enforcer.configured(RuntimePeer("containerd", "v2.3.4", "v0.12.0"))
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         return self.on_record
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         return self.on_record
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:

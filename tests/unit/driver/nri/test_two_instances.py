@@ -20,10 +20,10 @@ from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.unsolicited import EnforcementStatus
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, JoinedSnapshots, Part
+from dranode.driver.pinning.snapshot import JoinedSnapshots, Part, PinnedClaim, PinSnapshot
 
-EMPTY = HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
-CLAIM = HeldClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
 HELD = replace(EMPTY, claims={"a": CLAIM})
 MINE = Container("c1", "main", PodSandbox("s1", "p1", "default", "p1"), env=("DRA_CPUSET_a=2-3",))
 OTHER = Container("c2", "main", PodSandbox("s2", "p2", "default", "p2"))
@@ -32,13 +32,13 @@ UNKNOWN = Container("c3", "main", PodSandbox("s3", "p3", "default", "p3"), env=(
 
 @dataclass
 class Node:
-    now: HeldSnapshot = EMPTY
-    written: HeldSnapshot | None = None
+    now: PinSnapshot = EMPTY
+    written: PinSnapshot | None = None
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         return self.now
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         if self.written is not None:
             self.now = self.written
         return self.now
@@ -183,10 +183,10 @@ def test_a_container_that_the_other_one_may_have_moved_is_put_where_it_should_be
 
 
 HUGE = 2 << 20
-OF_MEMORY = HeldClaim(ClaimRef("default", "mine", "m"), pods=frozenset(("p1",))).with_parts(
+OF_MEMORY = PinnedClaim(ClaimRef("default", "mine", "m"), pods=frozenset(("p1",))).with_parts(
     (Part(0, nodes=CPUSet((1,)), binds=True, hugepages=((HUGE, 4 * HUGE),)),)
 )
-MEMORY = HeldSnapshot(
+MEMORY = PinSnapshot(
     {"m": OF_MEMORY},
     mems=CPUSet((0, 1)),
     variable="DRANODE_MEMS_",
@@ -198,7 +198,7 @@ WITH_MEMORY = replace(MINE, env=("DRANODE_MEMS_m=1",), started=True, cgroup="/c1
 UNREAD = Unread("the ledger is damaged")
 
 
-def joined(memory: HeldSnapshot) -> HeldSnapshot:
+def joined(memory: PinSnapshot) -> PinSnapshot:
     """Return what is on record where the CPU driver speaks for the memory driver too."""
     both = JoinedSnapshots()
     both.put("dra.cpu", EMPTY)
@@ -208,7 +208,7 @@ def joined(memory: HeldSnapshot) -> HeldSnapshot:
 class Bench:
     """An instance that spoke, was silent meanwhile, and speaks again."""
 
-    def __init__(self, before: HeldSnapshot, container: Container, cpus: str = "0-7") -> None:
+    def __init__(self, before: PinSnapshot, container: Container, cpus: str = "0-7") -> None:
         self.kernel, self.node, self.word = Kernel(), Node(before), Word(stands_in=True)
         self.kernel.cpus, self.kernel.mems, self.kernel.pages = cpus, "1", str(4 * HUGE)
         self.enforcer = Enforcer(self.node, self.kernel, instance=self.word)
@@ -237,7 +237,7 @@ class Bench:
     ids=["as given", "other nodes", "fewer pages", "more pages", "unknown"],
 )
 def test_memory_that_the_other_one_may_have_taken_out_of_turn_is_given_back(
-    before: HeldSnapshot, mems: str, pages: int, *, back: bool
+    before: PinSnapshot, mems: str, pages: int, *, back: bool
 ) -> None:
     mine = replace(WITH_MEMORY, cpus=before.shared, hugepages=((HUGE, 4 * HUGE),))
     bench = Bench(before, mine)
@@ -330,7 +330,7 @@ def test_the_other_instance_hears_of_every_connection(enforcer: Enforcer, word: 
 
 @pytest.mark.parametrize("written", [HELD, replace(EMPTY, unread=Unread("the ledger is damaged", blind=True))])
 def test_an_update_of_a_container_that_is_not_known_yet_keeps_it_on_its_cpus(
-    enforcer: Enforcer, node: Node, word: Word, written: HeldSnapshot
+    enforcer: Enforcer, node: Node, word: Word, written: PinSnapshot
 ) -> None:
     word.active, node.written = True, written
     (sent,) = enforcer.update(replace(MINE, cpus=CPUSet((2, 3))), Resources(CPUSet(range(8))), 0)

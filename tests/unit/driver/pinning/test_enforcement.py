@@ -23,7 +23,7 @@ from dranode.driver.pinning.enforcement import (
     synchronize,
 )
 from dranode.driver.pinning.identity import AskProcesses, Evidence, KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 from tests.fakes.enforcement import (
     NONE,
     A,
@@ -57,7 +57,7 @@ from tests.fakes.enforcement import (
     ],
 )
 def test_a_new_container_gets_its_claims_or_the_shared_pool_and_others_make_room(
-    on_record: HeldSnapshot,
+    on_record: PinSnapshot,
     known: tuple[Container, ...],
     environment: tuple[str, ...],
     cpus: str,
@@ -93,7 +93,7 @@ def test_a_new_container_gets_its_claims_or_the_shared_pool_and_others_make_room
     ],
 )
 def test_a_variable_that_does_not_fit_the_record_is_refused(
-    on_record: HeldSnapshot, environment: tuple[str, ...], reason: str
+    on_record: PinSnapshot, environment: tuple[str, ...], reason: str
 ) -> None:
     assert reason in refusal(NONE, on_record, container("new", env=environment))
 
@@ -156,7 +156,7 @@ def test_the_life_of_a_claim_whose_container_restarts() -> None:
     ],
 )
 def test_synchronize_pins_what_it_finds(
-    on_record: HeldSnapshot, listed: tuple[Container, ...], updates: Mapping[str, str]
+    on_record: PinSnapshot, listed: tuple[Container, ...], updates: Mapping[str, str]
 ) -> None:
     quiet = {"p1": KubeletPodClaims({}), "p2": KubeletPodClaims({})}
     decision = synchronize(on_record, listed, Evidence(reread=True, pods=quiet))
@@ -269,7 +269,7 @@ def test_every_container_of_one_pod_may_use_a_claim_that_is_shared_in_the_pod() 
 
 
 def test_a_claim_that_holds_nothing_may_be_used_by_anybody() -> None:
-    admin = HeldClaim(ClaimRef("default", "admin", "a"), CPUSet((0,)), CPUSet(), frozenset(("p1", "p2")))
+    admin = PinnedClaim(ClaimRef("default", "admin", "a"), CPUSet((0,)), CPUSet(), frozenset(("p1", "p2")))
     known = after(NONE, made(NONE, snapshot(admin), container("one", env=env("a", "0"))))
     assert str(made(known, snapshot(admin), container("two", "p2", env("a", "0"))).resources.cpus) == "0"
 

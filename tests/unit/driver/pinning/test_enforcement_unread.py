@@ -19,12 +19,12 @@ from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.pinning.containers import Container, ContainerUpdate, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 REASON = "the ledger cannot be read"
-EMPTY = HeldSnapshot(online=CPUSet(range(8)), reserved=CPUSet((7,)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+EMPTY = PinSnapshot(online=CPUSet(range(8)), reserved=CPUSet((7,)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 MINE, THEIRS = (
-    HeldClaim(ClaimRef("default", name, name), cpus, cpus, frozenset((f"pod-{name}",)))
+    PinnedClaim(ClaimRef("default", name, name), cpus, cpus, frozenset((f"pod-{name}",)))
     for name, cpus in (("mine", CPUSet((0, 1, 4, 5))), ("theirs", CPUSet((2,))))
 )
 HELD = replace(EMPTY, claims={"mine": MINE, "theirs": THEIRS})
@@ -48,15 +48,15 @@ NEW = container("new", CPUSet())
 class Node:
     """A node service: what is on record, and what kubelet gave to whom."""
 
-    now: HeldSnapshot = UNREAD
+    now: PinSnapshot = UNREAD
     given: Mapping[str, KubeletPodClaims] = field(
         default_factory=lambda: {"pod-mine": KubeletPodClaims({"main": ("dra.k8s.io/cpu=claim-mine",)})}
     )
 
-    def snapshot(self) -> HeldSnapshot:
+    def snapshot(self) -> PinSnapshot:
         return self.now
 
-    def reread(self) -> HeldSnapshot:
+    def reread(self) -> PinSnapshot:
         if self.now.unread is not None:
             raise UnreadError(self.now.unread.reason)
         return self.now
@@ -138,7 +138,7 @@ def test_while_held_cpus_are_unknown_a_new_container_gets_reserved_cpus_or_is_re
 
 
 def test_reserved_cpus_that_a_claim_was_given_before_they_were_reserved_stay_its_own(world: World) -> None:
-    early = HeldClaim(ClaimRef("default", "early", "early"), CPUSet((6,)), CPUSet((6,)))
+    early = PinnedClaim(ClaimRef("default", "early", "early"), CPUSet((6,)), CPUSet((6,)))
     world.node.now = replace(BLIND, reserved=CPUSet((6, 7)), claims={"early": early})
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
 
@@ -221,7 +221,7 @@ def test_a_claims_container_waits_for_those_that_came_meanwhile_until_the_runtim
     world.enforcer.create(replace(came, cpus=CPUSet(), started=False))
     world.enforcer.started(came)
     # The claim is another one than those that were held then.
-    late = HeldClaim(ClaimRef("default", "late", "late"), CPUSet((3, 6)), CPUSet((3, 6)), frozenset(("pod-late",)))
+    late = PinnedClaim(ClaimRef("default", "late", "late"), CPUSet((3, 6)), CPUSet((3, 6)), frozenset(("pod-late",)))
     world.node.now = replace(EMPTY, claims={"late": late})
     new = replace(container("late", CPUSet(), ("DRA_CPUSET_late=3,6",)), started=False)
     refusal = "still runs on CPUs 3,6, of which default/late holds some, and it was reported while.*in a moment"

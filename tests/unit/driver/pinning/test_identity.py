@@ -9,13 +9,13 @@ from dranode.api.pods import PodSandbox
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import AskKubelet, AskLedger, Evidence, Identity, KubeletPodClaims, identify
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 UID = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e10"
 OTHER = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e11"
 OWNER, STRANGER = PodSandbox("s1", "p1", "default", "owner"), PodSandbox("s9", "p9", "default", "stranger")
-CLAIM = HeldClaim(ClaimRef("default", "mine", UID), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
-SNAPSHOT = HeldSnapshot({UID: CLAIM}, CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+CLAIM = PinnedClaim(ClaimRef("default", "mine", UID), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))
+SNAPSHOT = PinSnapshot({UID: CLAIM}, CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 TRUE = f"DRA_CPUSET_{UID}=2-3"
 
 
@@ -146,16 +146,16 @@ def test_an_existing_container_of_which_kubelet_says_nothing_is_an_ordinary_one(
 
 
 def test_a_driver_without_variable_and_kind_recognises_nothing() -> None:
-    bare = HeldSnapshot({UID: CLAIM}, CPUSet(range(8)))
+    bare = PinSnapshot({UID: CLAIM}, CPUSet(range(8)))
     assert identify(container(TRUE, cdi=(f"=claim-{UID}",), pod=STRANGER), bare, Evidence()) == Identity()
 
 
 def test_an_existing_container_of_a_claim_with_offline_cpus_was_put_there_by_a_driver() -> None:
-    offline = HeldSnapshot({UID: CLAIM}, CPUSet((0, 1, 2, 4, 5)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+    offline = PinSnapshot({UID: CLAIM}, CPUSet((0, 1, 2, 4, 5)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
     for cpus in ((2,), (2, 3)):
         pinned = container(TRUE, pod=STRANGER, cpus=cpus)
         assert identify(pinned, offline, Evidence(pods={"p9": None}), exists=True).claims == (CLAIM,)
-    none = HeldSnapshot({UID: CLAIM}, CPUSet((0, 1)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
+    none = PinSnapshot({UID: CLAIM}, CPUSet((0, 1)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
     pinned = container(TRUE, pod=STRANGER, cpus=(3,))
     assert identify(pinned, none, Evidence(), exists=True).ask == AskKubelet((STRANGER,))
 
@@ -171,7 +171,7 @@ def test_a_silent_kubelet_is_not_one_that_says_no() -> None:
 
 def test_a_variable_adds_no_request_where_the_runtime_reports_devices() -> None:
     kind = "dra.k8s.io/cpu"
-    snapshot = HeldSnapshot({UID: CLAIM}, CPUSet(range(8)), part_variable="DRA_PART_", cdi_kind=kind)
+    snapshot = PinSnapshot({UID: CLAIM}, CPUSet(range(8)), part_variable="DRA_PART_", cdi_kind=kind)
     forged = (f"DRA_PART_{UID}_1=2",)
     assert snapshot.parts_of(UID, (f"{kind}=claim-{UID}-0",), forged) == {0}
     assert snapshot.parts_of(UID, (f"{kind}=claim-{UID}",), forged) == set()

@@ -20,7 +20,7 @@ from dranode.driver.pinning.container_index import (
 from dranode.driver.pinning.containers import Container, Effective, Resources
 from dranode.driver.pinning.enforcement import Allowed, synchronize, update
 from dranode.driver.pinning.identity import Evidence
-from dranode.driver.pinning.snapshot import HeldClaim, HeldClaims, HeldSnapshot, JoinedSnapshots, Part
+from dranode.driver.pinning.snapshot import JoinedSnapshots, Part, PinnedClaim, PinnedClaims, PinSnapshot
 from tests.fakes import enforcement as fake
 from tests.fakes.enforcement import NONE, after, container, made, refusal
 
@@ -35,15 +35,15 @@ def part(index: int, nodes: str, pages: int = 0, *, binds: bool = True) -> Part:
     return Part(index, nodes=CPUSet.parse(nodes), binds=binds, hugepages=limits)
 
 
-def memory(uid: str, *parts: Part, pods: tuple[str, ...] = ("p1",), shared: bool = False) -> HeldClaim:
+def memory(uid: str, *parts: Part, pods: tuple[str, ...] = ("p1",), shared: bool = False) -> PinnedClaim:
     ref = ClaimRef("default", f"claim-{uid}", uid)
-    return HeldClaim(ref, pods=frozenset(pods), shared_in_pod=shared).with_parts(parts)
+    return PinnedClaim(ref, pods=frozenset(pods), shared_in_pod=shared).with_parts(parts)
 
 
-def machine(*claims: HeldClaim, exclusive: bool = False, sizes: tuple[int, ...] = (SMALL, LARGE)) -> HeldSnapshot:
+def machine(*claims: PinnedClaim, exclusive: bool = False, sizes: tuple[int, ...] = (SMALL, LARGE)) -> PinSnapshot:
     """The memory driver alone, on a machine of two NUMA nodes."""
-    return HeldSnapshot(
-        HeldClaims.of(claims),
+    return PinSnapshot(
+        PinnedClaims.of(claims),
         mems=BOTH,
         variable="DRANODE_MEMS_",
         part_variable="DRANODE_MEMORY_",
@@ -54,7 +54,7 @@ def machine(*claims: HeldClaim, exclusive: bool = False, sizes: tuple[int, ...] 
     )
 
 
-def both(cpus: HeldSnapshot, mems: HeldSnapshot) -> HeldSnapshot:
+def both(cpus: PinSnapshot, mems: PinSnapshot) -> PinSnapshot:
     joined = JoinedSnapshots()
     joined.put(CPU, cpus)
     return joined.put(MEMORY, mems)
@@ -155,7 +155,7 @@ class TestAlone:
 class TestDrift:
     ON_RECORD = machine(memory("a", part(0, "1", 8)))
 
-    def containers(self, on_record: HeldSnapshot = ON_RECORD) -> Containers:
+    def containers(self, on_record: PinSnapshot = ON_RECORD) -> Containers:
         return after(NONE, made(NONE, on_record, of("a", 0)))
 
     @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ class TestDrift:
 class TestBesideCPUs:
     CPUS = fake.snapshot(fake.claim("a", "0-1"), mems="0-1")
 
-    def on_record(self, *parts: Part, cpus: HeldSnapshot = CPUS) -> HeldSnapshot:
+    def on_record(self, *parts: Part, cpus: PinSnapshot = CPUS) -> PinSnapshot:
         return both(cpus, machine(memory("a", *parts)))
 
     def mine(self, *indexes: int) -> Container:

@@ -15,7 +15,7 @@ from dranode.driver.pinning.container_index import (
     settle,
 )
 from dranode.driver.pinning.containers import Container, Effective, Pinned
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 
 ONE, TWO = frozenset(("c1",)), frozenset(("c2",))
 
@@ -52,7 +52,7 @@ def test_nothing_waiting_is_no_reason_to_reconnect() -> None:
 
 
 def test_drift_is_what_the_kernel_says_against_what_should_be() -> None:
-    snapshot = HeldSnapshot(online=CPUSet((0, 1)))
+    snapshot = PinSnapshot(online=CPUSet((0, 1)))
     containers = Containers(Pinned(container(each), cpus=CPUSet((0, 1))) for each in ("c1", "c2"))
     kernel = {"c1": "5", "c2": "0-1", "unknown": "9"}
     found = drift(containers, snapshot, {key: Effective(CPUSet.parse(cpus)) for key, cpus in kernel.items()})

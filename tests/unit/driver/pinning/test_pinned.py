@@ -9,7 +9,7 @@ from dranode.api.pods import PodSandbox
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.pinning.container_index import ContainerChange, Containers, settle
 from dranode.driver.pinning.containers import Container, Pinned
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 
 def pinned(identity: str, *claims: str, unsure: bool = False) -> Pinned:
@@ -17,10 +17,10 @@ def pinned(identity: str, *claims: str, unsure: bool = False) -> Pinned:
     return Pinned(Container(identity, "main", sandbox), claims, CPUSet(range(8)), unsure=unsure)
 
 
-def snapshot(**claims: str) -> HeldSnapshot:
+def snapshot(**claims: str) -> PinSnapshot:
     cpus = {uid: CPUSet.parse(held) for uid, held in claims.items()}
-    on_record = (HeldClaim(ClaimRef("default", uid, uid), held, held) for uid, held in cpus.items())
-    return HeldSnapshot({claim.claim.uid: claim for claim in on_record}, CPUSet(range(8)))
+    on_record = (PinnedClaim(ClaimRef("default", uid, uid), held, held) for uid, held in cpus.items())
+    return PinSnapshot({claim.claim.uid: claim for claim in on_record}, CPUSet(range(8)))
 
 
 def users(containers: Containers, uid: str) -> list[str]:

@@ -15,7 +15,7 @@ from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import Impairment
 from dranode.driver.claims.record import Record
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.pinning.snapshot import HeldSnapshot
+from dranode.driver.pinning.snapshot import PinSnapshot
 from dranode.driver.serve.lifecycle import Hardware
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 
@@ -83,7 +83,7 @@ def test_what_is_gone_is_withdrawn_while_the_ledger_cannot_be_read(
 def test_hardware_that_changed_is_published_although_pinning_failed_with_it(world: World) -> None:
     stumbles = [MachineError("the watcher stumbles")]
 
-    def watcher(snapshot: HeldSnapshot | None) -> None:
+    def watcher(snapshot: PinSnapshot | None) -> None:
         del snapshot
         if len(world.node.inventory.devices) == 3 and stumbles:
             raise stumbles.pop()

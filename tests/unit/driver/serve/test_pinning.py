@@ -21,7 +21,7 @@ from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, Pins
+from dranode.driver.pinning.snapshot import PinnedClaim, Pins, PinSnapshot
 from dranode.driver.serve.enforcement import Enforcement, PinningDriver
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import Lamps, allocated_claim
@@ -39,13 +39,13 @@ class PinnedLamps(Lamps, Pins):
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         return replace(super().grant(claim, held, inventory), cpus=CPUSet((2, 3)), held=CPUSet((2, 3)))
 
-    def pool(self, inventory: Inventory) -> HeldSnapshot:
+    def pool(self, inventory: Inventory) -> PinSnapshot:
         del inventory
-        return HeldSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_")
+        return PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_")
 
-    def pinned(self, record: Record) -> HeldClaim:
+    def pinned(self, record: Record) -> PinnedClaim:
         pods = frozenset(pod.uid for pod in record.pods if pod.is_pod)
-        return HeldClaim(record.ref, record.cpus, record.held, pods)
+        return PinnedClaim(record.ref, record.cpus, record.held, pods)
 
 
 class Kubelet(PodResources):

@@ -16,7 +16,7 @@ from dranode.driver.claims.usage import ClaimsUsage, Figure
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.pinning.containers import Pinned
-from dranode.driver.pinning.snapshot import HeldClaim, HeldSnapshot, HugepageLimits, JoinedSnapshots
+from dranode.driver.pinning.snapshot import HugepageLimits, JoinedSnapshots, PinnedClaim, PinSnapshot
 from dranode.driver.serve.usage import UsageWatch
 from tests.fakes.enforcement import claim, container, snapshot
 from tests.fakes.machine import write_machine
@@ -28,7 +28,7 @@ class Node:
 
     folder: Path
     running: Iterable[Pinned] | None = ()
-    on_record: HeldSnapshot = field(default_factory=lambda: snapshot(claim("a", "0-1"), claim("b", "4")))
+    on_record: PinSnapshot = field(default_factory=lambda: snapshot(claim("a", "0-1"), claim("b", "4")))
     now: float = 0.0
     spent: float = 0.0
     looks: int = 0
@@ -134,18 +134,18 @@ def test_the_sum_over_claims_is_that_of_the_cgroups(tmp_path: Path) -> None:
 _MIB = 1 << 20
 
 
-def memory_claim(uid: str, nodes: str, memory: int = 0, pages: HugepageLimits = ()) -> HeldClaim:
+def memory_claim(uid: str, nodes: str, memory: int = 0, pages: HugepageLimits = ()) -> PinnedClaim:
     ref = ClaimRef("default", f"claim-{uid}", uid)
-    return HeldClaim(ref, nodes=CPUSet.parse(nodes), binds=True, memory=memory, hugepages=pages, driver="dra.memory")
+    return PinnedClaim(ref, nodes=CPUSet.parse(nodes), binds=True, memory=memory, hugepages=pages, driver="dra.memory")
 
 
-def beside_memory(tmp_path: Path, *claims: HeldClaim) -> tuple[Node, UsageWatch]:
+def beside_memory(tmp_path: Path, *claims: PinnedClaim) -> tuple[Node, UsageWatch]:
     """A node whose snapshot is of two drivers, and what the memory driver's claims use there."""
     node = Node(tmp_path)
     joined = JoinedSnapshots()
     joined.put("dra.cpu", snapshot(claim("a", "0-1")))
     own = {each.claim.uid: replace(each, driver="") for each in claims}
-    node.on_record = joined.put("dra.memory", HeldSnapshot(own, pins_cpus=False, variable="M_", cdi_kind="m"))
+    node.on_record = joined.put("dra.memory", PinSnapshot(own, pins_cpus=False, variable="M_", cdi_kind="m"))
     root = open_machine(str(node.folder))
     return node, UsageWatch(root, "dra.memory", lambda: node.running, lambda: node.on_record, cost=node.cost)
 

@@ -21,7 +21,7 @@ from dranode.driver.claims.uses import ClaimUse
 from dranode.driver.machine.processes import online_for_pods, pods_seen
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.containers import resources_for
-from dranode.driver.pinning.snapshot import HeldClaims, HeldSnapshot
+from dranode.driver.pinning.snapshot import PinnedClaims, PinSnapshot
 from dranode.tools.diagnosis.placement import ContainerClaims, placements, pod_uids
 from dranode.tools.readers.host import NodeHost
 
@@ -107,7 +107,7 @@ CASES = {
 def by_enforcement(case: Case, folder: Path) -> str | None:
     del folder
     claims = {one.uid: held_claim(one) for one in case.records}
-    snapshot = HeldSnapshot(HeldClaims.of(claims.values()), online=CPUSet.parse(case.online))
+    snapshot = PinSnapshot(PinnedClaims.of(claims.values()), online=CPUSet.parse(case.online))
     cpus = resources_for((claims[uid].of_parts(parts or ()) for uid, parts in case.has.items()), snapshot).cpus
     return None if cpus == snapshot.shared else str(cpus)
 
