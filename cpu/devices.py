@@ -358,10 +358,10 @@ def description(grant: Grant, record: Record, topology: Topology) -> dict[str, A
     return {"cpus": str(cpus), "numaNodes": sorted(node for node in nodes if node is not None)} if cpus else {}
 
 
-def isolation_description(grant: Grant, unmoved: Sequence[str] | None) -> dict[str, Any]:
+def isolation_description(grant: Grant, remaining: Sequence[str] | None) -> dict[str, Any]:
     """Return how far the grant's CPUs are isolated, with some sentences on what stays; empty if not at all.
 
-    `unmoved` is None where nobody has looked yet, and then nothing is said of it.
+    `remaining` is None where nobody has looked yet, and then nothing is said of it.
 
     Raises:
         DocumentError: the state is not this driver's.
@@ -369,7 +369,7 @@ def isolation_description(grant: Grant, unmoved: Sequence[str] | None) -> dict[s
     isolation = treatment_of(grant).isolation
     if grant.admin or isolation is Isolation.CPUSET:
         return {}
-    stays = {} if unmoved is None else {"stays": list(unmoved[:_STAYS]), "staysInAll": len(unmoved)}
+    stays = {} if remaining is None else {"stays": list(remaining[:_STAYS]), "staysInAll": len(remaining)}
     return {"isolation": isolation.value, **stays}
 
 

@@ -9,9 +9,9 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DocumentError
 from dranode.cpu.cpu_counters import Begun, CPUCounters, cpu_counters
 from dranode.cpu.policies import Isolation
+from dranode.cpu.remaining import unrestorable
 from dranode.cpu.settings import TuningNotes
 from dranode.cpu.treatment import isolated_cpus
-from dranode.cpu.unmoved import unrestorable
 from dranode.driver.claims.hooks import Disturbance
 from dranode.driver.claims.record import Record
 from dranode.driver.machine.root import Root, boot_id

@@ -107,11 +107,11 @@ class KernelFiles:
             strange = strange or cpus or 0
             answer = answer if cpus is None else 0
         if strange:
-            self.doubt(kind, f"the {kind} told for cpu{cpu} is that of {CPUSet.of_mask(strange)}")
+            self.warn(kind, f"the {kind} told for cpu{cpu} is that of {CPUSet.of_mask(strange)}")
             return None
         return answer
 
-    def doubt(self, kind: str, sentence: str) -> None:
+    def warn(self, kind: str, sentence: str) -> None:
         """Keep a contradiction, unless there is one of its kind: a machine that has one usually has many."""
         self.oddities.setdefault(kind, sentence)
 
@@ -150,19 +150,19 @@ def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int],
     """
     nodes = files.numbered(NODE_ROOT, "node")
     for sentence in missing_nodes(files.root):
-        files.doubt("missing node", sentence)
+        files.warn("missing node", sentence)
     node_of: dict[int, int] = {}
     for node in nodes:
         claimed = _node_cpus(files, node) & online
         for cpu in CPUSet.of_mask(claimed):
             if cpu in node_of:
-                files.doubt("node", f"the NUMA nodes {node_of[cpu]} and {node} both claim cpu{cpu}; the lower has it")
+                files.warn("node", f"the NUMA nodes {node_of[cpu]} and {node} both claim cpu{cpu}; the lower has it")
             else:
                 node_of[cpu] = node
     for cpu in CPUSet.of_mask(online):
         if cpu not in node_of and (own := _own_node(files, cpu)) is not None:
             node_of[cpu] = own
-    _doubt_unclaimed(files, CPUSet.of_mask(online & ~CPUSet(node_of).mask), nodes, node_of)
+    _warn_of_unclaimed(files, CPUSet.of_mask(online & ~CPUSet(node_of).mask), nodes, node_of)
     if not node_of and not nodes:
         # A kernel without NUMA support has no folder for its one node, which mempolicy and cpusets call node 0.
         return dict.fromkeys(CPUSet.of_mask(online), 0), {0: CPUSet.of_mask(online)}, frozenset({0})
@@ -173,11 +173,11 @@ def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int],
     return node_of, {node: CPUSet.of_mask(masks[node]) for node in by_first}, _memory_nodes(files, nodes)
 
 
-def _doubt_unclaimed(files: KernelFiles, unclaimed: CPUSet, nodes: Sequence[int], node_of: Mapping[int, int]) -> None:
+def _warn_of_unclaimed(files: KernelFiles, unclaimed: CPUSet, nodes: Sequence[int], node_of: Mapping[int, int]) -> None:
     if nodes and not node_of:
-        files.doubt("no node", "no NUMA node claims a CPU, though there are nodes; the CPUs are on none")
+        files.warn("no node", "no NUMA node claims a CPU, though there are nodes; the CPUs are on none")
     elif unclaimed and node_of:
-        files.doubt("no node", f"no NUMA node claims the CPUs {unclaimed}, though others are claimed; they are on none")
+        files.warn("no node", f"no NUMA node claims the CPUs {unclaimed}, though others are claimed; they are on none")
 
 
 def _node_cpus(files: KernelFiles, node: int) -> int:

@@ -25,9 +25,9 @@ from jeepney.low_level import Parser
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
+from dranode.cpu.remaining import refused_settings, unread_settings
 from dranode.cpu.setting_files import HOST_UNITS, every_cpu, has_unified_cgroups, why_kept
 from dranode.cpu.settings import UNITS, Kind, Machine, Noted, Setting, Tuning, TuningNotes, noted_after, tuning
-from dranode.cpu.unmoved import refused_settings, unread_settings
 from dranode.driver.machine.root import Root
 
 # Tells irqbalance which CPUs to leave alone, through the socket that irqbalance-ui uses.  A command is one message
@@ -54,7 +54,7 @@ _UNTOLD: Final = "an irqbalance may put interrupts back on quiet CPUs: restart i
 _IN_TIME: Final = "within two of its rounds, of 10 s by default"
 
 
-class Heard(msgspec.Struct, frozen=True):
+class BalancerState(msgspec.Struct, frozen=True):
     """The answers of a machine's irqbalance processes.
 
     Attributes:
@@ -79,7 +79,7 @@ class IRQBalance:
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def hear(self, quiet: CPUSet, noted: Mapping[str, Noted]) -> Heard:
+    def ask(self, quiet: CPUSet, noted: Mapping[str, Noted]) -> BalancerState:
         """Ask each what it has banned.
 
         Args:
@@ -89,11 +89,11 @@ class IRQBalance:
         try:
             names = sorted(os.listdir(self._folder))  # noqa: PTH208 - names alone
         except FileNotFoundError:
-            return Heard()
+            return BalancerState()
         except OSError as error:
             unseen = frozenset(path for path in noted if path.startswith(BALANCERS))
             sentence = f"/{BALANCERS} cannot be listed ({error.strerror}), so {_UNTOLD}"
-            return Heard(silent=unseen, said=(sentence,) if quiet or unseen else ())
+            return BalancerState(silent=unseen, said=(sentence,) if quiet or unseen else ())
         settings: list[Setting] = []
         silent: dict[str, str] = {}
         for name in filter(_SOCKET.fullmatch, names):
@@ -112,7 +112,7 @@ class IRQBalance:
             except (OSError, ValueError) as error:
                 silent[path] = f"/{path} gives no answer ({error}): {_UNTOLD}"
         said = tuple(sentence for path, sentence in silent.items() if quiet or path in noted)
-        return Heard(tuple(settings), frozenset(silent) - {each.path for each in settings}, said)
+        return BalancerState(tuple(settings), frozenset(silent) - {each.path for each in settings}, said)
 
     def ban(self, setting: Setting, cpus: CPUSet) -> None:
         """Have these CPUs banned and no others, from irqbalance's next round on (10 s by default).
@@ -329,17 +329,17 @@ class Asked(msgspec.Struct, frozen=True):
     """What irqbalance and systemd have said.
 
     Attributes:
-        heard: what irqbalance has said.
+        balancer: what irqbalance has said.
         units: what systemd allows the units of the host; none where it does not answer.
     """
 
-    heard: Heard
+    balancer: BalancerState
     units: tuple[Setting, ...]
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         """Return all settings that they have said."""
-        return (*self.heard.settings, *self.units)
+        return (*self.balancer.settings, *self.units)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -382,8 +382,8 @@ class Peers(msgspec.Struct):
 
     def ask(self, machine: Machine, noted: TuningNotes) -> Asked:
         """Ask both what they have now."""
-        heard = Heard() if self.balancer is None else self.balancer.hear(machine.quiet, noted.settings)
-        return Asked(heard, self._units())
+        balancer = BalancerState() if self.balancer is None else self.balancer.ask(machine.quiet, noted.settings)
+        return Asked(balancer, self._units())
 
     def decide(self, asked: Asked, machine: Machine, noted: TuningNotes) -> Tuning:
         """Decide what they are to be told; what is on record of the kernel's files stays."""
@@ -392,7 +392,7 @@ class Peers(msgspec.Struct):
             replace(each, needed=machine.quiet) if each.kind is Kind.BANNED else each for each in asked.settings
         ]
         mine = {path for path in noted.settings if is_peers(path)}
-        silent = asked.heard.silent | {path for path in mine if path.startswith(UNITS)}
+        silent = asked.balancer.silent | {path for path in mine if path.startswith(UNITS)}
         others = (noted.settings.keys() | (noted.interrupts or {}).keys()) - mine
         return tuning(settings, noted, machine, (silent - {each.path for each in settings}) | others)
 
@@ -419,7 +419,7 @@ class Peers(msgspec.Struct):
         """Keep what they do not heed."""
         mine = {path: known for path, known in noted.settings.items() if is_peers(path)}
         refused = tuple(refused_settings(tuned, replace(noted, settings=mine), outcome.failures))
-        said = (*asked.heard.said, *refused)
+        said = (*asked.balancer.said, *refused)
         self.said = (*said, *unread_settings(mine, [each.path for each in asked.settings], said))
 
     def _units(self) -> tuple[Setting, ...]:

@@ -180,7 +180,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
             devices=devices,
             hardware=topology,
             warnings=(*topology.warnings, *odd, *left_out(topology, self.options)),
-            notes=kept_back(topology, self.options),
+            kept_back=kept_back(topology, self.options),
         )
 
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
@@ -196,7 +196,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
 
         For CPUs that are isolated beyond other containers it says how far, and what could not be kept off.
         """
-        return description(grant, record, inventory.hardware) | isolation_description(grant, self.unmoved)
+        return description(grant, record, inventory.hardware) | isolation_description(grant, self.remaining)
 
     def pool(self, inventory: Inventory) -> PinSnapshot:
         """Return the machine without a claim: the online CPUs on which pods may run, and the reserved ones."""
@@ -232,9 +232,9 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         return self._tuner is not None and self._tuner.notify(locked)
 
     @property
-    def unmoved(self) -> tuple[str, ...] | None:
+    def remaining(self) -> tuple[str, ...] | None:
         """Return what still runs on CPUs that claims want quiet and why, by the last look; None before the first."""
-        return None if self._tuner is None else self._tuner.unmoved
+        return None if self._tuner is None else self._tuner.remaining
 
     def disturbances(self, claims: Collection[Record], notes: Any) -> Iterable[Disturbance]:
         """Return what has run and interrupted on the CPUs of claims that want them quiet."""

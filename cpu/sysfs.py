@@ -98,7 +98,7 @@ class _Reader:
         types = self._types()
         pods = read_pods_cgroup(self._root)
         if missing := (pods.cpus or CPUSet()) - CPUSet.of_mask(online):
-            self._files.doubt(
+            self._files.warn(
                 "pods",
                 f"pods may run on CPUs {missing} by {pods.folder}, which are not online by /{CPU_ROOT}/online: that "
                 "file is not the kernel's own, as in a container with lxcfs, so the CPUs are not known here",
@@ -150,12 +150,12 @@ class _Reader:
             own = part_of.get(cpu)
             if own is not None:
                 if full not in (0, own):
-                    self._files.doubt(kind, f"cpu{cpu} and cpu{_low(own)} disagree about the {kind} that they share")
+                    self._files.warn(kind, f"cpu{cpu} and cpu{_low(own)} disagree about the {kind} that they share")
                 continue
             part = full or 1 << cpu
             for other in CPUSet.of_mask(part):
                 if other in part_of:
-                    self._files.doubt(kind, f"cpu{other} and cpu{cpu} disagree about the {kind} that they share")
+                    self._files.warn(kind, f"cpu{other} and cpu{cpu} disagree about the {kind} that they share")
                     part &= ~(1 << other)
             part_of.update(dict.fromkeys(CPUSet.of_mask(part), part))
             parts.append(part)
@@ -192,7 +192,7 @@ class _Reader:
                 number = unsaid if ids[cpu] < 0 else ids[cpu]
                 key = (part.mask if known.get(cpu) else 0, number)
                 groups[key] = groups.get(key, 0) | 1 << cpu
-        self._doubt_ids(ids, known)
+        self._check_ids(ids, known)
         packages: dict[int, CPUSet] = {}
         ids_in_use = {number for _, number in groups}
         free = (number for number in count() if number not in ids_in_use)
@@ -201,7 +201,7 @@ class _Reader:
             if own < 0 or own in packages:
                 own = next(free)
                 if number >= 0:
-                    self._files.doubt(
+                    self._files.warn(
                         "package id", f"physical_package_id {number} is several packages; one is called {own}"
                     )
             packages[own] = CPUSet.of_mask(group)
@@ -209,16 +209,16 @@ class _Reader:
         package_of = {cpu: number for number, group in packages.items() for cpu in group}
         return package_of, {number: packages[number] for number in by_first}
 
-    def _doubt_ids(self, ids: Mapping[int, int], known: Mapping[int, int]) -> None:
+    def _check_ids(self, ids: Mapping[int, int], known: Mapping[int, int]) -> None:
         """Keep what contradicts itself in the ids of the CPUs' packages, by the sets that form these."""
         unknown = CPUSet(cpu for cpu, number in ids.items() if number < 0)
         if unknown and len(unknown) < len(ids):
-            self._files.doubt("no package id", f"the CPUs {unknown} have no physical_package_id, and others have one")
+            self._files.warn("no package id", f"the CPUs {unknown} have no physical_package_id, and others have one")
         for mask in dict.fromkeys(filter(None, known.values())):
             told = {ids[cpu] for cpu in CPUSet.of_mask(mask) if ids[cpu] >= 0}
             if len(told) > 1:
                 cpus, numbers = CPUSet.of_mask(mask), " and ".join(map(str, sorted(told)))
-                self._files.doubt("package ids", f"the CPUs {cpus} share a package, which is {numbers} by their ids")
+                self._files.warn("package ids", f"the CPUs {cpus} share a package, which is {numbers} by their ids")
 
     def _l3(self, online: int, core_of: Mapping[int, CPUSet]) -> tuple[tuple[CPUSet, ...], list[int]]:
         """Return the level 3 caches, sorted by first CPU, and their ids."""
@@ -232,7 +232,7 @@ class _Reader:
             # Some kernels (ia64) write an empty set for a cache that no other core uses.
             shared = (sharing or core_of[cpu].mask) & online
             if not taken.isdisjoint(CPUSet.of_mask(shared)):
-                self._files.doubt("L3 cache", f"cpu{cpu} claims a share of an L3 cache that does not name it")
+                self._files.warn("L3 cache", f"cpu{cpu} claims a share of an L3 cache that does not name it")
                 shared &= ~CPUSet(taken).mask
             number = self._files.number(f"{CPU_ROOT}/cpu{cpu}/{folder}/id")
             caches[shared] = number if number >= 0 else _low(shared)

@@ -21,6 +21,15 @@ from dranode.cpu.disturbances import read_cpu_counters
 from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.peers import Peers, is_peers
 from dranode.cpu.policies import Isolation
+from dranode.cpu.remaining import (
+    NO_CONTAINERS,
+    kernels_words,
+    no_right,
+    refused_settings,
+    returned,
+    unread_settings,
+    unrestorable,
+)
 from dranode.cpu.setting_files import (
     cpus_of_nodes,
     every_cpu,
@@ -32,15 +41,6 @@ from dranode.cpu.setting_files import (
 from dranode.cpu.settings import UNITS, Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
 from dranode.cpu.sysfs import read_online
 from dranode.cpu.treatment import isolated_cpus
-from dranode.cpu.unmoved import (
-    NO_CONTAINERS,
-    kernels_words,
-    no_right,
-    refused_settings,
-    returned,
-    unread_settings,
-    unrestorable,
-)
 from dranode.driver.claims.hooks import LockedTuning, Notes
 from dranode.driver.claims.record import ClaimState, Record
 from dranode.driver.machine.root import BOOT_ID, Root, boot_id
@@ -60,14 +60,14 @@ class Tuner(msgspec.Struct):
         root: the machine's files: those of the node, not of a pod.
         reserved: the CPUs that no claim gets.
         peers: irqbalance and systemd of the node.
-        unmoved: what still runs on quiet CPUs and why, a sentence each, by the last look.
+        remaining: what still runs on quiet CPUs and why, a sentence each, by the last look.
         must_notify: whether other processes know other CPUs than are to be quiet now.
     """
 
     root: Root
     reserved: CPUSet = msgspec.field(default_factory=CPUSet)
     peers: Peers = msgspec.field(default_factory=Peers)
-    unmoved: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
     must_notify: bool = False
     _notified: CPUSet = msgspec.field(default_factory=CPUSet)
     _peers_have: bool = False
@@ -113,8 +113,8 @@ class Tuner(msgspec.Struct):
         kept = unmovable(self.root, paths, by_systemd=by_systemd) if machine.quiet else ()
         others = (*self.peers.said, *kept)
         others = (*others, *unread_settings(final.settings, paths, (*unseen, *others)))
-        unmoved = (*refused_settings(tuned, final, failures), *unseen, *self._partition(partitions), *others)
-        self._report((*unrestorable(noted), *unmoved), machine)
+        remaining = (*refused_settings(tuned, final, failures), *unseen, *self._partition(partitions), *others)
+        self._report((*unrestorable(noted), *remaining), machine)
 
     def notify(self, locked: LockedTuning) -> bool:
         """Have irqbalance and systemd heed the claims, with the lock held only to decide; see `Tunes.notify`."""
@@ -136,7 +136,7 @@ class Tuner(msgspec.Struct):
             noted = self.peers.noted_after(tuned, outcome, self._noted(notes))
             notes.write(noted.document())
         self.peers.report(asked, tuned, outcome, noted)
-        return by_systemd != self.peers.by_systemd or bool(set(self.peers.said) - set(self.unmoved))
+        return by_systemd != self.peers.by_systemd or bool(set(self.peers.said) - set(self.remaining))
 
     def _noted(self, notes: Notes) -> TuningNotes:
         """Return what is on record of this boot; where it is not known which boot this is, nothing may be forgotten."""
@@ -247,11 +247,11 @@ class Tuner(msgspec.Struct):
             # A cgroup with processes cannot go back to having no CPUs of its own; all CPUs mean the same.
             self.root.write(write.setting.path, write.setting.text(every))
 
-    def _report(self, unmoved: tuple[str, ...], machine: Machine) -> None:
-        for sentence in unmoved:
-            if sentence not in self.unmoved:
+    def _report(self, remaining: tuple[str, ...], machine: Machine) -> None:
+        for sentence in remaining:
+            if sentence not in self.remaining:
                 log.warning("cpus=%s: %s", machine.quiet or "none", sentence)
-        self.unmoved = unmoved
+        self.remaining = remaining
 
 
 def _is_kernels_own(setting: Setting, error: OSError) -> bool:

@@ -53,7 +53,7 @@ class Balancer:
         """Ask it; empty where it does not answer in time, as on a busy machine."""
         return [
             each
-            for each in IRQBalance(str(FOLDER)).hear(CPUSet(), {}).settings
+            for each in IRQBalance(str(FOLDER)).ask(CPUSet(), {}).settings
             if each.path.endswith(f"/{self.socket.name}")
         ]
 

@@ -296,4 +296,4 @@ def partitions(node: NodeClaims) -> list[str]:
 
 def unmoved(node: NodeClaims) -> tuple[str, ...]:
     assert isinstance(node.plugin, CPUPlugin)
-    return node.plugin.unmoved or ()
+    return node.plugin.remaining or ()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.peers import Heard, IRQBalance
+from dranode.cpu.peers import BalancerState, IRQBalance
 from dranode.driver.claims.record import Record
 from tests.fakes.irqbalance import FakeIRQBalance
 from tests.fakes.settings import Kernel, MemoryNotes, PowerCutError, interrupt, peered, quiet_record, settle
@@ -92,9 +92,9 @@ def test_one_that_is_killed_leaves_its_socket_and_nothing_on_record(irqbalance: 
     UnixServer.end(irqbalance)
     assert irqbalance.path.exists()
     settle(tuner, [A], notes)
-    assert not [each for each in tuner.unmoved if "irqbalance" in each]
+    assert not [each for each in tuner.remaining if "irqbalance" in each]
     settle(tuner, [], notes)
-    assert (notes.document, tuner.unmoved) == (None, ())
+    assert (notes.document, tuner.remaining) == (None, ())
     irqbalance.path.unlink()
 
 
@@ -108,7 +108,7 @@ def test_where_its_folder_cannot_be_listed_its_ban_stays_on_record(
     (tmp_path / "file").touch()
     tuner = peered(kernel, balancer=IRQBalance(str(tmp_path / "file")))
     settle(tuner, claims, notes)
-    assert [each for each in tuner.unmoved if "/run/irqbalance cannot be listed" in each]
+    assert [each for each in tuner.remaining if "/run/irqbalance cannot be listed" in each]
     settle(peered(kernel, balancer=IRQBalance(str(tmp_path))), [], notes)
     assert banned(irqbalance) == "7"
 
@@ -117,7 +117,7 @@ def test_a_node_without_irqbalance_and_one_that_has_ended_need_nothing(tmp_path:
     (tmp_path / "irqbalance9.sock").touch()
     for folder in (tmp_path, tmp_path / "none"):
         kernel = Kernel()
-        assert IRQBalance(str(folder)).hear(CPUSet((1,)), {}) == Heard()
+        assert IRQBalance(str(folder)).ask(CPUSet((1,)), {}) == BalancerState()
         settle(peered(kernel, balancer=IRQBalance(str(folder))), [A], MemoryNotes(kernel))
         assert kernel.files[interrupt(24)] == "0-1,4-7"
 
@@ -143,7 +143,7 @@ def test_one_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> No
         kernel = Kernel()
         tuner = peered(kernel, balancer=IRQBalance(str(folder)))
         settle(tuner, [A], MemoryNotes(kernel))
-        assert [each for each in tuner.unmoved if each.startswith(sentence) and "restart it" in each]
+        assert [each for each in tuner.remaining if each.startswith(sentence) and "restart it" in each]
         assert kernel.files[interrupt(24)] == "0-1,4-7"
     mute.end()
 
@@ -176,7 +176,7 @@ def test_one_that_sleeps_through_a_round_is_informed_and_lives(irqbalance: FakeI
     settle(tuner, [A], notes)
     irqbalance.awake.clear()
     settle(tuner, [A, B], notes)
-    (sentence,) = [each for each in tuner.unmoved if "irqbalance" in each]
+    (sentence,) = [each for each in tuner.remaining if "irqbalance" in each]
     assert "gives no answer (timed out): it heeds what it was told within two of its rounds" in sentence
     settle(tuner, [A, B], notes)
     irqbalance.awake.set()
@@ -196,7 +196,7 @@ def test_one_that_sleeps_when_the_first_claim_comes_is_informed_later(irqbalance
     notes, tuner = MemoryNotes(kernel), peered(kernel, balancer=IRQBalance(str(irqbalance.path.parent)))
     irqbalance.awake.clear()
     settle(tuner, [A], notes)
-    assert [each for each in tuner.unmoved if "gives no answer (timed out): an irqbalance may" in each]
+    assert [each for each in tuner.remaining if "gives no answer (timed out): an irqbalance may" in each]
     irqbalance.awake.set()
     settle(tuner, [A], notes)
     assert banned(irqbalance) == "2-3,7"

@@ -62,7 +62,7 @@ def test_the_claims_container_is_a_partition_and_no_other_is() -> None:
     tuner.tune([record()], notes)
     assert (partition(kernel), partition(kernel, OTHER)) == ("isolated", "member")
     assert exclusive(kernel) == ["2-3", "2-3"]
-    assert not tuner.unmoved
+    assert not tuner.remaining
     kernel.written.clear()
     tuner.tune([record()], notes)
     assert kernel.written == []
@@ -88,7 +88,7 @@ def test_a_container_that_has_not_started_costs_nothing() -> None:
     tuner = Tuner(kernel)
     tuner.tune([record()], MemoryNotes(kernel))
     assert kernel.files[f"{SLICE}/cpuset.cpus.exclusive"] == ""
-    assert not tuner.unmoved
+    assert not tuner.remaining
 
 
 def test_a_quiet_claim_has_no_partition() -> None:
@@ -105,7 +105,7 @@ def test_a_container_of_two_claims_is_one_partition() -> None:
     tuner.tune([record(), other], MemoryNotes(kernel))
     assert partition(kernel) == "isolated"
     assert exclusive(kernel) == ["2-3,5", "2-3,5"]
-    assert not tuner.unmoved
+    assert not tuner.remaining
 
 
 def test_a_container_that_runs_on_other_cpus_too_is_said_to_be_no_partition() -> None:
@@ -116,14 +116,14 @@ def test_a_container_that_runs_on_other_cpus_too_is_said_to_be_no_partition() ->
     assert partition(kernel) == "member"
     assert exclusive(kernel) == ["", ""]
     said = "it runs on CPUs 4 too, which no claim wants in one"
-    assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: {said}",)
+    assert tuner.remaining == (f"the container in /{CONTAINER} is no partition: {said}",)
 
 
 def test_a_kernel_that_grants_none_says_why() -> None:
     kernel = PartitioningKernel(remote=False)
     tuner = Tuner(kernel)
     tuner.tune([record()], MemoryNotes(kernel))
-    assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: the kernel says {INVALID}",)
+    assert tuner.remaining == (f"the container in /{CONTAINER} is no partition: the kernel says {INVALID}",)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | Non
         kernel.refuses[state] = number
     tuner = Tuner(kernel)
     tuner.tune([record()], MemoryNotes(kernel))
-    assert tuner.unmoved == (f"the container in /{CONTAINER} is no partition: the kernel says {reason}",)
+    assert tuner.remaining == (f"the container in /{CONTAINER} is no partition: the kernel says {reason}",)
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
@@ -163,7 +163,7 @@ def test_partitions_stay_while_their_cgroups_cannot_be_read_and_that_is_said(
     tuner.tune([record()], notes)
     assert (partition(kernel), exclusive(kernel)) == ("isolated", ["2-3", "2-3"])
     reason = f"{what}: {os.strerror(error)}"
-    assert tuner.unmoved == (f"which containers are to be partitions is not known: {reason}",)
+    assert tuner.remaining == (f"which containers are to be partitions is not known: {reason}",)
     kernel.unread.clear()
     tuner.tune([], notes)
     assert exclusive(kernel) == ["", ""]

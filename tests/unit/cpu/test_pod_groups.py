@@ -65,7 +65,7 @@ def test_a_groups_container_is_a_partition_although_its_pod_is_not_on_record() -
     claim = msgspec.structs.replace(quiet_record("a", "2-3", "partition"), pods=(GROUP,))
     tuner.tune([claim], MemoryNotes(kernel))
     assert (partition(kernel), partition(kernel, OTHER)) == ("isolated", "member")
-    assert not tuner.unmoved
+    assert not tuner.remaining
 
 
 def test_a_container_that_is_still_on_a_groups_cpus_among_others_is_none() -> None:
@@ -75,4 +75,4 @@ def test_a_container_that_is_still_on_a_groups_cpus_among_others_is_none() -> No
     claim = msgspec.structs.replace(quiet_record("a", "2-3", "partition"), pods=(GROUP,))
     tuner.tune([claim], MemoryNotes(kernel))
     assert (partition(kernel, CONTAINER), partition(kernel, OTHER)) == ("isolated", "member")
-    assert not tuner.unmoved
+    assert not tuner.remaining

@@ -325,11 +325,11 @@ def test_settings_whose_originals_are_lost_are_said_until_the_next_boot(
     sentence = "how settings were before claims changed them is not known any more"
     assert caplog.text.count(sentence) == 1
     assert isinstance(again.plugin, CPUPlugin)
-    assert sentence in (again.plugin.unmoved or ("",))[0]
+    assert sentence in (again.plugin.remaining or ("",))[0]
     again.close()
     later = started(tmp_path, kernel)
     prepare(later, B)
-    assert sentence in (later.plugin.unmoved or ("",))[0]  # type: ignore[attr-defined]
+    assert sentence in (later.plugin.remaining or ("",))[0]  # type: ignore[attr-defined]
     unprepare(later, B)
     assert sentence in later.plugin.unrestorable(notes_of(tmp_path))  # type: ignore[attr-defined]
     later.close()

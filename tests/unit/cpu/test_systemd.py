@@ -11,8 +11,8 @@ import pytest
 from dranode.cpu.options import read_options
 from dranode.cpu.peers import Systemd
 from dranode.cpu.plugin import CPUPlugin
+from dranode.cpu.remaining import kernels_words
 from dranode.cpu.settings import Setting
-from dranode.cpu.unmoved import kernels_words
 from dranode.driver.claims.answers import Refused
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
@@ -43,7 +43,7 @@ def test_systemd_keeps_services_off_and_nothing_is_written_to_its_cgroups(bus: P
     settle(tuner, [A], notes)
     assert systemd.allowed == {"system.slice": b"\xf3", "user.slice": b"\x03", "init.scope": b"\xf3"}
     assert kernel.files[SYSTEM] == ""
-    assert tuner.unmoved == ()
+    assert tuner.remaining == ()
     settle(tuner, [A, B], notes)
     assert systemd.allowed["system.slice"] == b"\xd3"
     settle(tuner, [B], notes)
@@ -113,7 +113,7 @@ def test_what_systemd_refuses_is_said(bus: Path, systemd: FakeSystemd) -> None:
     systemd.refuses = "Access denied"
     tuner = peered(kernel, systemd=Systemd(str(bus)))
     settle(tuner, [A], MemoryNotes(kernel))
-    assert tuner.unmoved == tuple(
+    assert tuner.remaining == tuple(
         f"{unit} stays where it is: systemd says Access denied" for unit in ("init.scope", "system.slice", "user.slice")
     )
 
@@ -124,7 +124,7 @@ def test_a_slice_with_pods_is_left_alone(bus: Path, systemd: FakeSystemd) -> Non
     tuner = peered(kernel, systemd=Systemd(str(bus)))
     settle(tuner, [A], MemoryNotes(kernel))
     assert "system.slice" not in systemd.allowed
-    assert tuner.unmoved == ("system.slice stays, because pods are in it",)
+    assert tuner.remaining == ("system.slice stays, because pods are in it",)
 
 
 def test_without_cgroup_v2_systemd_is_not_asked(bus: Path, systemd: FakeSystemd) -> None:
@@ -146,7 +146,7 @@ def test_a_refusal_without_a_reason_is_not_printed_as_nothing(bus: Path, systemd
     systemd.refuses = said
     tuner = peered(Kernel(), systemd=Systemd(str(bus)))
     settle(tuner, [A], MemoryNotes(Kernel()))
-    assert tuner.unmoved[0] == (
+    assert tuner.remaining[0] == (
         "init.scope stays where it is: systemd says SetUnitProperties is refused, without a reason"
     )
     assert kernels_words(TimeoutError()) == "TimeoutError"
@@ -187,7 +187,7 @@ def test_what_a_silent_systemd_was_not_told_is_said(
     systemd.hangs = "SetUnitProperties"
     tuner = peered(Kernel(), systemd=Systemd(str(bus)))
     settle(tuner, [A], MemoryNotes(Kernel()))
-    assert "init.scope stays where it is: systemd says nothing: no answer within" in tuner.unmoved[0]
+    assert "init.scope stays where it is: systemd says nothing: no answer within" in tuner.remaining[0]
 
 
 class Hanging(Systemd):

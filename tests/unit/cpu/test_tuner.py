@@ -156,7 +156,7 @@ def test_interrupts_that_the_kernel_places_itself_stay_and_are_said(
     tuner.tune([A], notes)
     assert values(kernel, ALL[:2]) == ["0-1,4-7", "2"]
     said = os.strerror(number)
-    assert tuner.unmoved == (f"interrupt 25 (nvme0q1) stays where it is: the kernel says {said}",)
+    assert tuner.remaining == (f"interrupt 25 (nvme0q1) stays where it is: the kernel says {said}",)
     tuner.tune([A], notes)
     assert len(caplog.records) == 1, "said once"
     Tuner(kernel).tune([], notes)
@@ -169,11 +169,11 @@ def test_an_interrupt_for_which_there_is_no_vector_now_is_tried_again() -> None:
     kernel.refuses[interrupt(24)] = errno.ENOSPC
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
-    assert tuner.unmoved == ("interrupt 24 (eth0) stays where it is: the kernel says No space left on device",)
+    assert tuner.remaining == ("interrupt 24 (eth0) stays where it is: the kernel says No space left on device",)
     kernel.refuses.clear()
     tuner.tune([A], notes)
     assert kernel.files[interrupt(24)] == "0-1,4-7"
-    assert not tuner.unmoved
+    assert not tuner.remaining
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
@@ -205,12 +205,12 @@ def test_what_cannot_be_put_back_is_said_and_stays_on_record(caplog: pytest.LogC
     kernel.refuses[interrupt(25)] = errno.ENOSPC
     tuner.tune([], notes)
     said = "interrupt 25 (nvme0q1) stays where it is: the kernel says No space left on device"
-    assert tuner.unmoved == (said,)
+    assert tuner.remaining == (said,)
     assert said in caplog.text
     kernel.refuses.clear()
     tuner.tune([], notes)
     assert values(kernel, ALL) == BEFORE
-    assert not tuner.unmoved
+    assert not tuner.remaining
 
 
 def test_notes_of_another_version_are_not_forgotten() -> None:
@@ -242,7 +242,7 @@ def test_what_a_later_version_changed_stays_on_record_and_is_said(path: str, ori
     notes.document["settings"][path] = {"original": original, "given": ["0-7", "0-1,4-7"], "more": "of it"}
     for claims in ([A], []):
         settle(tuner, claims, notes)
-        (sentence,) = (sentence for sentence in tuner.unmoved if what in sentence)
+        (sentence,) = (sentence for sentence in tuner.remaining if what in sentence)
         assert sentence == (
             f"{what} cannot be read now, or is known to another version alone: it stays as it is, and on record with "
             f"the CPUs that it had before ({original or 'none named'})"
@@ -384,7 +384,7 @@ def test_what_the_machine_does_not_have_is_said(gone: str, sentence: str) -> Non
     del kernel.files[gone]
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
-    assert tuner.unmoved == (sentence,)
+    assert tuner.remaining == (sentence,)
     assert kernel.files[interrupt(24)] == "0-1,4-7"
 
 
@@ -397,7 +397,7 @@ def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
     kernel.files[path] = text
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
-    assert tuner.unmoved == (f"what /{path} is for stays, because it does not read as CPUs",)
+    assert tuner.remaining == (f"what /{path} is for stays, because it does not read as CPUs",)
     assert kernel.files[interrupt(25)] == "0-1,4-7"
 
 
@@ -418,7 +418,7 @@ def test_what_cannot_be_read_is_said(hidden: str, sentence: str, error: int) -> 
     kernel.unread[hidden] = error
     notes, tuner = MemoryNotes(kernel), Tuner(kernel)
     tuner.tune([A], notes)
-    assert any(said.startswith(sentence) for said in tuner.unmoved), tuner.unmoved
+    assert any(said.startswith(sentence) for said in tuner.remaining), tuner.remaining
     assert kernel.files[interrupt(25)] == "0-1,4-7"
     tuner.tune([], notes)
     assert kernel.files == before | {SYSTEM: "0-7"}
@@ -430,7 +430,7 @@ def test_an_interrupt_without_a_list_is_said_if_it_has_a_device() -> None:
     kernel.files[f"{IRQ}/27/spurious"] = ""
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
-    assert tuner.unmoved == (f"interrupt 24 (eth0) stays, because there is no /{interrupt(24)}",)
+    assert tuner.remaining == (f"interrupt 24 (eth0) stays, because there is no /{interrupt(24)}",)
 
 
 def test_the_affinity_of_new_interrupts_is_none_of_an_interrupt() -> None:
@@ -438,7 +438,7 @@ def test_the_affinity_of_new_interrupts_is_none_of_an_interrupt() -> None:
     kernel.refuses[DEFAULT] = errno.ENOSPC
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
-    assert tuner.unmoved == (f"/{DEFAULT} stays where it is: the kernel says No space left on device",)
+    assert tuner.remaining == (f"/{DEFAULT} stays where it is: the kernel says No space left on device",)
 
 
 def test_an_interrupt_that_is_refused_once_it_was_moved_is_tried_again_and_goes_back() -> None:
@@ -447,7 +447,7 @@ def test_an_interrupt_that_is_refused_once_it_was_moved_is_tried_again_and_goes_
     tuner.tune([A], notes)
     kernel.refuses[interrupt(24)] = errno.EIO
     tuner.tune([A, B], notes)
-    assert tuner.unmoved == ("interrupt 24 (eth0) stays where it is: the kernel says Input/output error",)
+    assert tuner.remaining == ("interrupt 24 (eth0) stays where it is: the kernel says Input/output error",)
     kernel.refuses.clear()
     tuner.tune([A, B], notes)
     assert kernel.files[interrupt(24)] == "0-1,4,6-7"
@@ -461,7 +461,7 @@ def test_a_slice_with_pods_keeps_its_cpus() -> None:
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
     assert kernel.files[SYSTEM] == ""
-    assert tuner.unmoved == ("system.slice stays, because pods are in it",)
+    assert tuner.remaining == ("system.slice stays, because pods are in it",)
 
 
 @pytest.mark.parametrize(
@@ -474,7 +474,7 @@ def test_a_slice_with_pods_further_down_keeps_its_cpus(folder: str) -> None:
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
     assert kernel.files[SYSTEM] == ""
-    assert tuner.unmoved == ("system.slice stays, because pods are in it",)
+    assert tuner.remaining == ("system.slice stays, because pods are in it",)
 
 
 @pytest.mark.parametrize("folder", ["sys/fs/cgroup/system.slice", "sys/fs/cgroup/system.slice/k3s.service"])
@@ -485,7 +485,7 @@ def test_a_slice_that_cannot_be_looked_into_keeps_its_cpus(folder: str) -> None:
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
     assert kernel.files[SYSTEM] == ""
-    (sentence,) = tuner.unmoved
+    (sentence,) = tuner.remaining
     assert sentence == (
         f"system.slice stays, because /{folder} cannot be listed, so whether pods are in it is not known: "
         "Permission denied"
@@ -543,7 +543,7 @@ def test_network_devices_that_cannot_be_listed_are_said() -> None:
     kernel.unread["sys/class/net"] = errno.EACCES
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
-    assert tuner.unmoved == (
+    assert tuner.remaining == (
         "the packets of network devices stay, because /sys/class/net cannot be listed: Permission denied",
     )
 
