@@ -13,7 +13,7 @@ import msgspec
 from dranode.api.errors import DranodeError, LedgerError
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.record import Record, doubts
+from dranode.driver.claims.record import Record, ledger_problems
 from dranode.driver.claims.reports import HardwareReadings, Reports
 from dranode.driver.cli.options import default_node_name
 from dranode.driver.machine.folder import HostRoot
@@ -99,7 +99,7 @@ def _records(driver: str, kubelet_root: Path | None, unseen: list[str]) -> tuple
         # A user who only looks at the machine need not be root.
         unseen.append(f"it is unknown who holds what of {driver}: {error}")
         return None
-    unseen += (f"{driver}: {each}" for each in doubts(contents.doubt, contents.records, driver))
+    unseen += (f"{driver}: {each}" for each in ledger_problems(contents.doubt, contents.records, driver))
     return contents.records
 
 

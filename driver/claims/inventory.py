@@ -18,7 +18,7 @@ class Inventory(msgspec.Struct, frozen=True):
         counters: the counter sets that the devices draw on (KEP-4815).
         hardware: whatever `grant` needs to decide; the framework hands it through and never looks inside.
         warnings: one sentence each for what was found odd and left out.
-        notes: one sentence each for what is kept back on purpose; `slices` shows them.
+        kept_back: one sentence each for what is not published on purpose; `slices` shows them.
         sources: what devices are made of (`Plugin.sources`), by name; one that is not here is its own source.
     """
 
@@ -26,7 +26,7 @@ class Inventory(msgspec.Struct, frozen=True):
     counters: tuple[CounterSet, ...] = ()
     hardware: Any = None
     warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    kept_back: tuple[str, ...] = ()
     sources: Mapping[str, frozenset[str]] = msgspec.field(default_factory=dict)
 
     def device(self, name: str) -> Device | None:

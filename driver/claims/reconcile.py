@@ -3,7 +3,7 @@
     lies on the node                 said of it                                 decided
     spec or record without an owner  kubelet or the API server knows its UID    named: it gets its owner and its pods
     the same                         it has another driver's devices            refused: that driver drains its node
-    record                           its claim is gone and no container uses it orphan: unprepared after `PATIENCE`
+    record                           its claim is gone and no container uses it orphan: unprepared after 10 minutes
 
 What such a claim holds stays held whatever is decided: an answer that is missing frees nothing.
 """
@@ -26,7 +26,7 @@ from dranode.driver.claims.prepare import Known, adopt, allocated, check_pools, 
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import UsedClaim
 
-PATIENCE: Final = 600.0
+ORPHAN_SECONDS: Final = 600.0
 """Seconds that an orphan is left alone."""
 
 
@@ -181,4 +181,4 @@ class Waiting(msgspec.Struct, frozen=True):
 
     def due(self, now: float) -> frozenset[str]:
         """The orphans whose time is over."""
-        return frozenset(uid for uid, since in self.since.items() if now - since >= PATIENCE)
+        return frozenset(uid for uid, since in self.since.items() if now - since >= ORPHAN_SECONDS)

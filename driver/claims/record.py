@@ -305,7 +305,7 @@ def unknown_claim(uid: str, reason: str, driver: str) -> str:
     )
 
 
-def doubts(doubt: str, records: Iterable[Record], driver: str) -> tuple[str, ...]:
+def ledger_problems(doubt: str, records: Iterable[Record], driver: str) -> tuple[str, ...]:
     """Return what a ledger itself says, a sentence each: claims may be missing, or nothing is known of some records."""
     lost = (unknown_claim(record.uid, LOST_RECORD, driver) for record in records if record.lost)
     return (*((missing_claims(doubt, driver),) if doubt else ()), *lost)

@@ -116,7 +116,7 @@ class Enforcer:
             RefusedError: it may not be created; the text is for kubelet.
             UnreadError: the ledger cannot be read.
         """
-        with self._speaking(allowed=self.instance.turn(f"create {container.id}")):
+        with self._speaking(allowed=self.instance.adjusts(f"create {container.id}")):
             try:
                 resources, updates = self._create(container)
             except DranodeError as error:
@@ -128,7 +128,7 @@ class Enforcer:
 
     def update(self, container: Container, requested: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
         """Return the answer to a request for other CPUs, memory nodes or quota (microseconds, 0 if none)."""
-        with self._speaking(allowed=self.instance.turn(f"update {container.id}")):
+        with self._speaking(allowed=self.instance.adjusts(f"update {container.id}")):
             containers = self._enforced.mended()
             if containers.get(container.id) is None:
                 self._meet(container)
@@ -138,7 +138,7 @@ class Enforcer:
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
         """Return what has to change of others now that a container has stopped."""
-        with self._speaking(allowed=self.instance.turn(f"stop {container.id}")):
+        with self._speaking(allowed=self.instance.adjusts(f"stop {container.id}")):
             allowed = enforcement.stop(self._enforced.mended(), self.node.snapshot(), container)
             return self._said(self._enforced.carry_out(allowed))
 

@@ -156,7 +156,7 @@ class Instance(Protocol):
         Without being active it does so as long as the active one is not connected to the runtime.
         """
 
-    def turn(self, request: str) -> bool:
+    def adjusts(self, request: str) -> bool:
         """Return whether this instance answers the request with adjustments."""
 
     def connected(self) -> None:
@@ -170,7 +170,7 @@ class _Alone(msgspec.Struct, frozen=True):
     active: bool = True
     speaks: bool = True
 
-    def turn(self, request: str) -> bool:
+    def adjusts(self, request: str) -> bool:
         del request
         return self.speaks
 

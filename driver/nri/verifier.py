@@ -223,7 +223,7 @@ def _pod_folder(container: Container) -> str:
 # longer pauses; meanwhile the container that is in the way gets its CPUs again. If that does not help, nothing here
 # will, and the container starts all the same.
 
-PATIENCE: Final = 60.0
+START_DELAY_SECONDS: Final = 60.0
 """Seconds for which a container that is on the CPUs of others keeps containers from starting."""
 
 # One that was refused itself is gone until kubelet makes it again, at the latest after five minutes.
@@ -266,13 +266,13 @@ class StartGate(msgspec.Struct):
         self._since = remembered | since
         self._in_the_way = {key: each for key, each in self._in_the_way.items() if key in remembered}
         self._in_the_way |= {each.key: each for each in overlapping}
-        lasting = tuple(each for each in overlapping if now - self._since[each.key] >= PATIENCE)
+        lasting = tuple(each for each in overlapping if now - self._since[each.key] >= START_DELAY_SECONDS)
         if lasting:
             log.error(
                 "pod=%s container=%s: it starts all the same, because what is in the way has been for %.0f s: %s",
                 starting.container.pod,
                 starting.container.name,
-                PATIENCE,
+                START_DELAY_SECONDS,
                 "; ".join(map(str, lasting)),
             )
         return tuple(each for each in overlapping if each not in lasting)

@@ -390,7 +390,7 @@ def _with(pinned: Pinned, actual: Effective) -> Pinned:
 # call may be far away. A reconnection makes the runtime call Synchronize, but stops all pod operations meanwhile.  If
 # repairs do not cure a drift, NRI cannot reach its cause, such as the mask of a parent cgroup, so repairs end.
 
-PATIENCE: Final = 60.0
+WRONG_MASK_SECONDS: Final = 60.0
 """Seconds that a container may have the wrong mask before a reconnection is due."""
 
 INTERVAL: Final = 600.0
@@ -471,4 +471,6 @@ class Lag(msgspec.Struct, frozen=True):
 
     def reconnection_due(self, now: float) -> bool:
         """Return whether to reconnect now."""
-        return self.seconds(now) >= PATIENCE and (self.reconnected is None or now - self.reconnected >= INTERVAL)
+        return self.seconds(now) >= WRONG_MASK_SECONDS and (
+            self.reconnected is None or now - self.reconnected >= INTERVAL
+        )

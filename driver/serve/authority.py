@@ -59,7 +59,7 @@ CREATE TABLE IF NOT EXISTS turns (
 """
 
 
-class Turns:
+class RequestNotes:
     """The notes that instances leave for each other. Not thread-safe: the caller holds the lock of the authority.
 
     Times are of the machine's monotonic clock, which all processes share.
@@ -73,7 +73,7 @@ class Turns:
         *,
         died: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Name the file; it is made by the first `take`. `died` says of another instance that it has ended."""
+        """Name the file; it is made by the first request. `died` says of another instance that it has ended."""
         self._path = path
         self._instance = instance
         self._clock = clock
@@ -84,20 +84,20 @@ class Turns:
         self._replacing = FileLock(path.with_name("turns.lock"))
         self._trouble = False
 
-    def take(self, request: str, *, authority: bool) -> bool:
+    def adjusts(self, request: str, *, authority: bool) -> bool:
         """Return whether this instance answers the request with adjustments.
 
         `authority` decides if no other instance was shown it before. Without the file authority decides alone.
         """
         try:
             try:
-                return self._taken(request, authority=authority)
+                return self._noted(request, authority=authority)
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 self.close()
                 if not _is_damage(error):
                     raise
                 self._replace(error)
-                return self._taken(request, authority=authority)
+                return self._noted(request, authority=authority)
         except (sqlite3.Error, UnicodeDecodeError, LedgerError, OSError) as error:
             if not self._trouble:
                 log.warning("notes=%s: instances cannot leave each other notes: %s", self._path, error)
@@ -105,7 +105,7 @@ class Turns:
             self.close()
             return authority
 
-    def _taken(self, request: str, *, authority: bool) -> bool:
+    def _noted(self, request: str, *, authority: bool) -> bool:
         with self._transaction() as db:
             turn = self._take(db, request, authority=authority)
         self._trouble = False
@@ -149,7 +149,7 @@ class Turns:
             self.close()
 
     def close(self) -> None:
-        """Close the file; the next `take` opens it again."""
+        """Close the file; the next request opens it again."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -186,7 +186,7 @@ def _is_damage(error: Exception) -> bool:
 # it releases the lock of one that dies. A file gets its name once it is locked, so none that is not locked is in use.
 
 
-class Companions:
+class OtherInstances:
     """The other instances, as one of them sees them. The thread that waits calls all methods but `wake`, `has_died`."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -324,8 +324,8 @@ class Authority:
         self._stands_by = False
         self._begun = False
         instance = f"{os.getpid()}-{uuid.uuid4()}"
-        self._companions = Companions(data / "instances", instance)
-        self._turns = Turns(data / "turns.db", instance, died=self._companions.has_died)
+        self._others = OtherInstances(data / "instances", instance)
+        self._notes = RequestNotes(data / "turns.db", instance, died=self._others.has_died)
         self._answers = FileLock(data / "connected.lock")
         self._connected = self._shows = False
         # The thread that answers the container runtime takes turns; the own thread passes authority on.
@@ -357,17 +357,17 @@ class Authority:
 
     def start(self) -> None:
         """Take the authority if it is free, and watch it from now on."""
-        self._companions.arrive()
+        self._others.arrive()
         self.look()
         self._thread.start()
 
     def stop(self) -> None:
         """Let go of the authority for good; an instance that waits for it has it with the next request.
 
-        Turns are still taken until `close`, as long as the runtime shows requests to this instance.
+        Requests are still noted until `close`, as long as the runtime shows requests to this instance.
         """
         self._stopped.set()
-        self._companions.wake()
+        self._others.wake()
         if self._thread.ident is not None:
             self._thread.join()
         if self._begun:
@@ -383,29 +383,29 @@ class Authority:
     def close(self) -> None:
         """Take no turn any more, and go out of the other instances' sight."""
         with self._lock:
-            self._turns.close()
-        self._companions.leave()
+            self._notes.close()
+        self._others.leave()
 
-    def turn(self, request: str) -> bool:
+    def adjusts(self, request: str) -> bool:
         """Return whether this instance answers a request of the container runtime with adjustments."""
         with self._lock:
             # It may be that no instance has the authority at this moment, and that there is no other one to ask.
             if self._take():
-                self._companions.wake()
-            return self._turns.take(request, authority=self.speaks)
+                self._others.wake()
+            return self._notes.adjusts(request, authority=self.speaks)
 
     def connected(self) -> None:
         """Take note that the container runtime shows requests to this instance from now on."""
         with self._lock:
             self._connected = True
-            self._turns.connected()
+            self._notes.connected()
             self._show()
 
     def disconnected(self) -> None:
         """Take note that it shows this instance none any more."""
         with self._lock:
             self._connected = False
-            self._turns.disconnected()
+            self._notes.disconnected()
             self._show()
 
     def look(self) -> None:
@@ -434,13 +434,13 @@ class Authority:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._companions.wait(_ALONE_SECONDS if self._is_alone() else _LOOK_SECONDS)
+            self._others.wait(_ALONE_SECONDS if self._is_alone() else _LOOK_SECONDS)
             if not self._stopped.is_set():
                 self.look()
 
     def _is_alone(self) -> bool:
         """Return whether this instance does all there is to do, and will see another one come."""
-        alone = self._begun and self.active and self._companions.watched and not self._companions.there()
+        alone = self._begun and self.active and self._others.watched and not self._others.there()
         # One of an older version shows itself by its locks alone.
         return alone and not self._is_contested() and not self._standby.is_held()
 

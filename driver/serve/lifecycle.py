@@ -17,7 +17,7 @@ from dranode.driver.claims.status import prepared_states
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.serve import orphans
-from dranode.driver.serve.orphans import Orphans, Witnesses
+from dranode.driver.serve.orphans import ClaimLookup, Orphans
 from dranode.driver.serve.spec_watch import SpecWatch
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Lifecycle:
     def __init__(
         self,
         node: NodeClaims,
-        witnesses: Witnesses,
+        lookup: ClaimLookup,
         *,
         publish: Callable[[], None],
         report: Callable[[], None],
@@ -61,7 +61,7 @@ class Lifecycle:
 
         Args:
             node: whose claims and hardware.
-            witnesses: who is asked about claims.
+            lookup: who is asked about claims.
             publish: says to the cluster and to kubelet what there is and how it is.
             report: says to kubelet how it is.
             notify: makes known to people what happens to claims.
@@ -71,7 +71,7 @@ class Lifecycle:
         self._stopping = threading.Event()
         self._hardware = Hardware(node, publish, report, notify)
         self._specs = SpecWatch(node)
-        self._orphans = Orphans(node, witnesses, notify, stopping=self._stopping)
+        self._orphans = Orphans(node, lookup, notify, stopping=self._stopping)
         name = node.plugin.driver
         self._quick = OwnedThread(f"{name}-specs", self._every(self._specs.rest, self._specs.look), fatal)
         self._slow = (

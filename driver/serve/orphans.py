@@ -20,7 +20,7 @@ from dranode.cdi.directory import remove_abandoned
 from dranode.driver.claims.events import Notify, OrphanUnprepared, notify_none
 from dranode.driver.claims.prepare import Claims
 from dranode.driver.claims.reconcile import (
-    PATIENCE,
+    ORPHAN_SECONDS,
     Attestation,
     Waiting,
     named,
@@ -38,14 +38,14 @@ from dranode.driver.node.node import NodeClaims
 log = logging.getLogger(__name__)
 
 
-# The witnesses of the claims on this node: kubelet, the container runtime and the API server.
+# Who knows of the claims on this node: kubelet, the container runtime and the API server.
 
 # UIDs of the claims that containers have; None while the runtime has not listed its containers.
 Running = Callable[[], frozenset[str] | None]
 
 
-class Witnesses(msgspec.Struct, frozen=True):
-    """The witnesses of one driver's claims.
+class ClaimLookup(msgspec.Struct, frozen=True):
+    """Looks up what kubelet, the container runtime and the API server say of a driver's claims.
 
     Attributes:
         driver: the driver's name.
@@ -59,7 +59,7 @@ class Witnesses(msgspec.Struct, frozen=True):
     pod_resources: PodResources | None
     running: Running
 
-    def near(self, records: Iterable[Record]) -> Attestation:
+    def on_node(self, records: Iterable[Record]) -> Attestation:
         """Return what kubelet and the runtime say of these claims."""
         if self.pod_resources is None:
             return Attestation(running=self.running())
@@ -70,7 +70,7 @@ class Witnesses(msgspec.Struct, frozen=True):
             return Attestation(running=self.running())
         return Attestation(used_claims(uses, (record.ref for record in records)), self.running())
 
-    def far(self, attested: Attestation, records: Iterable[Record]) -> Attestation:
+    def with_cluster(self, attested: Attestation, records: Iterable[Record]) -> Attestation:
         """Return what the API server says of these claims as well, as far as their names are known."""
         refs = (use.ref if (use := attested.use(record.uid)) else record.ref for record in records)
         asked = tuple(ref for ref in refs if ref.name)
@@ -81,7 +81,7 @@ class Witnesses(msgspec.Struct, frozen=True):
 # At start: whose are the CDI specs without a record, and the records without an owner?
 
 
-def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
+def take_over(node: NodeClaims, lookup: ClaimLookup) -> bool:
     """Put on record what was left behind, with the names and pods that others know of it; False if that has to wait.
 
     Without their answers it is on record all the same and holds what its spec says; it gets its name later.
@@ -96,7 +96,7 @@ def take_over(node: NodeClaims, witnesses: Witnesses) -> bool:
             log.warning("driver=%s: %s", node.plugin.driver, sentence)
         if not unfinished:
             return True
-        attested = witnesses.far(witnesses.near(unfinished), unfinished)
+        attested = lookup.with_cluster(lookup.on_node(unfinished), unfinished)
         refused = refusals(unfinished, attested, node.plugin)
         if refused:
             raise DranodeError("; ".join(refused))
@@ -145,7 +145,7 @@ class Orphans(msgspec.Struct):
 
     Attributes:
         node: whose claims.
-        witnesses: who is asked about them.
+        lookup: who is asked about them.
         notify: makes known to people which claims were let go of.
         clock: seconds, monotonic.
         stopping: set once this instance no longer looks after claims.
@@ -153,7 +153,7 @@ class Orphans(msgspec.Struct):
     """
 
     node: NodeClaims
-    witnesses: Witnesses
+    lookup: ClaimLookup
     notify: Notify = notify_none
     clock: Callable[[], float] = time.monotonic
     stopping: threading.Event = msgspec.field(default_factory=threading.Event)
@@ -174,11 +174,13 @@ class Orphans(msgspec.Struct):
         if self.node.files.metadata is not None:
             remove_abandoned(self.node.files.metadata.folder)
         records = self.node.records()
-        attested = self.witnesses.near(records)
+        attested = self.lookup.on_node(records)
         unfinished = tuple(record for record in records if not record.fingerprint)
         suspects = unused(records, attested)
         # The API server is asked about the few claims that are odd, never about all of them.
-        attested = self.witnesses.far(attested, {record.uid: record for record in (*unfinished, *suspects)}.values())
+        attested = self.lookup.with_cluster(
+            attested, {record.uid: record for record in (*unfinished, *suspects)}.values()
+        )
         if self.stopping.is_set():
             # The API server may have taken its time.
             return
@@ -196,7 +198,7 @@ class Orphans(msgspec.Struct):
                     record.ref,
                     record.uid,
                     self.node.plugin.driver,
-                    PATIENCE / 60,
+                    ORPHAN_SECONDS / 60,
                 )
         if due:
             self._release([record for record in orphaned if record.uid in due])
@@ -210,7 +212,7 @@ class Orphans(msgspec.Struct):
             self.released += 1
             message = (
                 f"claim {record.ref} was unprepared, because it does not exist any more and neither kubelet nor a "
-                f"container has used it for {PATIENCE / 60:.0f} minutes"
+                f"container has used it for {ORPHAN_SECONDS / 60:.0f} minutes"
             )
             log.warning("claim=%s uid=%s driver=%s: %s", record.ref, record.uid, self.node.plugin.driver, message)
             self.notify(OrphanUnprepared(record.ref, message))

@@ -33,7 +33,7 @@ from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer, Cluster
 from dranode.driver.serve.authority import Authority
 from dranode.driver.serve.lifecycle import Lifecycle, keep_up
-from dranode.driver.serve.orphans import Witnesses, take_over
+from dranode.driver.serve.orphans import ClaimLookup, take_over
 from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, UnenforcedClaims, unmet_needs
 from dranode.driver.slices.plan import PublisherStatus
 
@@ -104,7 +104,7 @@ class DriverService:
         self._announcer = Announcer(self.node, listener.health, cluster, taints=taints)
         self._authority: Authority | None = None
         self._counters = None if counts is None else counts(self)
-        self._witnesses: Witnesses | None = None
+        self._lookup: ClaimLookup | None = None
         self._taken_over = False
         # Set while this instance is active, and does more about its hardware than to know it.
         self._aside = threading.Event()
@@ -132,7 +132,7 @@ class DriverService:
                 self.node.granted = self._counters.granted
             self.node.files.undescribed = self._undescribed
             self.node.open(boot_id, snapshot=False)
-            self._witnesses = self._take_over()
+            self._lookup = self._take_over()
             if self.listener.rolling:
                 self._share()
             # kubelet waits for this. A container that is made before the runtime is connected is met when it is.
@@ -281,17 +281,17 @@ class DriverService:
         self.pinning.start()
         self._stops.callback(self.pinning.stop)
 
-    def _take_over(self) -> Witnesses:
-        witnesses = Witnesses(self.plugin.driver, self._cluster, self._pod_resources, self._running)
-        self._taken_over = take_over(self.node, witnesses)
-        return witnesses
+    def _take_over(self) -> ClaimLookup:
+        lookup = ClaimLookup(self.plugin.driver, self._cluster, self._pod_resources, self._running)
+        self._taken_over = take_over(self.node, lookup)
+        return lookup
 
     def _finish_taking_over(self) -> bool:
         """Take over what had to wait for the ledger; False if that cannot be, and the process ends."""
-        if self._taken_over or self._witnesses is None or self.node.unusable is not None:
+        if self._taken_over or self._lookup is None or self.node.unusable is not None:
             return True
         try:
-            self._taken_over = take_over(self.node, self._witnesses)
+            self._taken_over = take_over(self.node, self._lookup)
         except DranodeError as error:
             self._fatal(str(error))
             return False
@@ -302,11 +302,11 @@ class DriverService:
         return frozenset() if self.pinning is None else self.pinning.claims_in_use()
 
     def _look_after(self) -> None:
-        if self._witnesses is None:
+        if self._lookup is None:
             return
         self.lifecycle = Lifecycle(
             self.node,
-            self._witnesses,
+            self._lookup,
             publish=self._announcer.publish,
             report=self._announcer.report,
             notify=self._notify,

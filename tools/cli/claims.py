@@ -14,7 +14,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, UsageError
 from dranode.api.quantity import Quantity
 from dranode.driver.claims.expected_cpus import cpus_of_requests
-from dranode.driver.claims.record import Record, doubts
+from dranode.driver.claims.record import Record, ledger_problems
 from dranode.driver.claims.uses import UsedClaim, used_claims, with_users
 from dranode.driver.cli.options import machine_option, names_of_drivers
 from dranode.driver.kubelet.podresources import PodResources
@@ -104,7 +104,7 @@ def command(
     plugins = Path(kubelet_root) / "plugins"
     ledgers = {driver: read_ledger(plugins / driver / "ledger.db") for driver in _recorded(plugins, drivers, root)}
     for driver, contents in ledgers.items():
-        for sentence in doubts(contents.doubt, contents.records, driver):
+        for sentence in ledger_problems(contents.doubt, contents.records, driver):
             click.echo(f"{driver}: {sentence}", err=True)
     used = _used(Path(pod_resources_socket or Path(kubelet_root) / "pod-resources" / "kubelet.sock"), ledgers)
     ledgers = {driver: _with_users(driver, contents, used) for driver, contents in ledgers.items()}

@@ -41,7 +41,7 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, *
             inventory = tainted(plugin.driver, inventory, health)
         report_oddities(plugin.driver, inventory.warnings)
         specs = desired_slices(plugin.driver, node_name, inventory)
-        notes += (f"{plugin.driver}: {note}" for note in inventory.notes)
+        notes += (f"{plugin.driver}: {note}" for note in inventory.kept_back)
         ill = (each for each in health if each.health is Health.UNHEALTHY)
         notes += (f"{plugin.driver}: {each.device} is unhealthy: {each.message}" for each in ill)
         slices += [complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs)]

@@ -19,7 +19,7 @@ from dranode.driver.claims.consumers import names_every_pod, pods_among
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Disturbance, Tunes
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.record import Record, doubts
+from dranode.driver.claims.record import Record, ledger_problems
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, uri
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there
@@ -173,7 +173,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
         yield Records(
             plugin.driver,
             path,
-            doubts=doubts(contents.doubt, contents.records, plugin.driver),
+            doubts=ledger_problems(contents.doubt, contents.records, plugin.driver),
             damaged=tuple(f"with UID {row.uid}, {row.reason}" for row in contents.damaged),
             unwritten=tuple(
                 str(record.ref)

@@ -21,7 +21,7 @@ from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.prepare import allocated, decide, refreshed
 from dranode.driver.claims.reconcile import (
-    PATIENCE,
+    ORPHAN_SECONDS,
     Attestation,
     Waiting,
     named,
@@ -176,10 +176,10 @@ def test_an_orphan_waits_and_one_that_is_used_again_begins_anew() -> None:
     record = left()
     waiting = Waiting().seen([record], 100.0)
     assert waiting.fresh(Waiting()) == {UID}
-    assert waiting.seen([record], 100.0 + PATIENCE - 1).due(100.0 + PATIENCE - 1) == frozenset()
-    assert waiting.seen([record], 100.0 + PATIENCE).due(100.0 + PATIENCE) == {UID}
+    assert waiting.seen([record], 100.0 + ORPHAN_SECONDS - 1).due(100.0 + ORPHAN_SECONDS - 1) == frozenset()
+    assert waiting.seen([record], 100.0 + ORPHAN_SECONDS).due(100.0 + ORPHAN_SECONDS) == {UID}
     again = waiting.seen([], 200.0).seen([record], 300.0)
-    assert again.due(100.0 + PATIENCE) == frozenset()
+    assert again.due(100.0 + ORPHAN_SECONDS) == frozenset()
 
 
 def test_uses_are_recognised_by_the_uid_in_a_cdi_device_before_any_name() -> None:

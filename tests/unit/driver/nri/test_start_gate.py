@@ -15,7 +15,7 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
-from dranode.driver.nri.verifier import PATIENCE
+from dranode.driver.nri.verifier import START_DELAY_SECONDS
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
@@ -153,7 +153,7 @@ def test_it_starts_all_the_same_beside_one_that_nothing_moves_for_a_minute(
 
 
 def test_a_minute_counts_from_when_it_was_in_the_way_again(bench: Bench) -> None:
-    for beginning in (0.0, 2 * PATIENCE):
+    for beginning in (0.0, 2 * START_DELAY_SECONDS):
         bench.now = beginning
         bench.kernel.cpus["other"] = "0-7"
         bench.enforcer.create(MINE)
@@ -202,7 +202,7 @@ def test_a_waiting_instance_keeps_its_word_to_itself() -> None:
     class Waiting:
         active = speaks = False
 
-        def turn(self, request: str) -> bool:
+        def adjusts(self, request: str) -> bool:
             del request
             return False
 

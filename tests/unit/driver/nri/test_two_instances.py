@@ -61,7 +61,7 @@ class Word:
     def speaks(self) -> bool:
         return self.active or self.stands_in
 
-    def turn(self, request: str) -> bool:
+    def adjusts(self, request: str) -> bool:
         self.turns.append(request)
         return self.speaks
 

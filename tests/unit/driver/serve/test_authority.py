@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranode.driver.process.locks import FileLock
-from dranode.driver.serve.authority import Authority, Companions, Role
+from dranode.driver.serve.authority import Authority, OtherInstances, Role
 from tests.fakes.waiting import eventually
 
 
@@ -105,8 +105,8 @@ def test_between_two_looks_the_first_request_finds_somebody_who_answers(make: Ca
     for each in (old, new, old):
         each.look()
     assert [old.authority.active, new.authority.active] == [False, False]
-    assert [old.authority.turn("create a"), new.authority.turn("create a")] == [True, False]
-    assert [new.authority.turn("create b"), old.authority.turn("create b")] == [True, False]
+    assert [old.authority.adjusts("create a"), new.authority.adjusts("create a")] == [True, False]
+    assert [new.authority.adjusts("create b"), old.authority.adjusts("create b")] == [True, False]
 
 
 def test_one_that_waits_answers_where_the_active_one_is_not_connected(make: Callable[..., Instance]) -> None:
@@ -114,11 +114,11 @@ def test_one_that_waits_answers_where_the_active_one_is_not_connected(make: Call
     for each in (old, new):
         each.look()
     new.authority.connected()
-    assert [new.authority.turn("update a") for _ in range(2)] == [True, True]
+    assert [new.authority.adjusts("update a") for _ in range(2)] == [True, True]
     old.authority.connected()
-    assert [new.authority.turn("update a"), old.authority.turn("update a")] == [False, True]
+    assert [new.authority.adjusts("update a"), old.authority.adjusts("update a")] == [False, True]
     old.authority.disconnected()
-    assert [new.authority.turn("update a") for _ in range(2)] == [True, True]
+    assert [new.authority.adjusts("update a") for _ in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -127,14 +127,14 @@ def test_what_was_noted_for_one_connection_counts_for_no_other(make: Callable[..
     for each in (old, new) if not late else (old,):
         each.authority.connected()
     old.look()
-    assert old.authority.turn("update a")
+    assert old.authority.adjusts("update a")
     if late:
         new.authority.connected()
         old.authority._active.release()
         old.authority._answers.release()
     else:
         old.authority.disconnected()
-    assert new.authority.turn("update a")
+    assert new.authority.adjusts("update a")
 
 
 def test_one_that_stops_answers_as_long_as_nobody_else_does(make: Callable[..., Instance]) -> None:
@@ -142,10 +142,10 @@ def test_one_that_stops_answers_as_long_as_nobody_else_does(make: Callable[..., 
     old.look()
     old.authority.connected()
     old.authority.stop()
-    assert old.authority.turn("update a")
+    assert old.authority.adjusts("update a")
     new.look()
     new.authority.connected()
-    assert [old.authority.turn("update a"), new.authority.turn("update a")] == [False, True]
+    assert [old.authority.adjusts("update a"), new.authority.adjusts("update a")] == [False, True]
 
 
 def test_one_whose_connection_is_hidden_for_a_moment_shows_it_at_the_next_look(
@@ -177,15 +177,15 @@ def test_authority_takes_the_word_with_it(make: Callable[..., Instance]) -> None
 def test_notes_of_an_instance_that_was_killed_are_not_waited_for(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
-        each.authority._companions.arrive()
+        each.authority._others.arrive()
         each.authority.connected()
         each.look()
-    assert [old.authority.turn("create a"), new.authority.turn("create a")] == [True, False]
-    assert old.authority.turn("create b")
+    assert [old.authority.adjusts("create a"), new.authority.adjusts("create a")] == [True, False]
+    assert old.authority.adjusts("create b")
     # What the kernel does with the locks of a process that dies.
-    for lock in (old.authority._companions._lock, old.authority._active, old.authority._answers):
+    for lock in (old.authority._others._lock, old.authority._active, old.authority._answers):
         lock.release()
-    assert new.authority.turn("create b")
+    assert new.authority.adjusts("create b")
 
 
 def test_an_instance_that_stops_still_answers_what_the_other_one_left_to_it(make: Callable[..., Instance]) -> None:
@@ -193,11 +193,11 @@ def test_an_instance_that_stops_still_answers_what_the_other_one_left_to_it(make
     for each in (old, new):
         each.authority.connected()
         each.look()
-    assert new.authority.turn("create a") is False
+    assert new.authority.adjusts("create a") is False
     old.authority.stop()
-    assert old.authority.turn("create a") is True
-    assert new.authority.turn("create b") is True
-    assert old.authority.turn("create b") is False
+    assert old.authority.adjusts("create a") is True
+    assert new.authority.adjusts("create b") is True
+    assert old.authority.adjusts("create b") is False
 
 
 def test_three_instances_pass_it_on_in_turn(make: Callable[..., Instance], done: list[str]) -> None:
@@ -243,7 +243,7 @@ def test_a_request_that_brings_the_authority_in_the_middle_of_a_look_does_not_co
         if authority is new.authority and moments and not authority._lock.locked():
             moments.clear()
             old.authority.stop()
-            assert new.authority.turn("create a")
+            assert new.authority.adjusts("create a")
         return before
 
     monkeypatch.setattr(Authority, "active", property(active))
@@ -275,7 +275,7 @@ def test_the_own_thread_passes_authority_on(tmp_path: Path, done: list[str]) -> 
         each.authority.close()
 
 
-class Waits(Companions):
+class Waits(OtherInstances):
     """How long the own thread would wait between two looks: no time passes, and every wait is noted."""
 
     def __init__(self, folder: Path) -> None:
@@ -314,9 +314,9 @@ def test_the_own_thread_looks_often_unless_it_is_alone(tmp_path: Path) -> None:
         follow=follow,
         fatal=pytest.fail,
     )
-    waits = authority._companions = Waits(tmp_path / "instances")
+    waits = authority._others = Waits(tmp_path / "instances")
     waits.arrive()
-    assert authority.turn("create a")
+    assert authority.adjusts("create a")
     authority._run()
     assert looks == [1, 2, 3, 4, 5, 6]
     # The first wait is before anything was begun, and the request has ended it.
@@ -328,7 +328,7 @@ def test_the_own_thread_looks_often_unless_it_is_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lock", ["handover", "standby"])
 def test_an_instance_that_shows_itself_by_its_locks_alone_is_seen(tmp_path: Path, lock: str) -> None:
     only = Instance(tmp_path, "only", [])
-    only.authority._companions.arrive()
+    only.authority._others.arrive()
     only.look()
     assert only.authority._is_alone()
     other = FileLock(tmp_path / f"{lock}.lock")
@@ -347,7 +347,7 @@ def test_one_that_can_decide_nothing_takes_authority_only_where_nobody_else_want
     assert [each.look() for each in (old, unable)] == [Role.ACTIVE, Role.WAITING]
     assert new.look() is Role.WAITING
     old.authority.stop()
-    assert unable.authority.turn("create a") is False
+    assert unable.authority.adjusts("create a") is False
     assert unable.look() is Role.WAITING
     assert new.look() is Role.ACTIVE
     new.authority.stop()
@@ -372,7 +372,7 @@ def test_one_that_can_decide_no_more_gives_authority_back_to_an_older_one_that_c
         each.look()
     new.able = new.prepared = False
     assert [new.look(), new.look()] == [Role.WAITING, Role.WAITING]
-    assert new.authority.turn("create a") is False
+    assert new.authority.adjusts("create a") is False
     assert old.look() is Role.ACTIVE
     assert done[2:] == ["new begins", "new ends", "old begins"]
     new.able = new.prepared = True

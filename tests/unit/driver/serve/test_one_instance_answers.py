@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.serve.authority import Turns
+from dranode.driver.serve.authority import RequestNotes
 
 
 @pytest.fixture
@@ -20,73 +20,75 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def turns(tmp_path: Path, now: list[float]) -> Callable[[str], Turns]:
-    return lambda name: Turns(tmp_path / "turns.db", name, clock=lambda: now[0])
+def turns(tmp_path: Path, now: list[float]) -> Callable[[str], RequestNotes]:
+    return lambda name: RequestNotes(tmp_path / "turns.db", name, clock=lambda: now[0])
 
 
 @pytest.mark.parametrize("before", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("after", [(True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_exactly_one_adjusts_in_whatever_order_they_are_asked_and_wherever_authority_goes_between(
-    turns: Callable[[str], Turns], before: tuple[bool, bool], after: tuple[bool, bool], order: tuple[int, int]
+    turns: Callable[[str], RequestNotes], before: tuple[bool, bool], after: tuple[bool, bool], order: tuple[int, int]
 ) -> None:
     instances = (turns("old"), turns("new"))
     first, second = order
-    answers = {first: instances[first].take("create c1", authority=before[first])}
-    answers[second] = instances[second].take("create c1", authority=after[second])
+    answers = {first: instances[first].adjusts("create c1", authority=before[first])}
+    answers[second] = instances[second].adjusts("create c1", authority=after[second])
     assert sorted(answers.values()) == [False, True]
 
 
-def test_the_instance_with_authority_adjusts_where_no_other_is_asked(turns: Callable[[str], Turns]) -> None:
+def test_the_instance_with_authority_adjusts_where_no_other_is_asked(turns: Callable[[str], RequestNotes]) -> None:
     only = turns("only")
-    assert [only.take(f"create c{number}", authority=True) for number in range(3)] == [True] * 3
+    assert [only.adjusts(f"create c{number}", authority=True) for number in range(3)] == [True] * 3
 
 
-def test_the_same_request_again_is_a_new_one(turns: Callable[[str], Turns]) -> None:
+def test_the_same_request_again_is_a_new_one(turns: Callable[[str], RequestNotes]) -> None:
     old, new = turns("old"), turns("new")
     for _ in range(3):
-        assert (old.take("update c", authority=True), new.take("update c", authority=False)) == (True, False)
-    assert old.take("update c", authority=True) is True
-    assert old.take("update c", authority=True) is True
+        assert (old.adjusts("update c", authority=True), new.adjusts("update c", authority=False)) == (True, False)
+    assert old.adjusts("update c", authority=True) is True
+    assert old.adjusts("update c", authority=True) is True
 
 
 def test_a_note_that_nobody_came_for_is_not_taken_for_a_later_request(
-    turns: Callable[[str], Turns], now: list[float]
+    turns: Callable[[str], RequestNotes], now: list[float]
 ) -> None:
-    assert turns("dead").take("stop c", authority=True) is True
+    assert turns("dead").adjusts("stop c", authority=True) is True
     now[0] += 11
-    assert turns("new").take("stop c", authority=True) is True
+    assert turns("new").adjusts("stop c", authority=True) is True
 
 
-def test_notes_from_before_a_reboot_are_not_believed(turns: Callable[[str], Turns], now: list[float]) -> None:
-    turns("dead").take("stop c", authority=True)
+def test_notes_from_before_a_reboot_are_not_believed(turns: Callable[[str], RequestNotes], now: list[float]) -> None:
+    turns("dead").adjusts("stop c", authority=True)
     now[0] = 1.0
-    assert turns("new").take("stop c", authority=True) is True
+    assert turns("new").adjusts("stop c", authority=True) is True
 
 
 def test_notes_from_before_a_connection_are_of_requests_that_it_did_not_bring(
-    turns: Callable[[str], Turns], now: list[float]
+    turns: Callable[[str], RequestNotes], now: list[float]
 ) -> None:
     old, new = turns("old"), turns("new")
-    assert old.take("update c", authority=True)
+    assert old.adjusts("update c", authority=True)
     now[0] += 0.1
     new.connected()
-    assert new.take("update c", authority=True)
+    assert new.adjusts("update c", authority=True)
 
 
-def test_notes_are_taken_back_with_the_connection_that_brought_their_requests(turns: Callable[[str], Turns]) -> None:
+def test_notes_are_taken_back_with_the_connection_that_brought_their_requests(
+    turns: Callable[[str], RequestNotes],
+) -> None:
     old, new = turns("old"), turns("new")
     old.disconnected()
-    assert old.take("update c", authority=True)
+    assert old.adjusts("update c", authority=True)
     old.disconnected()
-    assert new.take("update c", authority=True)
+    assert new.adjusts("update c", authority=True)
 
 
 def test_notes_that_cannot_be_taken_back_are_reported(
-    turns: Callable[[str], Turns], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    turns: Callable[[str], RequestNotes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = turns("old")
-    old.take("update c", authority=True)
+    old.adjusts("update c", authority=True)
     (tmp_path / "turns.db").unlink()
     (tmp_path / "turns.db").mkdir()
     old.disconnected()
@@ -94,11 +96,11 @@ def test_notes_that_cannot_be_taken_back_are_reported(
 
 
 def test_notes_of_one_that_died_are_not_waited_for(tmp_path: Path) -> None:
-    dead = Turns(tmp_path / "turns.db", "dead")
-    new = Turns(tmp_path / "turns.db", "new", died=lambda name: name == "dead")
+    dead = RequestNotes(tmp_path / "turns.db", "dead")
+    new = RequestNotes(tmp_path / "turns.db", "new", died=lambda name: name == "dead")
     for request in ("create c", "create d"):
-        dead.take(request, authority=True)
-        assert new.take(request, authority=True)
+        dead.adjusts(request, authority=True)
+        assert new.adjusts(request, authority=True)
 
 
 def alter_table(file: Path) -> None:
@@ -128,30 +130,30 @@ def empty(file: Path) -> None:
 )
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_damaged_file_is_made_new_once_and_exactly_one_adjusts_again(
-    turns: Callable[[str], Turns], tmp_path: Path, damage: Callable[[Path], None], order: tuple[int, int]
+    turns: Callable[[str], RequestNotes], tmp_path: Path, damage: Callable[[Path], None], order: tuple[int, int]
 ) -> None:
     before = turns("before")
-    before.take("create c", authority=True)
+    before.adjusts("create c", authority=True)
     before.close()
     damage(tmp_path / "turns.db")
     instances = (turns("old"), turns("new"))
     for number, authority in enumerate([(True, False), (False, True), (False, False)]):
         first, second = order
-        answers = {first: instances[first].take(f"create d{number}", authority=authority[first])}
-        answers[second] = instances[second].take(f"create d{number}", authority=authority[second])
+        answers = {first: instances[first].adjusts(f"create d{number}", authority=authority[first])}
+        answers[second] = instances[second].adjusts(f"create d{number}", authority=authority[second])
         assert sorted(answers.values()) == [False, True]
 
 
 def test_an_instance_whose_file_another_one_made_new_goes_on_with_that(
-    turns: Callable[[str], Turns], tmp_path: Path
+    turns: Callable[[str], RequestNotes], tmp_path: Path
 ) -> None:
     old, new = turns("old"), turns("new")
-    old.take("create c", authority=True)
+    old.adjusts("create c", authority=True)
     overwrite(tmp_path / "turns.db")
     for path in tmp_path.glob("turns.db-*"):
         path.unlink()
-    assert new.take("create d", authority=False) is False
-    assert old.take("create d", authority=False) is True
+    assert new.adjusts("create d", authority=False) is False
+    assert old.adjusts("create d", authority=False) is True
 
 
 @pytest.mark.parametrize("name", ["missing/turns.db", "folder.db"])
@@ -159,19 +161,21 @@ def test_a_file_that_cannot_be_made_leaves_it_to_authority_and_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     (tmp_path / "folder.db").mkdir()
-    broken = Turns(tmp_path / name, "i")
-    answers = [broken.take("create c", authority=authority) for authority in (True, False, True)]
+    broken = RequestNotes(tmp_path / name, "i")
+    answers = [broken.adjusts("create c", authority=authority) for authority in (True, False, True)]
     assert answers == [True, False, True]
     assert caplog.text.count("cannot leave each other notes") == 1
 
 
-def test_requests_of_many_containers_leave_no_notes_behind(turns: Callable[[str], Turns], now: list[float]) -> None:
+def test_requests_of_many_containers_leave_no_notes_behind(
+    turns: Callable[[str], RequestNotes], now: list[float]
+) -> None:
     old, new = turns("old"), turns("new")
     for number in itertools.islice(itertools.count(), 50):
         now[0] += 1
-        old.take(f"create c{number}", authority=True)
-        new.take(f"create c{number}", authority=False)
-        old.take(f"stop c{number}", authority=True)
+        old.adjusts(f"create c{number}", authority=True)
+        new.adjusts(f"create c{number}", authority=False)
+        old.adjusts(f"stop c{number}", authority=True)
     with sqlite3.connect(old._path) as db:
         (left,) = db.execute("SELECT count(*) FROM turns").fetchone()
     db.close()

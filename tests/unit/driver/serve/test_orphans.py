@@ -16,13 +16,13 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.events import Occurrence, OrphanUnprepared
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.reconcile import PATIENCE
+from dranode.driver.claims.reconcile import ORPHAN_SECONDS
 from dranode.driver.claims.uses import ClaimUse
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.serve.orphans import Orphans, Witnesses, take_over
+from dranode.driver.serve.orphans import ClaimLookup, Orphans, take_over
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import KIND, ApiClaims, cpu_claim, group_claim, leave_spec
 
@@ -60,8 +60,8 @@ class World:
         self.node = NodeClaims(
             CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), self.folder / "data", self.folder / "cdi"
         )
-        self.witnesses = Witnesses("dra.cpu", self.api, self.kubelet, lambda: self.running)
-        self.orphans = Orphans(self.node, self.witnesses, self.told.append, lambda: self.now)
+        self.lookup = ClaimLookup("dra.cpu", self.api, self.kubelet, lambda: self.running)
+        self.orphans = Orphans(self.node, self.lookup, self.told.append, lambda: self.now)
 
     def prepare(self, name: str, uid: str) -> None:
         claim = cpu_claim(name, uid, GROUP, 2)
@@ -91,7 +91,7 @@ def test_a_claim_that_is_gone_and_unused_is_unprepared_after_ten_minutes_and_rep
     world.prepare("a", "uid-a")
     world.prepare("b", "uid-b")
     del world.api.by_name["default", "a"]
-    world.look_for(PATIENCE)
+    world.look_for(ORPHAN_SECONDS)
     assert world.uids() == ["uid-a", "uid-b"]
     assert world.orphans.waiting() == 1
     world.look_for(60)
@@ -111,7 +111,7 @@ def test_a_look_that_waits_for_the_api_server_while_it_is_to_end_unprepares_noth
     """Another instance looks after the claims by then, or the ledger is closed."""
     world.prepare("a", "uid-a")
     del world.api.by_name["default", "a"]
-    world.look_for(PATIENCE)
+    world.look_for(ORPHAN_SECONDS)
     ask = world.api.get
 
     def slow(refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
@@ -128,7 +128,7 @@ def test_a_look_that_waits_for_the_api_server_while_it_is_to_end_unprepares_noth
 def test_a_claim_whose_name_another_one_has_now_is_an_orphan(world: World) -> None:
     world.prepare("a", "uid-a")
     world.api.by_name["default", "a"] = cpu_claim("a", "uid-new", GROUP, 2)
-    world.look_for(PATIENCE + 60)
+    world.look_for(ORPHAN_SECONDS + 60)
     assert world.uids() == []
 
 
@@ -136,17 +136,17 @@ def test_while_kubelet_or_the_runtime_uses_it_or_says_nothing_a_claim_stays(worl
     world.prepare("a", "uid-a")
     del world.api.by_name["default", "a"]
     world.kubelet.run("a", "uid-a")
-    world.look_for(PATIENCE * 2)
+    world.look_for(ORPHAN_SECONDS * 2)
     world.kubelet.uses = None
-    world.look_for(PATIENCE * 2)
+    world.look_for(ORPHAN_SECONDS * 2)
     world.kubelet.uses = []
     world.running = frozenset({"uid-a"})
-    world.look_for(PATIENCE * 2)
+    world.look_for(ORPHAN_SECONDS * 2)
     world.running = None
-    world.look_for(PATIENCE * 2)
+    world.look_for(ORPHAN_SECONDS * 2)
     assert world.uids() == ["uid-a"]
     world.running = frozenset()
-    world.look_for(PATIENCE + 60)
+    world.look_for(ORPHAN_SECONDS + 60)
     assert world.uids() == []
 
 
@@ -154,7 +154,7 @@ def test_an_api_server_that_is_away_frees_nothing(world: World) -> None:
     world.prepare("a", "uid-a")
     del world.api.by_name["default", "a"]
     world.api.away = True
-    world.look_for(PATIENCE * 3)
+    world.look_for(ORPHAN_SECONDS * 3)
     assert world.uids() == ["uid-a"]
 
 
@@ -169,12 +169,12 @@ def test_the_api_server_is_asked_about_odd_claims_alone(world: World) -> None:
 def test_a_stale_spec_of_the_other_driver_is_removed_once_kubelet_knows_other_claims(world: World) -> None:
     leave_spec(world.folder / "cdi", "uid-stale", "0-3")
     world.node.close()
-    take_over(world.node, world.witnesses)
-    world.look_for(PATIENCE + 120)
+    take_over(world.node, world.lookup)
+    world.look_for(ORPHAN_SECONDS + 120)
     assert world.uids() == ["uid-stale"]
     world.prepare("a", "uid-a")
     world.kubelet.run("a", "uid-a")
-    world.look_for(PATIENCE + 60)
+    world.look_for(ORPHAN_SECONDS + 60)
     assert world.uids() == ["uid-a"]
 
 
@@ -183,14 +183,14 @@ def test_a_claim_of_a_pod_group_is_taken_over_as_that(world: World, caplog: pyte
     world.node.close()
     world.kubelet.run("a", "uid-a")
     world.api.by_name["default", "a"] = group_claim("a", "uid-a", GROUP, 4)
-    take_over(world.node, world.witnesses)
+    take_over(world.node, world.lookup)
     assert "pods=podgroup crew" in caplog.text
 
 
 def test_a_name_that_comes_late_is_put_on_record(world: World) -> None:
     leave_spec(world.folder / "cdi", "uid-a", "0-3")
     world.node.close()
-    take_over(world.node, world.witnesses)
+    take_over(world.node, world.lookup)
     world.kubelet.run("a", "uid-a")
     world.api.by_name["default", "a"] = cpu_claim("a", "uid-a", GROUP, 4)
     world.look_for(60)
@@ -217,7 +217,7 @@ def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: p
     monkeypatch.setattr(world.node.store, "refresh", broken)
     with pytest.raises(UnreadError, match="disk I/O error"):
         world.orphans.look()
-    take_over(world.node, world.witnesses)
+    take_over(world.node, world.lookup)
     monkeypatch.undo()
     assert world.uids() == ["uid-a"]
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.serve.authority import Companions
+from dranode.driver.serve.authority import OtherInstances
 from tests.fakes.waiting import PATIENCE
 
 HOUR = 3600.0
 
 
 @pytest.fixture
-def come(tmp_path: Path) -> Iterator[Callable[[str], Companions]]:
-    there: list[Companions] = []
+def come(tmp_path: Path) -> Iterator[Callable[[str], OtherInstances]]:
+    there: list[OtherInstances] = []
 
-    def one(name: str) -> Companions:
-        there.append(Companions(tmp_path / "instances", name))
+    def one(name: str) -> OtherInstances:
+        there.append(OtherInstances(tmp_path / "instances", name))
         there[-1].arrive()
         return there[-1]
 
@@ -29,7 +29,7 @@ def come(tmp_path: Path) -> Iterator[Callable[[str], Companions]]:
         each.leave()
 
 
-def test_one_is_alone_until_another_comes_and_when_it_has_left(come: Callable[[str], Companions]) -> None:
+def test_one_is_alone_until_another_comes_and_when_it_has_left(come: Callable[[str], OtherInstances]) -> None:
     old = come("old")
     assert not old.there()
     new = come("new")
@@ -40,7 +40,7 @@ def test_one_is_alone_until_another_comes_and_when_it_has_left(come: Callable[[s
 
 
 @pytest.mark.parametrize("then", ["comes", "leaves", "wakes"])
-def test_a_wait_ends_when_another_comes_or_leaves(come: Callable[[str], Companions], then: str) -> None:
+def test_a_wait_ends_when_another_comes_or_leaves(come: Callable[[str], OtherInstances], then: str) -> None:
     old = come("old")
     assert old.watched
     new = come("new") if then == "leaves" else None
@@ -57,7 +57,7 @@ def test_a_wait_ends_when_another_comes_or_leaves(come: Callable[[str], Companio
     assert not waits.is_alive()
 
 
-def test_what_one_that_died_left_is_removed(come: Callable[[str], Companions], tmp_path: Path) -> None:
+def test_what_one_that_died_left_is_removed(come: Callable[[str], OtherInstances], tmp_path: Path) -> None:
     old, died = come("old"), come("died")
     # As the kernel does with the locks of a process that dies.
     died._lock.release()
@@ -66,7 +66,7 @@ def test_what_one_that_died_left_is_removed(come: Callable[[str], Companions], t
     assert old.has_died("died")
 
 
-def test_one_that_lives_or_has_left_or_never_came_has_not_died(come: Callable[[str], Companions]) -> None:
+def test_one_that_lives_or_has_left_or_never_came_has_not_died(come: Callable[[str], OtherInstances]) -> None:
     old, new = come("old"), come("new")
     assert not old.has_died("new")
     new.leave()
@@ -77,7 +77,7 @@ def test_one_that_lives_or_has_left_or_never_came_has_not_died(come: Callable[[s
 
 
 def test_one_whose_file_is_removed_before_it_is_locked_shows_itself_all_the_same(
-    come: Callable[[str], Companions], monkeypatch: pytest.MonkeyPatch
+    come: Callable[[str], OtherInstances], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, lock = come("old"), fcntl.flock
     looks = iter([old.there])
@@ -92,7 +92,9 @@ def test_one_whose_file_is_removed_before_it_is_locked_shows_itself_all_the_same
     assert old.there()
 
 
-def test_none_is_taken_for_alone_where_others_are_not_seen(come: Callable[[str], Companions], tmp_path: Path) -> None:
+def test_none_is_taken_for_alone_where_others_are_not_seen(
+    come: Callable[[str], OtherInstances], tmp_path: Path
+) -> None:
     old = come("old")
     (tmp_path / "instances" / "old").unlink()
     (tmp_path / "instances").rmdir()
@@ -101,7 +103,7 @@ def test_none_is_taken_for_alone_where_others_are_not_seen(come: Callable[[str],
 
 def test_one_that_cannot_show_itself_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "instances").touch()
-    unseen = Companions(tmp_path / "instances", "unseen")
+    unseen = OtherInstances(tmp_path / "instances", "unseen")
     unseen.arrive()
     assert not unseen.watched
     assert unseen.there()
