@@ -27,7 +27,7 @@ from dranode.sim.fit.additions import LIKE, NodeModel, model_like, model_of_kind
 from dranode.sim.fit.changes import Changes, changes_document, show_changes
 from dranode.sim.fit.dump import ESSENTIAL_KINDS, ClusterDump, live_kinds, read_dump
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer, cluster_notes
-from dranode.sim.fit.show import answer_document, counted_document, show_answers
+from dranode.sim.fit.show import answer_document, show_answers
 from dranode.sim.report.cluster import cluster_seen
 from dranode.sim.report.picture import placed_picture
 
@@ -157,7 +157,7 @@ def _ask(
                 f"nodes are only counted and scores left out, because {len(answers):,} pods times "
                 f"{len(questions.dump.nodes):,} nodes is more than {_MOST_NAMED:,}; ask for fewer pods with --pod"
             )
-        documents = [answer_document(answer) if named else counted_document(answer) for answer in answers]
+        documents = [answer_document(answer, named=named) for answer in answers]
         emit({"read": read.places, "pods": documents, **changes_document(changes), "notes": notes}, output)
     else:
         screen = console()

@@ -174,17 +174,15 @@ class DeviceAnswers:
                 self._seers[pool.id].append(node.metadata.name)
         return view
 
-    def solution(self, node: Node, demand: DeviceDemand, holdings: Holdings) -> Solution | AllocationError:
+    def solution(
+        self, node: Node, demand: DeviceDemand, holdings: Holdings, question: DeviceQuestion | None = None
+    ) -> Solution | AllocationError:
         """Return the devices for the claims on the node, or that there are none, or why the attempt ends there.
 
-        An AllocationError is returned, not raised: one of scope `fatal` ends the attempt for the pod.
+        An AllocationError is returned, not raised: one of scope `fatal` ends the attempt for the pod. `question` is
+        that of these arguments, if it is known already.
         """
-        return self.answer(self.question(node, demand, holdings), node, demand, holdings)
-
-    def answer(
-        self, question: DeviceQuestion, node: Node, demand: DeviceDemand, holdings: Holdings
-    ) -> Solution | AllocationError:
-        """Return the solution where the question is known."""
+        question = question or self.question(node, demand, holdings)
         known = self._solutions.get(question)
         if known is None:
             try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dranode.api.resource import AllocationResult, ResourceClaim
+from dranode.api.resource import AllocationResult
 from dranode.sim.allocator.nodeselector import selects
 from dranode.sim.allocator.requests import AllocationError, Outcome
 from dranode.sim.allocator.result import Solution
@@ -20,36 +20,6 @@ from dranode.sim.scheduler.filters import Filters, Refusal
 from dranode.sim.scheduler.scores import DEVICES
 from dranode.sim.scheduler.snapshot import NodeInfo
 
-
-class DevicesOn:
-    """Asked once for nodes that have the same extended resources of their own."""
-
-    def __init__(self, answers: DeviceAnswers, demand: PodDemand, claims: Sequence[ResourceClaim]) -> None:
-        """Look at the claims that are not allocated.
-
-        Raises:
-            AllocationError: one cannot be allocated anywhere.
-        """
-        self._answers = answers
-        self._pod = demand
-        self._claims = tuple(claims)
-        self._demands: dict[tuple[str, ...], DeviceDemand | None] = {(): answers.demand(claims) if claims else None}
-
-    @property
-    def any(self) -> bool:
-        """Return whether devices are asked for on any node."""
-        return bool(self._claims or self._pod.extended)
-
-    def on(self, info: NodeInfo) -> DeviceDemand | None:
-        """Return what is asked there; None if nothing is."""
-        extended = backed_here(self._pod.extended, info.allocatable) if self._pod.extended else {}
-        key = tuple(sorted(extended))
-        if key not in self._demands:
-            claims = (*self._claims, special_claim(self._pod.pod, extended))
-            self._demands[key] = self._answers.demand(claims)
-        return self._demands[key]
-
-
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
 
 
@@ -58,7 +28,6 @@ class NodeLook:
 
     Attributes:
         filters: the plug-ins but for devices.
-        devices: what is asked of a node's devices.
     """
 
     def __init__(
@@ -72,7 +41,11 @@ class NodeLook:
         """
         unallocated = [claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
         keys = map(ClaimKey.of, demand.claims)
-        self.devices = DevicesOn(answers, demand, unallocated)
+        self._unallocated = tuple(unallocated)
+        # What is asked of devices, by the extended resources that they stand for on a node.
+        self._asked: dict[tuple[str, ...], DeviceDemand | None] = {
+            (): answers.demand(unallocated) if unallocated else None
+        }
         self.filters = Filters(demand.info, state.snapshot, minor, frozenset(demand.extended))
         self._answers = answers
         self._state = state
@@ -82,6 +55,11 @@ class NodeLook:
         self._fixed = {key: state.allocations[key] for key in keys if key in state.allocations}
         # Of the fixed ones, those that other pods use.
         self._used = frozenset(key for key in self._fixed if mappings and (key in state.reserved or state.users(key)))
+
+    @property
+    def wants_devices(self) -> bool:
+        """Return whether devices are asked for on any node."""
+        return bool(self._unallocated or self._demand.extended)
 
     def at(self, nodes: Iterable[NodeInfo]) -> tuple[dict[str, Refusal], dict[str, Solution | None]]:
         """Return the nodes that refuse the pod, and the others with the devices for it.
@@ -102,10 +80,19 @@ class NodeLook:
                 solutions[info.name] = solution
         return refusals, solutions
 
+    def asked(self, info: NodeInfo) -> DeviceDemand | None:
+        """Return what the pod asks of a node's devices; None if nothing."""
+        extended = backed_here(self._demand.extended, info.allocatable) if self._demand.extended else {}
+        key = tuple(sorted(extended))
+        if key not in self._asked:
+            claims = (*self._unallocated, special_claim(self._demand.pod, extended))
+            self._asked[key] = self._answers.demand(claims)
+        return self._asked[key]
+
     def outcomes(self, solution: Solution | None, node: str) -> tuple[Outcome, ...]:
         """Return what each claim gets on the node that was not allocated before."""
         info = self._state.nodes[node]
-        devices = self.devices.on(info)
+        devices = self.asked(info)
         if devices is None or solution is None:
             return ()
         return self._answers.outcomes(info.node, devices, solution)
@@ -113,11 +100,11 @@ class NodeLook:
     def raw_scores(self, solutions: Mapping[str, Solution | None]) -> dict[str, int]:
         """Return the raw score of KEP-4816 for each node; empty if the pod asks for no devices."""
         raws: dict[str, int] = {}
-        if self.devices.any:
+        if self.wants_devices:
             keys = [(claim, ClaimKey.of(claim)) for claim in self._demand.claims]
             before = sum(score_before(claim, self._fixed[key]) for claim, key in keys if key in self._fixed)
             for name, solution in solutions.items():
-                devices = self.devices.on(self._state.nodes[name])
+                devices = self.asked(self._state.nodes[name])
                 raws[name] = before
                 if devices is not None and solution is not None:
                     raws[name] += self._answers.raw_score(devices, solution)
@@ -134,7 +121,7 @@ class NodeLook:
         if refusal is not None:
             return refusal
         found: Solution | None = None
-        devices = self.devices.on(info)
+        devices = self.asked(info)
         if devices is not None:
             solution = self._answers.solution(info.node, devices, self._state.holdings)
             if isinstance(solution, AllocationError):
@@ -167,7 +154,7 @@ class NodeLook:
         if not has_mappings(pools):
             return None
         allocations = dict(self._fixed)
-        devices = self.devices.on(info)
+        devices = self.asked(info)
         if devices is not None and solution is not None:
             for outcome in self._answers.outcomes(info.node, devices, solution):
                 if outcome.allocation is not None:

@@ -134,7 +134,7 @@ class NodeTable:
         raw = 0
         if self._demand is not None:
             question = self._devices.question_of(info.node, self._demand, pools)
-            solution = self._devices.answer(question, info.node, self._demand, state.holdings)
+            solution = self._devices.solution(info.node, self._demand, state.holdings, question)
             if isinstance(solution, AllocationError):
                 if solution.scope == "fatal":
                     return FatalNode()

@@ -315,7 +315,7 @@ class Scheduler:
             return False
         # A pod that wants to be far from its like reaches as far as one that is there.
         terms = demand.info.terms
-        pools = look.devices.any and any(self._devices.view(info.node).shared for info in state.nodes.values())
+        pools = look.wants_devices and any(self._devices.view(info.node).shared for info in state.nodes.values())
         return look.filters.far_reaching or bool(terms.affinity or terms.anti_affinity) or pools
 
     def sharers(self, state: ClusterState, demand: PodDemand, node: str) -> Iterator[str]:
@@ -366,7 +366,7 @@ class Scheduler:
 
     def _case(self, state: ClusterState, look: NodeLook, refusal: Refusal, node: str) -> RefusalCase:
         """Return why the pod's claims do not fit on the node, if there is something to allocate."""
-        devices = look.devices.on(state.nodes[node])
+        devices = look.asked(state.nodes[node])
         if devices is None:
             return RefusalCase(refusal, None, node)
         asked = (state.nodes[node].node, devices, state.holdings)

@@ -23,46 +23,31 @@ _REASONS_SHOWN: Final = 20
 _SCORES_SHOWN: Final = 10
 
 
-def answer_document(answer: PodAnswer) -> dict[str, Any]:
-    """One pod's answer as a plain document."""
-    choice, placement = answer.choice, answer.placement
+def answer_document(answer: PodAnswer, *, named: bool) -> dict[str, Any]:
+    """One pod's answer as a plain document; where nodes are not `named` but counted, null stands for their lists."""
+    choice = answer.choice
+    placement = answer.placement if named else None
+    groups = answer.refusals(placement) if placement else [(group, None) for group in choice.groups]
     return {
         "pod": choice.pod,
-        "node": placement.node,
-        "tied": list(placement.tied),
+        "node": (placement or choice).node,
+        "tied": list(placement.tied) if placement else None,
         "message": choice.message or None,
-        "problem": placement.problem or None,
+        "problem": (placement or choice).problem or None,
         "refusals": [
             {
                 "reasons": list(group.reasons),
                 "detail": group.detail or None,
-                "nodes": list(nodes),
+                "nodes": list(nodes) if nodes is not None else None,
                 "count": group.count,
             }
-            for group, nodes in answer.refusals(placement)
+            for group, nodes in groups
         ],
         "scores": [
             {"node": score.node, "total": score.total, "plugins": dict(score.plugins)} for score in placement.scores
-        ],
-        "claims": _claims(choice),
-        "notes": list(answer.notes),
-    }
-
-
-def counted_document(answer: PodAnswer) -> dict[str, Any]:
-    """One pod's answer where nodes are counted, not named: null stands where `answer_document` has all of them."""
-    choice = answer.choice
-    return {
-        "pod": choice.pod,
-        "node": choice.node,
-        "tied": None,
-        "message": choice.message or None,
-        "problem": choice.problem or None,
-        "refusals": [
-            {"reasons": list(group.reasons), "detail": group.detail or None, "nodes": None, "count": group.count}
-            for group in choice.groups
-        ],
-        "scores": None,
+        ]
+        if placement
+        else None,
         "claims": _claims(choice),
         "notes": list(answer.notes),
     }
