@@ -72,6 +72,7 @@ crash: setup
 # 10,000 steps take about 40 s of CPU; a night takes four times 250,000 (nightly.yml).
 hostile: setup
 	@$(BIN)/python -m tests.hostile.run --steps $(or $(STEPS),10000) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.hostile.three_drivers --steps $(or $(THREE_STEPS),10000) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup
 	@test -d .cache/fuzz/atheris || $(BIN)/uv pip install -q --python $(BIN)/python --target .cache/fuzz/atheris \

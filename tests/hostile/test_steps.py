@@ -16,6 +16,7 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from tests.fakes.waiting import PATIENCE
+from tests.hostile import three_drivers
 from tests.hostile.book import BookedClaim
 from tests.hostile.node import CPUS, EXEC_OF, Node
 from tests.hostile.run import run
@@ -44,6 +45,10 @@ def prepared(steps: Steps) -> BookedClaim:
 
 def test_a_sample_of_steps_violates_nothing() -> None:
     assert sum(run(150, 20261122).counts.values()) == 150
+
+
+def test_a_sample_of_steps_over_three_drivers_violates_nothing() -> None:
+    assert three_drivers.run(60, 20261126)["prepare_new"] > 10
 
 
 def test_all_cpus_can_be_granted_once_all_faults_are_repaired(steps: Steps) -> None:

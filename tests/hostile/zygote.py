@@ -30,7 +30,18 @@ from typing import Any, Final
 
 # What a driver on a made-up machine loads, sooner or later.
 PACKAGES: Final = tuple(
-    f"dranode.{name}" for name in ("cdi", "cpu", "driver.core", "driver.nri", "driver.node", "driver.serve")
+    f"dranode.{name}"
+    for name in (
+        "api",
+        "cdi",
+        "cpu",
+        "driver.claims",
+        "driver.pinning",
+        "driver.slices",
+        "driver.nri",
+        "driver.node",
+        "driver.serve",
+    )
 )
 MODULES: Final = (
     "dranode.driver.cli.serve", "dranode.driver.local.cluster",
