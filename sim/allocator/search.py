@@ -36,7 +36,7 @@ from dranode.sim.allocator.state import Allocated
 _FAILURES: Final = 2
 
 
-class Hopeless:
+class NeverFitting:
     """The claims that are known to fail whatever those before them have taken."""
 
     def __init__(self, search: Callable[[int], Solution]) -> None:
@@ -115,7 +115,7 @@ def search(
         return search([claims[claim]], [requests[claim]], pools, allocated, selectors)
 
     attempt = Attempt(claims, pools, allocated, selectors)
-    running = _Search(attempt, requests, pools, Hopeless(alone))
+    running = _Search(attempt, requests, pools, NeverFitting(alone))
     depth = _FRAMES_PER_DEVICE * (MAX_RESULTS + 4 * max(map(len, requests), default=0) + 4) * len(claims)
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(limit + depth)
@@ -146,7 +146,7 @@ class _Search:
         attempt: Attempt,
         requests: Sequence[tuple[AllocationRequest, ...]],
         pools: Sequence[Pool],
-        hopeless: Hopeless,
+        hopeless: NeverFitting,
     ) -> None:
         self.attempt = attempt
         self.hopeless = hopeless

@@ -20,7 +20,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.cli.documents import asked_features, release_options, report_notes
 from dranode.sim.cluster.across import PublishedDevice
 from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
-from dranode.sim.cluster.controllers import passed_over
+from dranode.sim.cluster.controllers import ignored_documents
 
 
 @click.command(short_help="Check claims, templates, classes and configurations, and what they count against a quota.")
@@ -68,7 +68,7 @@ def _verdicts(files: tuple[str, ...], features: Features) -> list[CheckResult]:
     refused = {(verdict.file, verdict.kind, verdict.name) for verdict in verdicts if verdict.errors}
     taken = [source for source in documents if (source.file, source.kind, source.name) not in refused]
     custom = ((source, custom_group(source.document.get("apiVersion"))) for source in taken)
-    report_notes(passed_over(source for source, group in custom if group and group not in plugins))
+    report_notes(ignored_documents(source for source, group in custom if group and group not in plugins))
     order = {file: number for number, file in enumerate(files)}
     return sorted(verdicts, key=lambda verdict: order[verdict.file]) or [nothing_checked(files)]
 

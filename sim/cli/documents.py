@@ -15,7 +15,7 @@ from dranode.api.manifests import SourceDocument, with_generated_names
 from dranode.api.resource import Node
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import NEWEST_STABLE, RELEASES, Release, release
-from dranode.sim.cluster.controllers import passed_over, with_pods
+from dranode.sim.cluster.controllers import ignored_documents, with_pods
 from dranode.sim.cluster.pods import nodes_among
 
 
@@ -95,7 +95,7 @@ def simulated(
         queued=queued,
         tolerant=tolerant,
     )
-    report_notes((*passed_over(documents, queued=queued), *made.notes))
+    report_notes((*ignored_documents(documents, queued=queued), *made.notes))
     return made.documents
 
 

@@ -175,11 +175,11 @@ def _verdict(
 def _cluster_object(source: SourceDocument) -> Iterator[CheckResult]:
     """The verdict on a Node or PodGroup that is damaged."""
 
-    def look(document: Mapping[str, Any]) -> list[FieldError]:
+    def check_document(document: Mapping[str, Any]) -> list[FieldError]:
         check_cluster_object(SourceDocument(source.file, source.index, dict(document)))
         return []
 
-    errors = all_problems(look, source.document)
+    errors = all_problems(check_document, source.document)
     if errors:
         yield CheckResult(source.file, source.kind, source.name, tuple(errors))
 
@@ -212,7 +212,7 @@ def _pod(
     head = "".join(f"{name}." for name in path)
     namespace = str((source.document.get("metadata") or {}).get("namespace") or DEFAULT_NAMESPACE)
 
-    def look(document: Mapping[str, Any]) -> list[FieldError]:
+    def check_document(document: Mapping[str, Any]) -> list[FieldError]:
         errors = [*controller_errors(document)] if path and source.kind != "PodTemplate" else []
         check_cluster_object(SourceDocument(source.file, source.index, dict(document)))
         pod = _pod_in(document, path)
@@ -221,7 +221,7 @@ def _pod(
         found += [*pod_amount_errors(pod), *sharing.errors(source, pod, namespace)]
         return [*errors, *(FieldError(f"{head}{error.path}", error.message) for error in found)]
 
-    errors = all_problems(look, source.document)
+    errors = all_problems(check_document, source.document)
     warnings = [*unknown_pod_fields(source.document, source.kind, path)]
     uses_claims = False
     if not errors:

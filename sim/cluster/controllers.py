@@ -148,22 +148,22 @@ def with_pods(
     makers = [source for source in sources if source.kind in POD_TEMPLATES and source.kind != "PodTemplate"]
     if not makers:
         return MadePods(sources)
-    making = _Making(nodes, _Present.of((*sources, *around)), queued)
+    maker = _PodMaker(nodes, _Existing.of((*sources, *around)), queued)
     documents: list[SourceDocument] = []
     for source in sources:
         documents.append(source)
         if source.kind in POD_TEMPLATES and source.kind != "PodTemplate":
             try:
-                documents += making.of(source)
+                documents += maker.of(source)
             except DocumentError as error:
                 if not tolerant:
                     raise DocumentError(f"{source.place}: {error}") from error
-                making.notes.append(f"{source.place} cannot be read, so its pods are not shown: {error}")
-    return MadePods(tuple(documents), tuple(making.notes))
+                maker.notes.append(f"{source.place} cannot be read, so its pods are not shown: {error}")
+    return MadePods(tuple(documents), tuple(maker.notes))
 
 
 @dataclass
-class _Present:
+class _Existing:
     """The objects with an owner that are there: by owner's namespace, kind and name."""
 
     pods: dict[tuple[str, str, str], list[Mapping[str, Any]]] = field(default_factory=lambda: defaultdict(list))
@@ -171,23 +171,23 @@ class _Present:
     names: set[tuple[str, str]] = field(default_factory=set)
 
     @classmethod
-    def of(cls, sources: Iterable[SourceDocument]) -> _Present:
+    def of(cls, sources: Iterable[SourceDocument]) -> _Existing:
         """Look for them; a pod that has ended or is being deleted is replaced by another one."""
-        present = cls()
+        existing = cls()
         for source in sources:
             metadata = source.document.get("metadata") or {}
             namespace = str(metadata.get("namespace") or DEFAULT_NAMESPACE)
             if source.kind == "Pod":
-                present.names.add((namespace, source.name))
+                existing.names.add((namespace, source.name))
             owner = _controlling(metadata)
             if owner is None:
                 continue
             key = namespace, str(owner.get("kind")), str(owner.get("name"))
             if source.kind != "Pod":
-                present.made.add(key)
+                existing.made.add(key)
             elif not (metadata.get("deletionTimestamp") or _phase(source.document) in ("Succeeded", "Failed")):
-                present.pods[key].append(source.document)
-        return present
+                existing.pods[key].append(source.document)
+        return existing
 
 
 def _controlling(metadata: Any) -> Mapping[str, Any] | None:
@@ -222,13 +222,13 @@ def controller_errors(document: Mapping[str, Any]) -> Iterator[FieldError]:
         yield FieldError(f"{path}.completions", _NO_COMPLETIONS)
 
 
-class _Making:
+class _PodMaker:
     """Makes pods, one controller after another; `notes` says of which and how many."""
 
-    def __init__(self, nodes: Callable[[], Sequence[Node]], present: _Present, queued: bool) -> None:  # noqa: FBT001
+    def __init__(self, nodes: Callable[[], Sequence[Node]], existing: _Existing, queued: bool) -> None:  # noqa: FBT001
         self.notes: list[str] = []
         self._nodes = nodes
-        self._present = present
+        self._existing = existing
         self._queued = queued
         self._count = 0
 
@@ -256,8 +256,8 @@ class _Making:
 
     def _note(self, source: SourceDocument, controller: Controller, pods: Sequence[dict[str, Any]], why: str) -> None:
         names = [each["metadata"]["name"] for each in pods]
-        there = len(self._present.pods.get(controller.owner, ()))
-        beside = f", in addition to {there} that exist{'s' if there == 1 else ''}" if there else ""
+        existing = len(self._existing.pods.get(controller.owner, ()))
+        beside = f", in addition to {existing} that exist{'s' if existing == 1 else ''}" if existing else ""
         if names:
             more = f" and {len(names) - _NAMED} more" if names[_NAMED:] else ""
             text = f"{number_of(len(names), 'pod')}{beside}: {', '.join(names[:_NAMED])}{more}"
@@ -269,7 +269,7 @@ class _Making:
 
     def _replica_set(self, deployment: Controller) -> tuple[Controller, str]:
         """The ReplicaSet of a Deployment; why there is none."""
-        if deployment.owner in self._present.made:
+        if deployment.owner in self._existing.made:
             return deployment, "its ReplicaSets are among the documents"
         if deployment.spec.paused:
             return deployment, "it is paused before it has a ReplicaSet"
@@ -292,7 +292,7 @@ class _Making:
 
     def _job(self, cron_job: Controller) -> tuple[Controller, str]:
         """The Job of a CronJob at its next time; why there is none."""
-        if cron_job.owner in self._present.made:
+        if cron_job.owner in self._existing.made:
             return cron_job, "its Jobs are among the documents"
         if cron_job.metadata.uid:
             return cron_job, "it comes from a cluster, and none of its Jobs runs"
@@ -311,22 +311,22 @@ class _Making:
         """The pods that a controller has to make; why it makes none. `path` is that of the template."""
         template = _template(controller)
         pod = _checked(template, path)
-        there = self._present.pods.get(controller.owner, [])
+        existing = self._existing.pods.get(controller.owner, [])
         match controller.kind:
             case "Job":
-                return self._job_pods(controller, template, there)
+                return self._job_pods(controller, template, existing)
             case "StatefulSet":
-                return self._numbered_pods(controller, template), _none("spec.replicas is 0", _replicas(controller))
+                return self._numbered_pods(controller, template), _unless("spec.replicas is 0", _replicas(controller))
             case "DaemonSet":
-                return self._daemon_pods(controller, template, pod, there)
+                return self._daemon_pods(controller, template, pod, existing)
             case _:
                 count = _replicas(controller)
-                self._reserve(count - len(there))
-                pods = [self._pod(controller, template) for _ in range(count - len(there))]
-                return pods, _none("spec.replicas is 0", count)
+                self._reserve(count - len(existing))
+                pods = [self._pod(controller, template) for _ in range(count - len(existing))]
+                return pods, _unless("spec.replicas is 0", count)
 
     def _job_pods(
-        self, job: Controller, template: Mapping[str, Any], there: Sequence[Mapping[str, Any]]
+        self, job: Controller, template: Mapping[str, Any], existing: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], str]:
         """As many as may run at once, if there is that much left to do."""
         spec, status = job.spec, job.status
@@ -341,18 +341,18 @@ class _Making:
         if completions is None and spec.completion_mode == "Indexed":
             raise DocumentError(_NO_COMPLETIONS, "spec.completions")
         if completions is None:
-            wanted = len(there) if status.succeeded else parallelism
+            wanted = len(existing) if status.succeeded else parallelism
         else:
             wanted = min(parallelism, _natural(completions, 1, "spec.completions") - status.succeeded)
-        count = max(0, wanted - len(there))
+        count = max(0, wanted - len(existing))
         self._reserve(count)
         if spec.completion_mode != "Indexed" or completions is None:
-            return [self._pod(job, template) for _ in range(count)], _none("it is complete", wanted)
+            return [self._pod(job, template) for _ in range(count)], _unless("it is complete", wanted)
         done = set(_indexes(f"{status.completed_indexes},{status.failed_indexes or ''}", completions))
-        done |= set(map(_index_of, there))
+        done |= set(map(_index_of, existing))
         indexes = (index for index in range(completions) if index not in done)
         pods = [self._indexed(job, template, index) for index, _ in zip(indexes, range(count), strict=False)]
-        return pods, _none("it is complete", wanted)
+        return pods, _unless("it is complete", wanted)
 
     def _indexed(self, job: Controller, template: Mapping[str, Any], index: int) -> dict[str, Any]:
         tail = f"-{index}-"
@@ -369,7 +369,7 @@ class _Making:
         pods = []
         for number in range(first, first + count):
             name = f"{controller.metadata.name}-{number}"
-            if (controller.namespace, name) in self._present.names:
+            if (controller.namespace, name) in self._existing.names:
                 continue
             labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(number)}
             pod = self._pod(controller, _labelled(template, labels), name=name)
@@ -388,7 +388,7 @@ class _Making:
         controller: Controller,
         template: Mapping[str, Any],
         pod: SchedulingPod,
-        there: Sequence[Mapping[str, Any]],
+        existing: Sequence[Mapping[str, Any]],
     ) -> tuple[list[dict[str, Any]], str]:
         """One for each node that it matches and whose taints it tolerates, bound to it by its affinity."""
         taints = (*_DAEMON_TAINTS, *([_NO_NETWORK] if pod.spec.host_network else []))
@@ -396,12 +396,12 @@ class _Making:
             {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect} for name, effect in taints
         ]
         tolerations = (*pod.spec.tolerations, *(decode(PodToleration, each) for each in added))
-        occupied = Counter(map(_node_of, there))
+        occupied = Counter(map(_node_of, existing))
         nodes = [node for node in self._nodes() if _runs_on(pod, tolerations, node)]
         free = [node.metadata.name for node in nodes if not occupied[node.metadata.name]]
         self._reserve(len(free))
         pods = [self._pod(controller, _bound(template, added, node)) for node in free]
-        return pods, _none("no node matches it", len(nodes))
+        return pods, _unless("no node matches it", len(nodes))
 
     def _reserve(self, count: int) -> None:
         self._count += max(0, count)
@@ -415,7 +415,7 @@ class _Making:
     ) -> dict[str, Any]:
         """One pod of a template with its owner, and its name or the beginning of that."""
         namespace = controller.namespace
-        names = self._present.names
+        names = self._existing.names
         if not name:
             prefix = base or f"{controller.metadata.name}-"
             seed = f"{controller.kind} {namespace} {prefix} {len(names)}"
@@ -485,7 +485,7 @@ def _natural(number: int | None, default: int, path: str) -> int:
     return default if number is None else number
 
 
-def _none(why: str, count: int) -> str:
+def _unless(why: str, count: int) -> str:
     return "" if count > 0 else why
 
 
@@ -549,7 +549,7 @@ _REFERENCES: Final = (
 )
 
 
-def passed_over(sources: Iterable[SourceDocument], *, queued: bool = False) -> tuple[str, ...]:
+def ignored_documents(sources: Iterable[SourceDocument], *, queued: bool = False) -> tuple[str, ...]:
     """Return a sentence for each kind of which objects are passed over; Kueue's Workloads are not if `queued`."""
     counts: dict[str, int] = {}
     templates: set[str] = set()

@@ -151,7 +151,7 @@ class DeviceAnswers:
         self._makes = NodeViews(allocator.inventory)
         self._views: dict[str, View] = {}
         self._pools: dict[str, tuple[PoolID, ...]] = {}
-        self._seers: dict[PoolID, list[str]] = defaultdict(list)
+        self._nodes_with: dict[PoolID, list[str]] = defaultdict(list)
         self._solutions: dict[DeviceQuestion, Solution | AllocationError] = {}
         self._misses: dict[DeviceQuestion, Miss] = {}
         self._raws: dict[int, int] = {}  # by the identity of a solution, which `_solutions` keeps
@@ -171,7 +171,7 @@ class DeviceAnswers:
         if view is None:
             view = self._views[node.metadata.name] = self._makes.view(node)
             for pool in view.pools:
-                self._seers[pool.id].append(node.metadata.name)
+                self._nodes_with[pool.id].append(node.metadata.name)
         return view
 
     def solution(
@@ -238,6 +238,6 @@ class DeviceAnswers:
             pools = self._pools[node.metadata.name] = tuple(pool.id for pool in self.view(node).pools)
         return holdings.states_of(pools)
 
-    def seers(self, pool: PoolID) -> Collection[str]:
+    def nodes_with(self, pool: PoolID) -> Collection[str]:
         """Return the nodes that see a pool, of those that were looked at."""
-        return self._seers.get(pool, ())
+        return self._nodes_with.get(pool, ())

@@ -102,7 +102,7 @@ def _node(name: str) -> Node:
     return Node(metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name}))
 
 
-def passed_by(pod: str, node: str, claims: Iterable[str]) -> str:
+def not_scheduled(pod: str, node: str, claims: Iterable[str]) -> str:
     """Return what becomes of claims that are not allocated when their pod names its node, in one sentence."""
     return (
         f"pod {pod} sets spec.nodeName to {node}, so kube-scheduler skips it: {', '.join(claims)} will never be "

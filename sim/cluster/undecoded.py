@@ -18,7 +18,7 @@ from dranode.api.validation import FieldError
 from dranode.driver.claims.grant import Config
 from dranode.driver.claims.plugin import Plugin
 
-Look: TypeAlias = Callable[[Mapping[str, Any]], list[FieldError]]
+CheckDocument: TypeAlias = Callable[[Mapping[str, Any]], list[FieldError]]
 """Decodes a document and says what is wrong with it besides; raises DocumentError for what does not decode."""
 
 
@@ -47,22 +47,22 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 
 
-def all_problems(look: Look, document: Mapping[str, Any]) -> list[FieldError]:
+def all_problems(check: CheckDocument, document: Mapping[str, Any]) -> list[FieldError]:
     """Return the problems of a document, also of one that does not decode.
 
     Each place that does not decode has an error, and something that does is put there, until the document decodes and
-    `look` says what else is wrong. What is said of such a place is not said of the document.
+    `check` says what else is wrong. What is said of such a place is not said of the document.
     """
     rest = copy.deepcopy(dict(document))
     errors: list[FieldError] = []
     while len(errors) < _MOST:
-        result = _looked(look, rest)
+        result = _checked(check, rest)
         if isinstance(result, list):
             places = [error.path for error in errors]
             return errors + [each for each in result if not any(_within(each.path, place) for place in places)]
-        place = _place(look, rest, result)
+        place = _place(check, rest, result)
         errors.append(in_words(_path(place), _message(result)))
-        if not _mended(look, rest, place):
+        if not _repaired(check, rest, place):
             break
     return errors
 
@@ -80,9 +80,9 @@ def in_words(path: str, message: str) -> FieldError:
     return FieldError(path, f"{wanted} is expected, not {there}")
 
 
-def _looked(look: Look, document: Mapping[str, Any]) -> list[FieldError] | DocumentError:
+def _checked(check: CheckDocument, document: Mapping[str, Any]) -> list[FieldError] | DocumentError:
     try:
-        return look(document)
+        return check(document)
     except DocumentError as error:
         return error
 
@@ -91,7 +91,7 @@ def _message(error: DocumentError) -> str:
     return str(error).removeprefix(f"{error.path}: ") if error.path else str(error)
 
 
-def _place(look: Look, document: dict[str, Any], error: DocumentError) -> _Steps:
+def _place(check: CheckDocument, document: dict[str, Any], error: DocumentError) -> _Steps:
     """The place of an error; in a mapping, whose keys a decoder does not name, the first key that it is about."""
     steps: list[_Step] = []
     for name, index, any_key in _STEP.findall(error.path):
@@ -100,7 +100,7 @@ def _place(look: Look, document: dict[str, Any], error: DocumentError) -> _Steps
             number = int(index) if in_list and index.isdecimal() else None
             steps.append(_Step(name or index, key=not name) if number is None else _Step(number))
             continue
-        key = _key(look, document, _at(document, steps), error)
+        key = _key(check, document, _at(document, steps), error)
         if key is None:
             break
         steps.append(_Step(key, key=True))
@@ -108,13 +108,13 @@ def _place(look: Look, document: dict[str, Any], error: DocumentError) -> _Steps
     return (*steps, *([_Step(missing[1])] if missing else []))
 
 
-def _key(look: Look, document: dict[str, Any], mapping: Any, error: DocumentError) -> str | None:
+def _key(check: CheckDocument, document: dict[str, Any], mapping: Any, error: DocumentError) -> str | None:
     """The first key of a mapping in the document that has the error by itself."""
     whole = dict(mapping) if isinstance(mapping, dict) else {}
     for key, value in whole.items():
         mapping.clear()
         mapping[key] = value
-        result = _looked(look, document)
+        result = _checked(check, document)
         mapping.clear()
         mapping.update(whole)
         if isinstance(result, DocumentError) and result.path == error.path:
@@ -122,7 +122,7 @@ def _key(look: Look, document: dict[str, Any], mapping: Any, error: DocumentErro
     return None
 
 
-def _mended(look: Look, document: dict[str, Any], place: _Steps) -> bool:
+def _repaired(check: CheckDocument, document: dict[str, Any], place: _Steps) -> bool:
     """Put something at a place that decodes there, or leave it out; False if nothing does."""
     owner = _at(document, place[:-1]) if place else None
     last = place[-1].value if place else ""
@@ -136,8 +136,8 @@ def _mended(look: Look, document: dict[str, Any], place: _Steps) -> bool:
             owner.pop(last, None)
         else:
             owner[last] = copy.deepcopy(stand_in)  # type: ignore[index] # an index of a list, a name of a mapping
-        result = _looked(look, document)
-        if isinstance(result, list) or _place(look, document, result)[: len(place)] != place:
+        result = _checked(check, document)
+        if isinstance(result, list) or _place(check, document, result)[: len(place)] != place:
             return True
     return False
 

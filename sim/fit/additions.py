@@ -121,7 +121,7 @@ def _added(
             larger = state.with_nodes([NodeInfo.of(nodes[count])])
             again = scheduler.choose(larger, demand)
             if again.node is None:
-                unplaced[demand.pod.key] = _alone(scheduler, larger, demand, nodes[count].metadata.name)
+                unplaced[demand.pod.key] = _message_for_one_node(scheduler, larger, demand, nodes[count].metadata.name)
                 continue
             choice, state, count = again, larger, count + 1
         if choice.node is None:
@@ -132,7 +132,7 @@ def _added(
     return Addition(model.name, count, tuple(placed), unplaced)
 
 
-def _alone(scheduler: Scheduler, state: ClusterState, demand: PodDemand, node: str) -> str:
+def _message_for_one_node(scheduler: Scheduler, state: ClusterState, demand: PodDemand, node: str) -> str:
     """kube-scheduler's sentence, as if there were only this node."""
     placement = scheduler.place(state, demand)
     here = {name: refusal for name, refusal in placement.refusals.items() if name == node}
@@ -180,15 +180,15 @@ def room_for(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> Ro
     kube-scheduler would put it.
     """
     if scheduler.far_reaching(state, demand):
-        nodes, more = _together(scheduler, state, demand)
+        nodes, more = _pod_by_pod(scheduler, state, demand)
     else:
-        nodes, more = _where_none_matters(scheduler, state, demand)
+        nodes, more = _node_by_node(scheduler, state, demand)
     named = {entry.name for entry in demand.pod.spec.resource_claims if entry.resource_claim_name is not None}
     shared = tuple(str(key) for entry, key in demand.entries.items() if entry in named)
     return Room(sum(nodes.values()), nodes, more, shared)
 
 
-def _together(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> tuple[dict[str, int], bool]:
+def _pod_by_pod(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> tuple[dict[str, int], bool]:
     nodes: Counter[str] = Counter()
     for number in range(MOST_TOGETHER):
         copy = copy_of(demand, number)
@@ -200,7 +200,7 @@ def _together(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> t
     return dict(nodes), True
 
 
-def _where_none_matters(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> tuple[dict[str, int], bool]:
+def _node_by_node(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> tuple[dict[str, int], bool]:
     nodes: dict[str, int] = {}
     number = 0
     for name in scheduler.fits(state, demand, state.nodes):

@@ -21,12 +21,12 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.requests import AllocationError, Outcome, Reason
 from dranode.sim.cluster.extended import extended_of, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.pods import ClusterDocuments, passed_by
+from dranode.sim.cluster.pods import ClusterDocuments, not_scheduled
 from dranode.sim.cluster.workload import PodWithClaims, asked_by
 from dranode.sim.fit.choice import PodChoice
 from dranode.sim.fit.demand import PodDemand, demand_for_claim
 from dranode.sim.fit.dump import ClusterDump
-from dranode.sim.fit.look import NOT_AVAILABLE
+from dranode.sim.fit.node_check import NOT_AVAILABLE
 from dranode.sim.fit.node_table import CANNOT_ALLOCATE
 from dranode.sim.fit.reasons import RefusalCase
 from dranode.sim.fit.scheduler import Scheduler
@@ -100,7 +100,9 @@ def allocate_in_turn(
         if not follows and not demand.extended and (not pod.claims or pod.pod is None):
             continue  # a claim that is allocated: there is nothing to answer
         if pod.node:
-            yield _refused(pod, unplaced, passed_by(pod.name, pod.node, [str(ClaimKey.of(each)) for each in unplaced]))
+            yield _refused(
+                pod, unplaced, not_scheduled(pod.name, pod.node, [str(ClaimKey.of(each)) for each in unplaced])
+            )
         elif pod.problem:
             yield _refused(pod, pod.claims, pod.problem)
         else:

@@ -10,7 +10,7 @@ from dranode.driver.claims.consumers import MOST_CONSUMERS
 from dranode.sim.allocator.requests import AllocationError, Outcome
 from dranode.sim.allocator.result import Oddity
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.pods import passed_by
+from dranode.sim.cluster.pods import not_scheduled
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.node_table import SHOWN, Best
 from dranode.sim.fit.reasons import RefusalCase, RefusalGroup, available, reason_counts, refusal_groups
@@ -79,7 +79,7 @@ def _bound(demand: PodDemand, state: ClusterState) -> str:
     name = demand.pod.spec.node_name
     waiting = [str(ClaimKey.of(claim)) for claim in demand.claims if ClaimKey.of(claim) not in state.allocations]
     if waiting:
-        return passed_by(demand.pod.key, name, waiting)
+        return not_scheduled(demand.pod.key, name, waiting)
     return f"pod {demand.pod.key} is already bound to {name}"
 
 

@@ -79,11 +79,11 @@ def candidates_by_node(
             continue
         keys = [*state.nodes[name].pods, *scheduler.sharers(state, demand, name)]
         pods = [state.demands[key] for key in dict.fromkeys(keys)]
-        result[name] = tuple(pod for pod in pods if may_go(pod.pod, demand.pod.priority))
+        result[name] = tuple(pod for pod in pods if may_be_evicted(pod.pod, demand.pod.priority))
     return result
 
 
-def may_go(pod: SchedulingPod, priority: int) -> bool:
+def may_be_evicted(pod: SchedulingPod, priority: int) -> bool:
     """Return whether a pod may be evicted for one of this priority."""
     stays = any(owner.kind == "DaemonSet" and owner.controller for owner in pod.metadata.owner_references)
     return pod.priority <= priority and not stays and _MIRROR not in pod.metadata.annotations
@@ -159,7 +159,7 @@ Steps: TypeAlias = list[tuple[PodDemand, str]]
 _MOST_LOOKS: Final = 50_000
 
 
-class Replacing:
+class Replacements:
     """The search for places for pods that were evicted, beside one that waits.
 
     Attributes:
@@ -289,33 +289,33 @@ def moves_for(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> M
 
     Pods move that may be evicted for the large one: none that is more important, of a DaemonSet, or static.
     """
-    movable = [pod for pod in state.demands.values() if may_go(pod.pod, demand.pod.priority)]
+    movable = [pod for pod in state.demands.values() if may_be_evicted(pod.pod, demand.pod.priority)]
     if len(movable) <= EXACT_PODS:
-        return _fewest(scheduler, state, demand, movable)
-    return _good(scheduler, state, demand)
+        return _exact(scheduler, state, demand, movable)
+    return _by_evictions(scheduler, state, demand)
 
 
-def _fewest(
+def _exact(
     scheduler: Scheduler, state: ClusterState, demand: PodDemand, movable: Sequence[PodDemand]
 ) -> MovePlan | None:
-    replacing = Replacing(scheduler, [demand, *movable])
+    replacing = Replacements(scheduler, [demand, *movable])
     for count in range(1, len(movable) + 1):
         for chosen in combinations(movable, count):
             steps = replacing.steps(state, demand, chosen)
             if steps is not None:
                 return _move_plan(state, demand, steps, count)
             if replacing.exhausted:
-                return _good(scheduler, state, demand)
+                return _by_evictions(scheduler, state, demand)
     return None
 
 
-def _good(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> MovePlan | None:
+def _by_evictions(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> MovePlan | None:
     """The first set of pods on one node whose eviction makes room, and that find places again."""
     evicted = evictions_for(scheduler, state, demand)
     if evicted is None:
         return None
     bound = len(evicted.pods) if evicted.least else 1
-    for chosen in _sets(candidates_by_node(scheduler, state, demand), len(evicted.pods)):
+    for chosen in _pod_sets(candidates_by_node(scheduler, state, demand), len(evicted.pods)):
         after = state.without_pods(frozenset(pod.pod.key for pod in chosen))
         again = sorted((pod.waiting() for pod in chosen), key=_size, reverse=True)
         steps = _in_turn(scheduler, after, [demand, *again])
@@ -324,7 +324,7 @@ def _good(scheduler: Scheduler, state: ClusterState, demand: PodDemand) -> MoveP
     return None
 
 
-def _sets(candidates: Mapping[str, Sequence[PodDemand]], least: int) -> Iterator[tuple[PodDemand, ...]]:
+def _pod_sets(candidates: Mapping[str, Sequence[PodDemand]], least: int) -> Iterator[tuple[PodDemand, ...]]:
     """Sets of pods on one node, small ones first, and not too many."""
     tried = 0
     for count in range(least, max(map(len, candidates.values()), default=0) + 1):

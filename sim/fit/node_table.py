@@ -218,7 +218,7 @@ class _Group:
         return found
 
 
-class Standing:
+class NodeRanking:
     """The nodes in groups, as pods of one class see them."""
 
     def __init__(self, info: PodInfo, table: NodeTable, tally: SpreadTally | None, devices: DeviceAnswers) -> None:
@@ -283,7 +283,7 @@ class Standing:
         pools = state.holdings.states.differing(self._pools)
         if nodes is None or pools is None:
             return {*state.nodes, *self._key_of}
-        return {*nodes, *(name for pool in pools for name in self._devices.seers(pool))}
+        return {*nodes, *(name for pool in pools for name in self._devices.nodes_with(pool))}
 
     def _enter(self, state: ClusterState, name: str) -> None:
         info = state.nodes.get(name)

@@ -32,13 +32,13 @@ def cluster_notes(dump: ClusterDump) -> Iterator[str]:
     lost = sorted({pod.spec.node_name for pod in dump.pods if pod.spec.node_name} - known)
     if lost:
         nodes = number_of(len(lost), "node")
-        yield f"pods on {nodes} that the documents lack are not counted: {_some(lost)}"
+        yield f"pods on {nodes} that the documents lack are not counted: {_listed(lost)}"
     missing = [kind for kind in ("ResourceSlice", "DeviceClass") if kind not in dump.kinds]
     if missing and any(pod.spec.resource_claims for pod in dump.pods):
         yield f"the documents have no {' and no '.join(missing)}, so no claim can be allocated"
     nominated = sorted(pod.key for pod in dump.waiting if pod.status.nominated_node_name)
     if nominated:
-        yield f"kube-scheduler reserves room for {_some(nominated)}, which preempted others; dranode does not"
+        yield f"kube-scheduler reserves room for {_listed(nominated)}, which preempted others; dranode does not"
 
 
 def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterator[str]:
@@ -48,7 +48,7 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
         yield f"its scheduler is {pod.spec.scheduler_name}; this is what kube-scheduler's default profile would do"
     volumes = [each.name for each in pod.spec.volumes if each.placed]
     if volumes:
-        yield f"its volumes may rule out nodes, but are not checked: {_some(volumes)}"
+        yield f"its volumes may rule out nodes, but are not checked: {_listed(volumes)}"
     if pod.spec.scheduling_group is not None:
         yield "kube-scheduler places the pods of its PodGroup together; here it is placed alone"
     if pod.spec.runtime_class_name and not pod.metadata.uid:
@@ -65,7 +65,7 @@ def pod_notes(dump: ClusterDump, demand: PodDemand, choice: PodChoice) -> Iterat
     feasible = choice.best.feasible if choice.best is not None else 0
     if feasible > 1:
         yield from _images(dump, pod)
-    yield from _unseen(dump, pod, feasible)
+    yield from _unknown_objects(dump, pod, feasible)
     most = nodes_to_find(len(dump.nodes))
     if feasible > most:
         yield (
@@ -103,7 +103,7 @@ def nodes_to_find(nodes: int) -> int:
     return max(nodes * percent // 100, _ALWAYS_ALL)
 
 
-def _unseen(dump: ClusterDump, pod: SchedulingPod, feasible: int) -> Iterator[str]:
+def _unknown_objects(dump: ClusterDump, pod: SchedulingPod, feasible: int) -> Iterator[str]:
     if "Namespace" not in dump.kinds and _selects_namespaces(pod):
         yield f"the documents have no Namespace, so {NEEDED['Namespace']} are unknown, except their names"
     kinds = [kind for kind in ("Service", "ReplicaSet", "StatefulSet") if kind not in dump.kinds]
@@ -126,7 +126,7 @@ def _terms(affinity: PodAffinity) -> Iterator[PodAffinityTerm]:
         yield weighted.pod_affinity_term
 
 
-def _some(names: Iterable[str], most: int = 3) -> str:
+def _listed(names: Iterable[str], most: int = 3) -> str:
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

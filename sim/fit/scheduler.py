@@ -27,9 +27,9 @@ from dranode.sim.cluster.extended import NOT_BOUND, cannot_be_bound
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.choice import Placement, PodChoice, choice_of, no_choice, obstacle
 from dranode.sim.fit.demand import PodDemand
-from dranode.sim.fit.look import NodeLook
 from dranode.sim.fit.node_allocatable import MAPPINGS_SINCE, claim_statuses
-from dranode.sim.fit.node_table import NodeTable, RefusedNodes, Standing
+from dranode.sim.fit.node_check import NodeCheck
+from dranode.sim.fit.node_table import NodeRanking, NodeTable, RefusedNodes
 from dranode.sim.fit.reasons import RefusalCase
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
@@ -83,7 +83,7 @@ _MOST_NODES: Final = 500_000
 _LEAST_CLASSES: Final = 16
 
 
-class Standings:
+class NodeRankings:
     """The classes of pods that were asked for."""
 
     def __init__(self, devices: DeviceAnswers, minor: int) -> None:
@@ -91,7 +91,7 @@ class Standings:
         self._devices = devices
         self._minor = minor
         self._tables: OrderedDict[Hashable, NodeTable] = OrderedDict()
-        self._standings: OrderedDict[Hashable, tuple[NodeTable, Standing]] = OrderedDict()
+        self._rankings: OrderedDict[Hashable, tuple[NodeTable, NodeRanking]] = OrderedDict()
 
     def choice(self, state: ClusterState, demand: PodDemand) -> PodChoice | None:
         """Choose a node; None for pods of which more decides than what is kept.
@@ -102,32 +102,32 @@ class Standings:
         """
         if _is_tied_to_others(state, demand):
             return None
-        table, standing = self._standing(state, demand)
-        if not standing.follow(state):
+        table, ranking = self._ranking(state, demand)
+        if not ranking.follow(state):
             return None
-        best = standing.best()
+        best = ranking.best()
         if best is None:
-            cases = (self._case(state, table, each) for each in standing.refused())
+            cases = (self._case(state, table, each) for each in ranking.refused())
             return no_choice(demand.pod.key, "", cases, len(state.nodes))
         return PodChoice(
             demand.pod.key, best.first[0], best, outcomes=self._outcomes(state, demand, table, best.first[0])
         )
 
-    def _standing(self, state: ClusterState, demand: PodDemand) -> tuple[NodeTable, Standing]:
+    def _ranking(self, state: ClusterState, demand: PodDemand) -> tuple[NodeTable, NodeRanking]:
         devices = self._devices.demand(demand.claims) if demand.claims else None
         constraints, own = preferred_spread(demand.pod, state.snapshot)
         kind = _kind(demand.info, devices)
         key = (kind, _spread(demand.info, constraints, own=own), _relations(state, demand.info))
         most = max(_LEAST_CLASSES, _MOST_NODES // max(len(state.nodes), 1))
-        known = self._standings.get(key)
+        known = self._rankings.get(key)
         if known is None:
             table = self._tables.get(kind)
             if table is None:
                 table = NodeTable(demand.pod, devices, self._devices, self._minor)
                 _keep(self._tables, kind, table, most)
             tally = SpreadTally(demand.pod, constraints, own=own) if constraints else None
-            known = (table, Standing(demand.info, table, tally, self._devices))
-        _keep(self._standings, key, known, most)
+            known = (table, NodeRanking(demand.info, table, tally, self._devices))
+        _keep(self._rankings, key, known, most)
         return known
 
     def _case(self, state: ClusterState, table: NodeTable, nodes: RefusedNodes) -> RefusalCase:
@@ -211,7 +211,7 @@ class Scheduler:
             )
         self._allocator = allocator
         self._devices = DeviceAnswers(allocator)
-        self._standings = Standings(self._devices, self._minor)
+        self._rankings = NodeRankings(self._devices, self._minor)
 
     def choose(self, state: ClusterState, demand: PodDemand) -> PodChoice:
         """Choose a node for a pod: what `place` says, and much faster where many pods are alike."""
@@ -224,7 +224,7 @@ class Scheduler:
         choice = None
         if not self._mappings:
             try:
-                choice = self._standings.choice(state, demand)
+                choice = self._rankings.choice(state, demand)
             except AllocationError as error:
                 return replace(no_choice(demand.pod.key, str(error), (), len(state.nodes)), error=error)
         if choice is None:
@@ -235,11 +235,11 @@ class Scheduler:
 
     def cases(self, state: ClusterState, demand: PodDemand, refusals: Mapping[str, Refusal]) -> Iterator[RefusalCase]:
         """Yield the nodes that refuse a pod, with what the devices lack of those that refuse it for them."""
-        look: NodeLook | None = None
+        check: NodeCheck | None = None
         for name, refusal in refusals.items():
             if refusal.plugin == DEVICES:
-                look = look or self._look(state, demand)
-                yield self._case(state, look, refusal, name)
+                check = check or self._check(state, demand)
+                yield self._case(state, check, refusal, name)
             else:
                 yield RefusalCase(refusal, None, name)
 
@@ -252,21 +252,21 @@ class Scheduler:
         if refused:
             return Placement(demand.pod.key, None, problem=refused, everywhere=True)
         try:
-            look = self._look(state, demand)
-            refusals, solutions = look.at(state.nodes.values())
+            check = self._check(state, demand)
+            refusals, solutions = check.at(state.nodes.values())
         except AllocationError as error:
             return Placement(demand.pod.key, None, problem=str(error), error=error)
         feasible = [state.nodes[name] for name in solutions]
         if not feasible:
             return Placement(demand.pod.key, None, refusals=refusals)
-        devices = look.raw_scores(solutions)
+        devices = check.raw_scores(solutions)
         scores = totals(demand.info, state.snapshot, feasible, devices, self._minor) if len(feasible) > 1 else ()
         tied = best(scores) if scores else (feasible[0].name,)
         # kube-scheduler tries again, so that one of several will do.
         node = next((name for name in tied if self._can_be_bound(state, demand, name)), None)
         if node is None:
             return Placement(demand.pod.key, None, tied, scores, problem=NOT_BOUND.format(demand.pod.key))
-        outcomes = look.outcomes(solutions[node], node)
+        outcomes = check.outcomes(solutions[node], node)
         return Placement(demand.pod.key, node, tied, scores, refusals, outcomes=outcomes, devices=devices)
 
     def fits(self, state: ClusterState, demand: PodDemand, nodes: Iterable[str]) -> dict[str, tuple[Outcome, ...]]:
@@ -274,18 +274,18 @@ class Scheduler:
         if obstacle(demand, state):
             return {}
         try:
-            look = self._look(state, demand)
-            _, solutions = look.at([state.nodes[name] for name in nodes])
+            check = self._check(state, demand)
+            _, solutions = check.at([state.nodes[name] for name in nodes])
         except AllocationError:
             return {}
-        return {name: look.outcomes(solution, name) for name, solution in solutions.items()}
+        return {name: check.outcomes(solution, name) for name, solution in solutions.items()}
 
     def suits(self, state: ClusterState, demand: PodDemand, node: str) -> bool:
         """Return whether the pod fits on the node."""
         if obstacle(demand, state):
             return False
         try:
-            return bool(self._look(state, demand).at([state.nodes[node]])[1])
+            return bool(self._check(state, demand).at([state.nodes[node]])[1])
         except AllocationError:
             return False
 
@@ -310,13 +310,13 @@ class Scheduler:
     def far_reaching(self, state: ClusterState, demand: PodDemand) -> bool:
         """Return whether what happens on other nodes can change where the pod fits."""
         try:
-            look = self._look(state, demand)
+            check = self._check(state, demand)
         except AllocationError:
             return False
         # A pod that wants to be far from its like reaches as far as one that is there.
         terms = demand.info.terms
-        pools = look.wants_devices and any(self._devices.view(info.node).shared for info in state.nodes.values())
-        return look.filters.far_reaching or bool(terms.affinity or terms.anti_affinity) or pools
+        pools = check.wants_devices and any(self._devices.view(info.node).shared for info in state.nodes.values())
+        return check.filters.far_reaching or bool(terms.affinity or terms.anti_affinity) or pools
 
     def sharers(self, state: ClusterState, demand: PodDemand, node: str) -> Iterator[str]:
         """Yield the pods on other nodes that hold devices of pools which the node shares, if the pod wants devices."""
@@ -361,12 +361,12 @@ class Scheduler:
         claims = (claim for claim in demand.claims if ClaimKey.of(claim) not in state.allocations)
         return refused_everywhere(demand.pod, claims, self._allocator.classes, self._allocator.features)
 
-    def _look(self, state: ClusterState, demand: PodDemand) -> NodeLook:
-        return NodeLook(self._devices, state, demand, self._minor, mappings=self._mappings)
+    def _check(self, state: ClusterState, demand: PodDemand) -> NodeCheck:
+        return NodeCheck(self._devices, state, demand, self._minor, mappings=self._mappings)
 
-    def _case(self, state: ClusterState, look: NodeLook, refusal: Refusal, node: str) -> RefusalCase:
+    def _case(self, state: ClusterState, check: NodeCheck, refusal: Refusal, node: str) -> RefusalCase:
         """Return why the pod's claims do not fit on the node, if there is something to allocate."""
-        devices = look.asked(state.nodes[node])
+        devices = check.asked(state.nodes[node])
         if devices is None:
             return RefusalCase(refusal, None, node)
         asked = (state.nodes[node].node, devices, state.holdings)

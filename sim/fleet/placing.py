@@ -79,7 +79,7 @@ def demands_in(pods: Iterable[PodWithClaims], dump: ClusterDump, features: Featu
         elif not pod.pod.finished:
             demand = demand_of(known.get(pod.name, pod.pod), dump, features)
             demands.append(replace(demand, claims=pod.claims))
-    return tuple(sorted(demands, key=_turn))
+    return tuple(sorted(demands, key=_placing_order))
 
 
 def imagined_notes(nodes: Sequence[SchedulingNode], dump: ClusterDump, demands: Sequence[PodDemand]) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _unlimited(node: SchedulingNode) -> SchedulingNode:
     return msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, allocatable=allocatable))
 
 
-def _turn(demand: PodDemand) -> tuple[int, str]:
+def _placing_order(demand: PodDemand) -> tuple[int, str]:
     return -demand.pod.priority, demand.pod.metadata.creation_timestamp or "~"
 
 

@@ -44,7 +44,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.requests import Outcome
 from dranode.sim.allocator.state import Allocated
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.pods import passed_by
+from dranode.sim.cluster.pods import not_scheduled
 from dranode.sim.cluster.sharing import claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, with_special
 from dranode.sim.local.kubelet import KubeletError, StandInKubelet
@@ -206,7 +206,7 @@ class LocalRun:
                 refusals[named[name]] = pods_conflict(f"pod {first}", f"pod {pod.name}")
         if pod.node:
             unallocated = [ClaimKey.of(claim) for claim in wanted]
-            refusals |= dict.fromkeys(unallocated, passed_by(pod.name, pod.node, map(str, unallocated)))
+            refusals |= dict.fromkeys(unallocated, not_scheduled(pod.name, pod.node, map(str, unallocated)))
         return refusals
 
     def _known(self, claim: ResourceClaim) -> ResourceClaim:

@@ -90,7 +90,7 @@ def devices_of(documents: Iterable[SourceValue[Any]], published: Iterable[Resour
     )
 
 
-def doors_of(documents: Iterable[SourceValue[Any]], queues: Queues) -> Mapping[str, str]:
+def cluster_queue_names(documents: Iterable[SourceValue[Any]], queues: Queues) -> Mapping[str, str]:
     """By key of a LocalQueue (`<namespace>/<name>`), the name of the ClusterQueue behind it.
 
     Raises:

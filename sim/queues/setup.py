@@ -12,7 +12,14 @@ from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIDocument, ResourceSlice
 from dranode.api.unknown_fields import unknown_fields
 from dranode.sim.queues.checks import check_use
-from dranode.sim.queues.configuration import devices_of, doors_of, priorities_of, queues_of, selectors_of, stopped_in
+from dranode.sim.queues.configuration import (
+    cluster_queue_names,
+    devices_of,
+    priorities_of,
+    queues_of,
+    selectors_of,
+    stopped_in,
+)
 from dranode.sim.queues.documents import (
     API_GROUP,
     CONFIG_GROUP,
@@ -139,7 +146,7 @@ def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] |
     around = WorkloadContext(
         queues,
         devices_of(values, published),
-        doors_of(values, queues),
+        cluster_queue_names(values, queues),
         stopped_in(values),
         selectors_of(values),
         namespaces_of(sources),

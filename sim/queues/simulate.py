@@ -184,7 +184,7 @@ def _cycle(situation: Situation, heads: tuple[Workload, ...], nodes: Nodes) -> t
     nominated = [(workload, _attempt(situation, workload)) for workload in heads]
     cycle = _Cycle(situation, situation.usage)
     steps = []
-    for workload, decision in sorted(nominated, key=lambda pair: _turn(situation, *pair)):
+    for workload, decision in sorted(nominated, key=lambda pair: _cycle_order(situation, *pair)):
         before = len(cycle.leaving)
         cycle, outcome = _process(cycle, workload, decision, nodes)
         admitted = any(item.workload.key == workload.key for item in cycle.situation.admitted)
@@ -214,7 +214,7 @@ def _rank(workload: Workload) -> tuple[int, float, str]:
     return -workload.priority, workload.created, workload.key
 
 
-def _turn(situation: Situation, workload: Workload, decision: QueueDecision) -> tuple[object, ...]:
+def _cycle_order(situation: Situation, workload: Workload, decision: QueueDecision) -> tuple[object, ...]:
     by_priority = situation.queues.gates.priority_sorting_within_cohort
     rank = _rank(workload) if by_priority else (workload.created, workload.key)
     return workload.key not in situation.preempting, decision.assignment.borrowing, rank

@@ -67,7 +67,7 @@ class WorkloadContext:
     """The surroundings that a workload is read against.
 
     Attributes:
-        doors: by LocalQueue, the ClusterQueue behind it.
+        cluster_queue_names: by LocalQueue, the ClusterQueue behind it.
         stopped: by ClusterQueue or LocalQueue, why it takes no workloads.
         selectors: by ClusterQueue, which namespaces it takes workloads from; None is no namespace.
         namespaces: by namespace, its labels.
@@ -76,7 +76,7 @@ class WorkloadContext:
 
     queues: Queues
     devices: Devices
-    doors: Mapping[str, str]
+    cluster_queue_names: Mapping[str, str]
     stopped: Mapping[str, str]
     selectors: Mapping[str, LabelSelector | None]
     namespaces: Mapping[str, Mapping[str, str]]
@@ -121,7 +121,7 @@ def workload_of(document: WorkloadDocument, key: str, created: float, around: Wo
     if document.status.admission is not None:
         queue, path = document.status.admission.cluster_queue, "status.admission.clusterQueue"
     else:
-        queue, path = around.doors.get(door, ""), "spec.queueName"
+        queue, path = around.cluster_queue_names.get(door, ""), "spec.queueName"
     if queue not in around.queues.cluster_queues:
         missing = f'ClusterQueue "{queue}"' if queue else f'LocalQueue "{door}"'
         raise DocumentError(f"no document defines {missing}; add it", path)

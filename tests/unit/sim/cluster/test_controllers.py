@@ -11,7 +11,7 @@ from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ObjectMeta
 from dranode.sim.allocator.features import Features
-from dranode.sim.cluster.controllers import MadePods, passed_over, with_pods
+from dranode.sim.cluster.controllers import MadePods, ignored_documents, with_pods
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.scheduler.documents import NodeSpec, NodeTaint, SchedulingNode
 
@@ -283,7 +283,7 @@ def test_custom_resources_have_one_note_a_kind_and_pods_that_are_not_made_are_me
     ]
     sources = [SourceDocument("f", index, document) for index, document in enumerate(documents)]
     why = "since custom resources are not simulated"
-    assert passed_over(sources) == (
+    assert ignored_documents(sources) == (
         f"NetworkAttachmentDefinition.k8s.cni.cncf.io: 2 objects are ignored, {why}",
         "MPIJob.kubeflow.org: 1 object is ignored, and no pods are made of its pod templates",
         f"PodGroup.scheduling.volcano.sh: 1 object is ignored, {why}",

@@ -23,7 +23,7 @@ from dranode.sim.scheduler.snapshot import NodeInfo
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
 
 
-class NodeLook:
+class NodeCheck:
     """A pod, ready to look at the nodes of one state.
 
     Attributes:
