@@ -42,7 +42,7 @@ def allowed_amounts(policy: CapacityRequestPolicy) -> str:
 
 def _values_problems(value: Quantity, values: tuple[Quantity, ...], default: Quantity | None) -> Iterator[str]:
     if len(values) > MAX_VALID_VALUES:
-        yield f"has {len(values)} validValues, and {MAX_VALID_VALUES} is the most"
+        yield f"has {len(values)} validValues, more than {MAX_VALID_VALUES}"
     if any(one >= other for one, other in pairwise(values)):
         yield "has validValues that do not ascend"
     if values[-1] > value:
@@ -68,4 +68,4 @@ def _range_problems(value: Quantity, bounds: CapacityRequestPolicyRange, default
         yield f"has the minimum {low} and the step {step}, together more than the capacity of {value}"
     for name, amount in (("default", default), ("maximum", high)):
         if amount is not None and (amount.value - low.value) % step.value:
-            yield f"has the {name} {amount}, which is no whole number of steps of {step} from {low}"
+            yield f"has the {name} {amount}, which is not a whole number of steps of {step} from {low}"

@@ -301,7 +301,7 @@ def _attribute(attribute: DeviceAttribute, path: str) -> _Errors:
 
 
 def _int_problem(value: int) -> str:
-    return "" if value in _INT64 else f"{value} does not fit 64 bits"
+    return "" if value in _INT64 else f"{value} does not fit in 64 bits"
 
 
 def _text_problem(value: str) -> str:

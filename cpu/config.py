@@ -164,7 +164,7 @@ def merge(configs: Iterable[Config]) -> CPUPolicy:
     for name in _PLACEMENT:
         if policy.cpusets and name in placed:
             raise ClaimError(
-                f"{placed['cpuset']}: a cpuset says which CPUs, so it cannot stand together with {name}, "
+                f"{placed['cpuset']}: a cpuset says which CPUs, so it cannot be combined with {name}, "
                 f"which {placed[name]} sets; leave out one of them"
             )
     return policy
@@ -194,7 +194,7 @@ def _decode(parameters: Any) -> CPUConfig:
         holder = parameters.get(outer) if outer else parameters
         value = holder.get(inner) if isinstance(holder, Mapping) else None
         if isinstance(value, str) and value not in list(words):
-            raise DocumentError(f'"{value}" is none of {", ".join(words)}', path)
+            raise DocumentError(f'"{value}" is not one of {", ".join(words)}', path)
     own = decode(CPUConfig, {key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")})
     return own if own.cpuset is None else msgspec.structs.replace(own, cpuset=_cpuset(own.cpuset, "cpuset"))
 
@@ -218,7 +218,7 @@ def _check(config: CPUConfig) -> None:
     if config.cpuset is not None:
         for name in _PLACEMENT:
             if getattr(config, name) is not None:
-                raise DocumentError(f"{name} cannot stand together with a cpuset, which says which CPUs", name)
+                raise DocumentError(f"{name} cannot be combined with a cpuset, which already says which CPUs", name)
 
 
 def _kind(value: Any) -> str:

@@ -231,7 +231,7 @@ def left_out(topology: Topology, options: CPUOptions) -> tuple[str, ...]:
         lost = free - CPUSet.union(group.cpus for group in groups(topology, options))
         if lost:
             kind = "NUMA node" if options.group_by is GroupBy.NUMANODE else "package"
-            sentences.append(f"CPUs {lost} are in no device: the kernel tells no {kind} for them")
+            sentences.append(f"CPUs {lost} are in no device: the kernel reports no {kind} for them")
     return tuple(sentences)
 
 

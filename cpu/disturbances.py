@@ -42,7 +42,7 @@ def loss(root: Root, notes: Any) -> str:
     try:
         return "".join(unrestorable(TuningNotes.read(notes, boot_id(root))))
     except DocumentError as error:
-        return f"how settings were before claims changed them is on record as another version wrote it: {error}"
+        return f"the settings from before claims changed them are on record in a form of another version: {error}"
 
 
 def read_cpu_counters(root: Root) -> CPUCounters:

@@ -156,10 +156,10 @@ def _no_memory(cpus: CPUSet, topology: Topology) -> str:
     if not nodes:
         return f"no NUMA node claims the CPUs {cpus}"
     if not topology.memory_nodes:
-        return "the kernel does not tell which NUMA nodes have memory"
+        return "the kernel does not report which NUMA nodes have memory"
     if nodes <= CPUSet(topology.memory_nodes):
         return f"CPUs {cpus} are on NUMA node {nodes}, of which {topology.pods.folder} gives pods no memory"
-    return f"CPUs {cpus} are on NUMA node {nodes}, which has none by the kernel's account"
+    return f"CPUs {cpus} are on NUMA node {nodes}, which has no memory, as the kernel reports"
 
 
 def _nodes(cpus: CPUSet, topology: Topology) -> CPUSet:
@@ -203,7 +203,7 @@ def _check_shared(claim: ClaimRef, taken: CPUSet, node: NodeView) -> None:
 # which the claim demands it. A policy that only prefers something (packed, spread, `l3: prefer`) refuses nothing.
 
 
-_ANEW: Final = "delete the claim so that it is allocated anew"
+_ANEW: Final = "delete the claim so that it is allocated again"
 
 
 def individual_share(asked: Asked, node: NodeView) -> Share:
@@ -216,7 +216,7 @@ def individual_share(asked: Asked, node: NodeView) -> Share:
     cpu, cpus = individual_cpu(asked.result.device), individual_cpus(asked.result.device, node.topology)
     what = f"{asked} was allocated {asked.result.device}"
     if cpu is None or cpus is None:
-        raise ClaimError(f"{what}, which is no CPU of this node in individual mode, nor a core; {_ANEW}")
+        raise ClaimError(f"{what}, which is neither a CPU nor a core of this node in individual mode; {_ANEW}")
     present = node.topology.present
     for wrong, why in (
         (cpu not in present, f"which this machine does not have; it has {present}"),

@@ -100,8 +100,8 @@ def grouped_share(asked: Asked, node: NodeView) -> Share:
     group = next((one for one in groups(node.topology, node.options) if one.name == name), None)
     if group is None:
         raise ClaimError(
-            f"{asked} was allocated {name}, which is no group of CPUs of this node "
-            f"by --group-by {node.options.group_by}; delete the claim so that it is allocated anew"
+            f"{asked} was allocated {name}, which is not a group of CPUs of this node "
+            f"with --group-by {node.options.group_by}; delete the claim so that it is allocated again"
         )
     count = consumed_cpus(asked.result)
     if asked.policy.cpusets or node.options.group_by is GroupBy.MACHINE:

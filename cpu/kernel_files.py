@@ -107,7 +107,7 @@ class KernelFiles:
             strange = strange or cpus or 0
             answer = answer if cpus is None else 0
         if strange:
-            self.warn(kind, f"the {kind} told for cpu{cpu} is that of {CPUSet.of_mask(strange)}")
+            self.warn(kind, f"the {kind} reported for cpu{cpu} is that of {CPUSet.of_mask(strange)}")
             return None
         return answer
 
@@ -175,9 +175,12 @@ def read_numa_nodes(files: KernelFiles, online: int) -> tuple[Mapping[int, int],
 
 def _warn_of_unclaimed(files: KernelFiles, unclaimed: CPUSet, nodes: Sequence[int], node_of: Mapping[int, int]) -> None:
     if nodes and not node_of:
-        files.warn("no node", "no NUMA node claims a CPU, though there are nodes; the CPUs are on none")
+        files.warn("no node", "no NUMA node claims a CPU, though there are nodes; the CPUs are published without one")
     elif unclaimed and node_of:
-        files.warn("no node", f"no NUMA node claims the CPUs {unclaimed}, though others are claimed; they are on none")
+        files.warn(
+            "no node",
+            f"no NUMA node claims the CPUs {unclaimed}, though other CPUs have a node; they are published without one",
+        )
 
 
 def _node_cpus(files: KernelFiles, node: int) -> int:

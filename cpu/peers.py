@@ -105,12 +105,12 @@ class IRQBalance:
                 # It has ended: nobody listens there any more.
                 continue
             except (TimeoutError, BlockingIOError) as error:
-                then = f"it heeds what it was told {_IN_TIME}" if known else _UNTOLD
-                silent[path] = f"/{path} gives no answer ({error}): {then}"
+                then = f"it follows what it was told {_IN_TIME}" if known else _UNTOLD
+                silent[path] = f"/{path} does not answer ({error}): {then}"
                 if known and known.given and known.given != (str(CPUSet.parse(known.original) | quiet),):
                     settings.append(Setting(path, Kind.BANNED, CPUSet.parse(known.given[0]), needed=quiet))
             except (OSError, ValueError) as error:
-                silent[path] = f"/{path} gives no answer ({error}): {_UNTOLD}"
+                silent[path] = f"/{path} does not answer ({error}): {_UNTOLD}"
         said = tuple(sentence for path, sentence in silent.items() if quiet or path in noted)
         return BalancerState(tuple(settings), frozenset(silent) - {each.path for each in settings}, said)
 
@@ -291,12 +291,12 @@ class _Bus:
             try:
                 answer: Message | None = self._parser.get_next_message()
             except Exception as error:
-                raise OSError(errno.EPROTO, f"what the bus answers is no D-Bus: {error}") from error
+                raise OSError(errno.EPROTO, f"the bus does not answer by D-Bus's protocol: {error}") from error
             if answer is None:
                 self._socket.settimeout(self._left())
                 data = self._socket.recv(_CHUNK)
                 if not data:
-                    raise ConnectionResetError(errno.ECONNRESET, "nothing: the bus has hung up")
+                    raise ConnectionResetError(errno.ECONNRESET, "nothing: the bus has closed the connection")
                 self._parser.add_data(data)
             elif answer.header.fields.get(HeaderFields.reply_serial) == serial:
                 return answer

@@ -408,7 +408,7 @@ def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None,
     """Return the error that says why the free CPUs cannot give a count, and which counts near it they can give."""
     cpus = "1 CPU" if count == 1 else f"{count} CPUs"
     if caches is not None and caches.none_known:
-        return PickError(f"cannot keep {cpus} to L3 caches: this machine tells of none; do without", count, ())
+        return PickError(f"cannot keep {cpus} to L3 caches: this machine reports none; leave it out", count, ())
     if caches is not None:
         counts = caches.counts()
     else:

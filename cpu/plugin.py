@@ -293,13 +293,13 @@ def plugin(root: Root, options: Mapping[str, object]) -> Plugin:
     read = read_options(options)
     if options.get("keep_shared") and not read.reserved:
         log.warning(
-            "no CPU is reserved, so one fewer is published than there are, for containers without a claim; "
-            "--reserved-cpus says which are theirs"
+            "no CPU is reserved, so one CPU is not published and left to containers without a claim; "
+            "set --reserved-cpus to choose theirs"
         )
     elif "keep_shared" in options and read.max_isolation is not Isolation.CPUSET and not read.reserved:
         log.warning(
-            "no CPU is reserved, so one fewer is published than there are, for interrupts, since claims may have "
-            "all others quiet; --reserved-cpus says which are theirs"
+            "no CPU is reserved, so one CPU is not published and left to interrupts, since claims may have "
+            "all others quiet; set --reserved-cpus to choose theirs"
         )
     if not isinstance(root, HostRoot):
         return CPUPlugin(root, read)

@@ -13,8 +13,8 @@ NO_CONTAINERS: Final = "which containers are to be partitions is not known"
 def unrestorable(notes: TuningNotes) -> tuple[str, ...]:
     """Return the sentence on settings that cannot be put back, if there are any."""
     sentence = (
-        f"how settings were before claims changed them is not known any more ({notes.lost}), so they stay as they "
-        "are now: reboot the node, which sets them anew"
+        f"the settings from before claims changed them are lost ({notes.lost}), so they stay as they "
+        "are now: reboot the node, which resets them"
     )
     return (sentence,) if notes.lost else ()
 
@@ -28,7 +28,7 @@ def no_right(write: Write, error: OSError) -> str:
 
 
 def returned(tuned: Tuning, noted: TuningNotes, machine: Machine) -> str:
-    """Return what somebody else has put on quiet CPUs since it was taken off them; empty if nothing."""
+    """Return what another program has put on quiet CPUs since it was taken off them; empty if nothing."""
     known = noted.settings
     back = [
         _name(write.setting.path, write.setting.owner)
@@ -40,8 +40,8 @@ def returned(tuned: Tuning, noted: TuningNotes, machine: Machine) -> str:
     ]
     if not back:
         return ""
-    cause = "an irqbalance does that whose socket is not in /run/irqbalance"
-    return f"somebody else has put {back[0]} there again ({len(back)} in all); {cause}"
+    cause = "an irqbalance whose socket is not in /run/irqbalance does that"
+    return f"another program has put {back[0]} there again ({len(back)} in all); {cause}"
 
 
 def refused_settings(tuned: Tuning, final: TuningNotes, failures: Mapping[str, OSError]) -> Iterator[str]:

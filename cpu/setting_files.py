@@ -107,7 +107,7 @@ def unmovable(root: Root, seen: Collection[str], *, by_systemd: bool) -> Iterato
 
 def _unseen(root: Root, path: str) -> Iterator[str]:
     if not is_gone(root, path):
-        why = "it does not read as CPUs" if _cpus(root, path) is None else "whose it is cannot be read"
+        why = "it is not a list of CPUs" if _cpus(root, path) is None else "whose it is cannot be read"
         yield f"what /{path} is for stays, because {why}"
     elif path.endswith("/smp_affinity_list"):
         number = path.split("/")[2]
@@ -135,7 +135,7 @@ def _unmovable_units(root: Root, *, by_systemd: bool) -> Iterator[str]:
                 f"/{_CGROUP}/cgroup.subtree_control"
             )
         elif _cpus(root, f"{folder}/cpuset.cpus") is None:
-            yield f"{name} stays, because /{folder}/cpuset.cpus does not read as CPUs"
+            yield f"{name} stays, because /{folder}/cpuset.cpus is not a list of CPUs"
 
 
 def _interrupts(root: Root) -> Iterator[Setting]:

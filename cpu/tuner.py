@@ -148,8 +148,8 @@ class Tuner(msgspec.Struct):
             return replace(read, lost=read.lost or notes.lost)
         except DocumentError as error:
             raise ClaimError(
-                f"how settings were before claims changed them is on record as another version wrote it ({error}); "
-                "go back to that version, or reboot the node, which sets them anew"
+                f"the settings from before claims changed them are on record in a form of another version ({error}); "
+                "go back to that version, or reboot the node, which resets them"
             ) from error
 
     def _with_begun(self, notes: TuningNotes, claims: Collection[Record]) -> TuningNotes:

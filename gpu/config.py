@@ -102,7 +102,7 @@ def parse_gpu_config(config: Config) -> GPUConfig:
     try:
         parsed = decode(GPUConfig, config.parameters)
     except DocumentError as error:
-        raise ClaimError(f"{config.path} is no valid GPUConfig of {API_VERSION}: {error}") from error
+        raise ClaimError(f"{config.path} is not a valid GPUConfig of {API_VERSION}: {error}") from error
     limit = parsed.sharing.memory_limit if parsed.sharing else None
     if limit is not None and not (limit.whole and limit.value >= MIN_LIMIT):
         raise ClaimError(

@@ -79,7 +79,7 @@ def device_nodes(root: Root, intent: Intent) -> tuple[DeviceNode, ...]:
     address = intent.address
     function = pci_function(root, address)
     if not root.exists(f"{PCI_DEVICES}/{address}"):
-        raise ClaimError(f"GPU {address} is gone from the PCI bus; delete the claim so that it is allocated anew")
+        raise ClaimError(f"GPU {address} is gone from the PCI bus; delete the claim so that it is allocated again")
     if function.passthrough != (intent.mode is GPUMode.VFIO):
         raise ClaimError(
             f"GPU {address} is bound to {function.driver or 'no driver'}, which has no nodes for mode {intent.mode}; "
@@ -157,7 +157,7 @@ def _amd_render(root: Root, intent: Intent) -> Iterable[DeviceEdit]:
     if intent.partition not in nodes:
         raise ClaimError(
             f"GPU {intent.address} has no partition {intent.partition} any more, only {len(nodes)}; "
-            "delete the claim so that it is allocated anew"
+            "delete the claim so that it is allocated again"
         )
     render = nodes[intent.partition].render
     if render is None:

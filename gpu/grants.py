@@ -234,7 +234,7 @@ def _check_sharing(claim: ClaimRef, chosen: _Given) -> None:
     share = chosen.allocated.result.share_id is not None
     if share and chosen.settings.strategy is Strategy.EXCLUSIVE:
         raise ClaimError(
-            f"{chosen.where} of claim {claim} is to be exclusive, but the node offers shares of its GPUs; "
+            f"{chosen.where} of claim {claim} asks for an exclusive GPU, but the node offers shares of its GPUs; "
             "ask for a node with --gpu-sharing exclusive, or leave sharing.strategy out"
         )
     limit = chosen.settings.memory_limit
@@ -336,7 +336,7 @@ def _check_parts(claim: ClaimRef, given: Sequence[_Given], inventory: GPUInvento
         if both:
             raise ClaimError(
                 f'claim {claim} was allocated "{name}" and "{both[0]}", which are the same silicon; '
-                "delete the claim so that it is allocated anew"
+                "delete the claim so that it is allocated again"
             )
 
 

@@ -214,7 +214,7 @@ class GPUPlugin(Plugin, Configures):
         intent = Intent.of(grant)
         if intent is None:
             raise ClaimError(
-                f"claim {claim} has device {grant.device}, but the record that says how was lost; "
+                f"claim {claim} has device {grant.device}, but its record, which says how, was lost; "
                 "delete the pods that name the claim, this one too, and kubelet unprepares it"
             )
         edits = complete(self._root, intent, grant.edits or ContainerEdits(), self._group)

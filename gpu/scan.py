@@ -67,7 +67,7 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
     warnings += _unplaced(root, [gpu for gpu in gpus if not gpu.unserved])
     doubtful = doubtful_uuids(gpus)
     warnings += [
-        f"UUID {uuid} is borne by {' and '.join(bearers)}: none of them is published with it"
+        f"UUID {uuid} is reported by {' and '.join(bearers)}: none of them is published with it"
         for uuid, bearers in doubtful.items()
     ]
     return GPUInventory(
@@ -81,7 +81,7 @@ def _no_functions(root: Root, pci: PCI) -> Iterable[str]:
     """Return what is to be said if the bus is empty, or not to be seen, on a machine that has PCI."""
     roots = () if pci.addresses else tuple(filter(PCIE_ROOT.fullmatch, names(root, "sys/devices")))
     if roots:
-        yield f"no PCI function is to be seen in /{PCI_DEVICES}, though the machine has the PCI root {roots[0]}"
+        yield f"no PCI function is visible in /{PCI_DEVICES}, though the machine has the PCI root {roots[0]}"
 
 
 def _unlinked(root: Root, minors: Iterable[int]) -> Iterable[str]:

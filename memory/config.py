@@ -84,10 +84,12 @@ def parse_memory_config(config: Config) -> MemoryConfig:
     try:
         parsed = decode(MemoryConfig, config.parameters)
     except DocumentError as error:
-        raise ClaimError(f"{config.path} is no valid MemoryConfig of {API_VERSION}: {error}") from error
+        raise ClaimError(f"{config.path} is not a valid MemoryConfig of {API_VERSION}: {error}") from error
     mount = parsed.mount
     if mount is not None and not _is_path(mount):
-        raise ClaimError(f'{config.path}: mount is "{mount}", which is no clean absolute path such as /dev/hugepages')
+        raise ClaimError(
+            f'{config.path}: mount is "{mount}", which is not a clean absolute path such as /dev/hugepages'
+        )
     return parsed
 
 

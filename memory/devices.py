@@ -208,7 +208,7 @@ def memory_left_out(machine: MachineMemory, options: MemoryOptions) -> Iterator[
         yield f"no ordinary memory of NUMA nodes {whole} is handed out: --reserved-memory keeps all beside huge pages"
     lost = CPUSet(node.id for node in machine.nodes if node.cpus and node.socket is None)
     if lost and options.group_by is MemoryGroupBy.SOCKET:
-        yield f"NUMA nodes {lost} are in no device: the kernel tells no package for them, or several"
+        yield f"NUMA nodes {lost} are in no device: the kernel reports no package for them, or several"
     yield from (problem.what for problem in machine.pods.node_problems(machine.numbers))
 
 

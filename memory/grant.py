@@ -168,7 +168,7 @@ def _consumed(asked: _Asked) -> int:
         raise ClaimError(f'{asked}: capacity "{SIZE}" of device "{result.device}" is missing; {_GATE}')
     if not isinstance(amount.value, int) or amount.value <= 0 or amount.value % step:
         raise ClaimError(
-            f'{asked} was allocated {amount} of device "{result.device}", which is no positive multiple of '
+            f'{asked} was allocated {amount} of device "{result.device}", which is not a positive multiple of '
             f"{Quantity.binary(step)}, its step"
         )
     return amount.value
@@ -189,7 +189,7 @@ def _check_room(asked: Sequence[_Asked], sizes: Sequence[int], held: Held) -> No
             f"which has {Quantity.binary(max(0, room))} of {Quantity.binary(device.size)} left"
         )
         if size + mine[device.name] > device.size:
-            raise ClaimError(f"{what}; delete the claim so that it is allocated anew")
+            raise ClaimError(f"{what}; delete the claim so that it is allocated again")
         holders = held.holders(device.sources)
         raise ClaimConflictError(
             f"{what}; the rest is held by {' and '.join(map(str, holders))}", frozenset(one.uid for one in holders)
@@ -203,7 +203,7 @@ def _check_mounts(asked: Sequence[_Asked]) -> None:
         if not path or each.admin:
             continue
         if not each.device.page_size:
-            raise ClaimError(f"{each} has a mount at {path}, and {each.device.name} is no huge pages; leave mount out")
+            raise ClaimError(f"{each} has a mount at {path}, and {each.device.name} has no huge pages; leave mount out")
         other = paths.setdefault(path, each)
         if other is not each:
             raise ClaimError(

@@ -105,9 +105,9 @@ def _bytes(text: str, resource: str, amount: str, size: int) -> int:
     except ValueError as error:
         raise UsageError(f'{_OPTION} "{text}": {error}') from error
     if not isinstance(value, int) or value < 0:
-        raise UsageError(f'{_OPTION} "{text}" reserves {amount} of {resource}, which is no whole number of bytes')
+        raise UsageError(f'{_OPTION} "{text}" reserves {amount} of {resource}, which is not a whole number of bytes')
     if size and value % size:
-        raise UsageError(f'{_OPTION} "{text}" reserves {amount} of {resource}, which is no whole number of pages')
+        raise UsageError(f'{_OPTION} "{text}" reserves {amount} of {resource}, which is not a whole number of pages')
     return value
 
 

@@ -48,13 +48,13 @@ def count_remarks(counts: Iterable[NodeCounts]) -> Iterator[str]:
     for node in counts:
         part = node.part_in_runs(2 * MIB)
         if part is None:
-            yield f"NUMA node {node.id}: how fragmented its memory is was not seen (/proc/buddyinfo, /proc/zoneinfo)"
+            yield f"NUMA node {node.id}: the fragmentation of its memory is not known (/proc/buddyinfo, /proc/zoneinfo)"
         else:
             yield f"NUMA node {node.id}: {part} % of its free memory lies in runs of 2Mi or more"
         for size, pool in node.pools.items():
             pages = f"pages of {Quantity.binary(size)} are surplus"
             if pool.surplus is None and pool.total != 0:
-                yield f"NUMA node {node.id}: how many {pages} was not seen, and none is handed out"
+                yield f"NUMA node {node.id}: how many {pages} is not known, so none is handed out"
             elif pool.surplus:
                 yield f"NUMA node {node.id}: {pool.surplus} {pages}, and not handed out"
             if pool.promised:

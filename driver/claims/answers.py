@@ -41,7 +41,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 def refused_by_error(claim: ClaimRef, driver: str, error: Exception) -> Refused:
     """Return the refusal of a claim at which a driver met an error that it does not expect; the log has the rest."""
-    return Refused(f"claim {claim} met an error inside {driver}, which its log tells of: {in_words(error)}")
+    return Refused(f"claim {claim} failed: internal error in {driver}, see its log: {in_words(error)}")
 
 
 class Conflict(msgspec.Struct, frozen=True):

@@ -189,7 +189,7 @@ def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
             node = Regarding("v1", "Node", "", node_name, node_name)
             note = (
                 f"the record of the claim with UID {uid} is damaged and quarantined: {reason}; "
-                "delete the pods that use that claim, so that it is unprepared and allocated anew"
+                "delete the pods that use that claim, so that it is unprepared and allocated again"
             )
             found = _events([node], "RecordQuarantined", "ReadLedger", note)
         case ClaimImpaired(claim, pods, reason, sentence):

@@ -57,11 +57,11 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
     if claim.metadata.uid != ref.uid:
         raise ClaimError(
             f"claim {ref} is now another claim: its UID is {claim.metadata.uid or 'missing'}, "
-            f"and {ref.uid} was asked for; recreate the pod"
+            f"but kubelet asked for {ref.uid}; recreate the pod"
         )
     problem = uid_problem(ref.uid)
     if problem is not None:
-        raise ClaimError(f"claim {ref} cannot be prepared, for its UID {problem}; recreate the claim")
+        raise ClaimError(f"claim {ref} cannot be prepared because its UID {problem}; recreate the claim")
     allocation = claim.status.allocation
     if allocation is None:
         raise ClaimError(
@@ -74,7 +74,7 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
             for result in results_of(allocation, plugin.driver)
         )
     except DocumentError as error:
-        raise ClaimError(f"claim {ref} cannot be prepared, for its allocation cannot be read: {error}") from error
+        raise ClaimError(f"claim {ref} cannot be prepared because its allocation cannot be read: {error}") from error
     return AllocatedClaim(
         ref,
         tuple(
@@ -114,7 +114,7 @@ def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
         if pool is not None and result.pool != pool:
             raise ClaimError(
                 f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
-                f'"{result.pool}", but this node\'s pool is "{pool}"; delete the claim so that it is allocated anew'
+                f'"{result.pool}", but this node\'s pool is "{pool}"; delete the claim so that it is allocated again'
             )
 
 
@@ -259,7 +259,7 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
         if device is None:
             raise ClaimError(
                 f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
-                f'"{result.pool}", which this node does not have; delete the claim so that it is allocated anew'
+                f'"{result.pool}", which this node does not have; delete the claim so that it is allocated again'
             )
         if result.admin_access:
             continue
@@ -276,7 +276,7 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
         if result.device in mine and not (share and mine[result.device]):
             raise ClaimError(
                 f'claim {claim.ref} was allocated device "{result.device}" twice, which cannot be shared; delete the '
-                "claim so that it is allocated anew"
+                "claim so that it is allocated again"
             )
         mine[result.device] = share
 

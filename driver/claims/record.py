@@ -173,7 +173,7 @@ def uid_problem(uid: str) -> str | None:
     None if it can. Kubernetes' own have 36 characters.
     """
     if len(uid) > MAX_UID:
-        return f"has {len(uid)} characters and may have {MAX_UID}, since files are named after it"
+        return f"has {len(uid)} characters, more than {MAX_UID}, and files are named after it"
     return device_problem(uid)
 
 
@@ -347,8 +347,8 @@ class Unread(msgspec.Struct, frozen=True):
 # The copy is not flushed with each commit, so after a power cut it is up to date only if it was closed. A copy or
 # a row may tell of a claim that has ended: Unprepare puts right what is held too long, nothing what is held too little.
 
-NOTES_LOST = "the ledger was lost, and its copy with it or in part"
-LOST = "the ledger was lost, and nothing tells of all claims that were on record"
+NOTES_LOST = "the ledger was lost, and all or part of its copy"
+LOST = "the ledger was lost, and not all claims that were on record are known"
 
 
 class Copied(msgspec.Struct, frozen=True):

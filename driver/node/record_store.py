@@ -434,7 +434,7 @@ class RecordStore:
         if entry is not None and entry.damaged is not None and entry.record is None:
             raise ClaimError(
                 f"the record of claim {ref} is damaged ({entry.damaged.reason}) and stays quarantined; "
-                "delete the pods that use the claim, so that it is unprepared and allocated anew"
+                "delete the pods that use the claim, so that it is unprepared and allocated again"
             )
 
     def blocked(self) -> str | None:

@@ -134,7 +134,7 @@ def words(effective: Effective) -> str:
     """Say which memory a container gets."""
     parts = [] if effective.nodes is None else [f"takes memory from NUMA nodes {effective.nodes}"]
     parts += [f"may have {_amount(limit)} in pages of {page_size_name(size)}" for size, limit in effective.hugepages]
-    return " and ".join(parts) or "is not to be seen"
+    return " and ".join(parts) or "cannot be seen"
 
 
 def _differences(expected: Effective, actual: Effective) -> Iterator[str]:

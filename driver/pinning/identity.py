@@ -143,7 +143,7 @@ def _unknown(container: Container, key: str, snapshot: PinSnapshot) -> str:
     why = (
         f"which is not prepared on this node: {_REMOVE}, or recreate the pod if it has the claim"
         if unread is None
-        else f"of which nothing is known: {unread.reason}"
+        else f"which is not known: {unread.reason}"
     )
     return f'{container} names claim "{key.rpartition("/")[2]}", {why}'
 
@@ -175,7 +175,7 @@ def _may_use(container: Container, claim: PinnedClaim, snapshot: PinSnapshot, ev
     if answer is None:
         return (
             f"{container} has claim {claim.claim}, but pod {pod} is not on record for it and kubelet's pod-resources "
-            "API did not answer for it, or does not list it: look whether its socket is mounted and kubelet is well"
+            "API did not answer for it, or does not list it: check that its socket is mounted and that kubelet works"
         )
     if claim.key in snapshot.claims_of_devices(device for each in answer.devices.values() for device in each):
         return ""
@@ -192,7 +192,7 @@ def _unnamed(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
             return Identity()
         text = (
             f"{container} may have a claim, but kubelet's pod-resources API did not answer for its pod, or does "
-            "not list it: look whether its socket is mounted and kubelet is well"
+            "not list it: check that its socket is mounted and that kubelet works"
         )
         return Identity(refusals=(text,))
     return Identity(refusals=tuple(_not_injected(container, snapshot, answer)))
@@ -203,7 +203,7 @@ def _not_injected(container: Container, snapshot: PinSnapshot, answer: KubeletPo
         if key in snapshot.claims:
             yield (
                 f"kubelet gave claim {snapshot.claims[key].claim} to {container}, but the container runtime did not "
-                "inject its CDI device: switch CDI on in the runtime's configuration"
+                "inject its CDI device: enable CDI in the runtime's configuration"
             )
 
 

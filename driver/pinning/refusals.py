@@ -32,7 +32,7 @@ def claims_shared_unduly(containers: Containers, snapshot: PinSnapshot) -> Itera
                 other for each in mine for other in users_in_the_way(user, each, containers) if other.id != user.id
             ]
             if others:
-                yield f"claim {claim.claim} is in use by {user} and {others[0]}, although it may not be shared so"
+                yield f"claim {claim.claim} is in use by {user} and {others[0]}, although it cannot be shared that way"
                 break
 
 
@@ -82,7 +82,7 @@ def _why_unmoved(snapshot: PinSnapshot, container: Container) -> str:
             "again"
         )
     return (
-        "it was reported while ledger or hardware could not be read, so that its claims are not known yet; "
+        "it was reported while the ledger or the hardware could not be read, so its claims are not known yet; "
         f"{container} can start once the runtime has listed its containers again, in a moment"
     )
 
@@ -94,7 +94,7 @@ def why_without_cpus(container: Container, claims: Collection[PinnedClaim], snap
         return ""
     if snapshot.unread is not None and not names:
         return (
-            f"nobody can say which CPUs are free for {container}, which has no claim: {snapshot.unread.reason}; "
+            f"it is not known which CPUs are free for {container}, which has no claim: {snapshot.unread.reason}; "
             "reserve CPUs, so that such containers always have some"
         )
     if names:

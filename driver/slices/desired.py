@@ -31,7 +31,7 @@ def publishable(inventory: Inventory) -> Inventory:
     for counter_set in inventory.counters:
         refusals = counter_set_problems(counter_set)
         if counter_set.name in {kept.name for kept in counters}:
-            refusals = (f'counter set "{counter_set.name}" is left out: there is one of that name already',)
+            refusals = (f'counter set "{counter_set.name}" is left out: another one has that name',)
         problems += refusals
         if not refusals:
             counters.append(counter_set)
@@ -41,7 +41,7 @@ def publishable(inventory: Inventory) -> Inventory:
     for device in inventory.devices:
         names[device.name] += 1
         if names[device.name] > 1:
-            problems.append(f'device "{device.name}" is left out: there is one of that name already')
+            problems.append(f'device "{device.name}" is left out: another one has that name')
             continue
         unknown = [
             f"{consumption.counter_set}/{name}"
@@ -91,7 +91,7 @@ def desired_slices(
         for counters, devices in parts
     )
     for problem in frame_problems(slices[0]):
-        raise UsageError(f"{problem}; the pool is called like the node, so name the node with --node-name")
+        raise UsageError(f"{problem}; the pool has the node's name; set another one with --node-name")
     return slices
 
 

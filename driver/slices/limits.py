@@ -98,7 +98,7 @@ def attribute_problem(name: str, attribute: DeviceAttribute) -> str | None:
         return "its name is not [<DNS subdomain of 63>/]<C identifier of 32>"
     values = {field: value for field in attribute.__struct_fields__ if (value := getattr(attribute, field)) is not None}
     if len(values) != 1:
-        return f"it has {len(values)} values of different types instead of one"
+        return f"it has {len(values)} values of different types, and may have one"
     ((field, value),) = values.items()
     if isinstance(value, tuple):
         if not value:
@@ -108,7 +108,7 @@ def attribute_problem(name: str, attribute: DeviceAttribute) -> str | None:
 
 
 def _int_problem(value: int) -> str | None:
-    return None if -(1 << 63) <= value < 1 << 63 else f"{value} does not fit 64 bits"
+    return None if -(1 << 63) <= value < 1 << 63 else f"{value} does not fit in 64 bits"
 
 
 def _bool_problem(value: bool) -> str | None:  # noqa: FBT001 - one of the table's checks
@@ -118,7 +118,7 @@ def _bool_problem(value: bool) -> str | None:  # noqa: FBT001 - one of the table
 
 def _string_problem(value: str) -> str | None:
     size = len(value.encode("utf-8", "surrogatepass"))
-    return None if size <= MAX_STRING else f'"{value}" has {size} bytes, and {MAX_STRING} is the most'
+    return None if size <= MAX_STRING else f'"{value}" has {size} bytes, more than {MAX_STRING}'
 
 
 def _version_problem(value: str) -> str | None:
@@ -150,11 +150,11 @@ def _surplus(kept: dict[str, DeviceAttribute], capacities: int) -> Iterator[tupl
     while (total := sum(sizes.values())) > MAX_VALUES and kept:
         name = max(sizes, key=lambda name: (sizes[name], list(sizes).index(name)))
         del kept[name], sizes[name]
-        yield name, f"the device has {total} attribute values, and {MAX_VALUES} is the most"
+        yield name, f"the device has {total} attribute values, more than {MAX_VALUES}"
     while (total := len(kept) + capacities) > MAX_ENTRIES:
         name = next(reversed(kept))
         del kept[name]
-        yield name, f"the device has {total} attributes and capacities, and {MAX_ENTRIES} is the most"
+        yield name, f"the device has {total} attributes and capacities, more than {MAX_ENTRIES}"
 
 
 def frame_problems(spec: ResourceSliceSpec) -> Iterator[str]:
@@ -165,7 +165,7 @@ def frame_problems(spec: ResourceSliceSpec) -> Iterator[str]:
     if len(pool.name) > 253 or not all(map(is_dns_subdomain, pool.name.split("/"))):  # noqa: PLR2004 - API's limit
         yield f'the pool\'s name "{pool.name}" is not one or more DNS subdomains joined by "/", 253 characters in all'
     if pool.generation < 0 or pool.resource_slice_count < 1:
-        yield f"generation {pool.generation} and {pool.resource_slice_count} slices are no pool"
+        yield f"generation {pool.generation} and {pool.resource_slice_count} slices cannot be a pool"
     places = (spec.node_name, spec.node_selector, spec.all_nodes, spec.per_device_node_selection)
     if sum(place is not None for place in places) != 1:
         yield "a slice has exactly one of nodeName, nodeSelector, allNodes and perDeviceNodeSelection"
@@ -199,7 +199,7 @@ def _device_problems(device: Device) -> Iterator[str]:
 
 def _consumption_problems(consumptions: tuple[DeviceCounterConsumption, ...]) -> Iterator[str]:
     if len(consumptions) > MAX_CONSUMPTIONS:
-        yield f"it draws on {len(consumptions)} counter sets, and {MAX_CONSUMPTIONS} is the most"
+        yield f"it draws on {len(consumptions)} counter sets, more than {MAX_CONSUMPTIONS}"
     for name in sorted(_twice([consumption.counter_set for consumption in consumptions])):
         yield f'it names the counter set "{name}" twice'
     for consumption in consumptions:
@@ -212,7 +212,7 @@ def _consumption_problems(consumptions: tuple[DeviceCounterConsumption, ...]) ->
 def _counters(name: str, counters: Mapping[str, object]) -> Iterator[str]:
     """Yield the errors of a counter set or of a consumption; each continues a sentence after the set's name."""
     if not is_dns_label(name):
-        yield "is not called by a DNS label"
+        yield "has a name that is not a DNS label"
     if not 1 <= len(counters) <= MAX_COUNTERS:
         yield f"has {len(counters)} counters instead of 1 to {MAX_COUNTERS}"
     for counter in counters:
@@ -229,7 +229,7 @@ def _taint_problems(taints: tuple[DeviceTaint, ...]) -> Iterator[str]:
         if not is_label_value(taint.value):
             yield f'the value "{taint.value}" of taint "{taint.key}" is not a label value'
         if taint.effect not in _EFFECTS:
-            yield f'the effect "{taint.effect}" of taint "{taint.key}" is none of {", ".join(sorted(_EFFECTS))}'
+            yield f'the effect "{taint.effect}" of taint "{taint.key}" is not one of {", ".join(sorted(_EFFECTS))}'
         if taint.time_added is not None and not _is_time(taint.time_added):
             yield f'timeAdded "{taint.time_added}" of taint "{taint.key}" is not an RFC 3339 time'
 
@@ -242,7 +242,7 @@ def _condition_problems(device: Device) -> Iterator[str]:
         if len(conditions) > MAX_CONDITIONS:
             yield f"{len(conditions)} binding conditions are more than {MAX_CONDITIONS}"
     for name in sorted(_twice([*binding, *failure])):
-        yield f'the binding condition "{name}" stands twice'
+        yield f'the binding condition "{name}" is listed twice'
     for name in (*binding, *failure):
         if not is_label_name(name):
             yield f'the binding condition "{name}" is not a label name'

@@ -135,7 +135,7 @@ class Misnamed(Lamps):
     ("plugin", "sentence"),
     [
         (Lamps(0), "found no device"),
-        (Twice(), "there is one of that name already"),
+        (Twice(), "another one has that name"),
         (Shifting(), "must find the same devices"),
         (Forgetful(), r"must answer for lamp-0, once"),
         (Random(), "must"),

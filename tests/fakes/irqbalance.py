@@ -1,4 +1,4 @@
-"""A stand-in for irqbalance: its socket, and a round in which it heeds what it was told (irqbalance.c, 1.9).
+"""A stand-in for irqbalance: its socket, and a round in which it follows what it was told (irqbalance.c, 1.9).
 
 Like the real one it attends to nobody while it sleeps through a round, and an answer to somebody who has gone ends it.
 """

@@ -343,7 +343,7 @@ def test_a_claim_whose_runtime_does_not_inject_cdi_devices_is_refused(version: s
             node.runtime.cri.create(A, "main", cdi=cdi)
         # Some runtimes say it themselves before they ask anybody.
         said = refused.value.details()
-        assert "switch CDI on in the runtime's configuration" in said or "CDI support is explicitly disabled" in said
+        assert "enable CDI in the runtime's configuration" in said or "CDI support is explicitly disabled" in said
     finally:
         node.close()
 
@@ -354,7 +354,7 @@ def test_a_container_without_the_variable_of_its_claim_is_refused(node: Node) ->
     node.pod_resources.give(A, "main", "mine", cdi)
     with pytest.raises(grpc.RpcError) as refused:
         cri.create(A, "main")
-    assert "switch CDI on in the runtime's configuration" in refused.value.details()
+    assert "enable CDI in the runtime's configuration" in refused.value.details()
     assert cri.cpus(cri.run(A, "sidecar"))
 
 

@@ -104,7 +104,7 @@ def test_it_is_informed_of_quiet_cpus_and_puts_nothing_back_on_them(
                 rounds_pass(balancer, 1)
                 assert on_held(node) == {}
                 node.tune()
-        assert "somebody else has put" not in caplog.text
+        assert "another program has put" not in caplog.text
         eventually(lambda: not of_it(node))
         unprepare(node)
         leaves(balancer, node, CPUSet())

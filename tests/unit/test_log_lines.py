@@ -19,8 +19,8 @@ PAIRS_FIRST = re.compile(r"([a-z]+ )?[a-z]+=%")
 EXCEPTIONS = {
     # About the process or the machine, not about a claim, a driver or a pod.
     ("driver/machine/udev.py", "_NO_EVENTS"),
-    ("cpu/plugin.py", "no CPU is reserved, so one fewer is published than there are, for containers without a claim"),
-    ("cpu/plugin.py", "no CPU is reserved, so one fewer is published than there are, for interrupts, since claims"),
+    ("cpu/plugin.py", "no CPU is reserved, so one CPU is not published and left to containers without a claim"),
+    ("cpu/plugin.py", "no CPU is reserved, so one CPU is not published and left to interrupts, since claims"),
     # What is logged is a sentence of a decision, which names container and pod itself.
     ("driver/nri/unsolicited.py", "%s"),
     ("driver/nri/inquiry.py", "containers are compared with what was last known of claims: %s"),

@@ -275,7 +275,7 @@ def test_local_memory_names_the_numa_nodes() -> None:
 
 def test_local_memory_where_there_is_none_is_refused() -> None:
     asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
-    with pytest.raises(ClaimError, match="CPUs 2 are on NUMA node 1, which has none"):
+    with pytest.raises(ClaimError, match="CPUs 2 are on NUMA node 1, which has no memory"):
         granted(_with_memory(0), asked, MACHINE)
 
 
@@ -289,7 +289,7 @@ def test_a_claim_that_comes_back_with_offline_cpus_has_the_memory_of_the_others(
 
 def test_local_memory_of_which_the_kernel_says_nothing_is_refused_without_a_claim_about_nodes() -> None:
     asked = claim([result("cpudevmachine", 2)], [config(own(cpuset="0,2", memory="local"))])
-    with pytest.raises(ClaimError, match="but the kernel does not tell which NUMA nodes have memory; leave out"):
+    with pytest.raises(ClaimError, match="but the kernel does not report which NUMA nodes have memory; leave out"):
         granted(_with_memory(), asked, MACHINE)
     nowhere = replace(
         MACHINES["M4"], cpus={number: replace(cpu, numa=None) for number, cpu in MACHINES["M4"].cpus.items()}
@@ -325,7 +325,7 @@ def test_the_last_shared_cpu_is_waited_for_where_others_hold_the_rest_and_not_wh
 
 def test_a_group_that_the_node_does_not_have_is_refused() -> None:
     with pytest.raises(
-        ClaimError, match="cpudevsocket000, which is no group of CPUs of this node by --group-by numanode"
+        ClaimError, match="cpudevsocket000, which is not a group of CPUs of this node with --group-by numanode"
     ):
         granted(MACHINES["M4"], claim([result("cpudevsocket000", 2)]))
 

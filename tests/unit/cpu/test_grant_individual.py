@@ -17,7 +17,7 @@ from tests.fakes.topology import regular
 
 INDIVIDUAL = CPUOptions(mode=DeviceMode.INDIVIDUAL)
 CORES = CPUOptions(mode=DeviceMode.INDIVIDUAL, threads=Threads.FULL_CORE)
-ANEW = "delete the claim so that it is allocated anew"
+ANEW = "delete the claim so that it is allocated again"
 SMT = regular(sockets=1, numa=1, l3=2, cores=2, threads=2)
 
 
@@ -44,7 +44,9 @@ def test_a_claim_without_results_of_this_driver_gets_nothing() -> None:
 
 @pytest.mark.parametrize("device", ["cpudev000", "cpu0", "cpu0000", "gpu000", "core0", "core"])
 def test_a_device_that_is_no_cpu_is_refused(device: str) -> None:
-    with pytest.raises(ClaimError, match=f"was allocated {device}, which is no CPU of this node .*; {ANEW}"):
+    with pytest.raises(
+        ClaimError, match=f"was allocated {device}, which is neither a CPU nor a core of this node .*; {ANEW}"
+    ):
         take(MACHINES["M1"], device)
 
 

@@ -218,7 +218,7 @@ def test_required_caches_and_whole_cores_hold_together() -> None:
 def test_required_caches_on_a_machine_without_any_are_refused() -> None:
     bare = topology({cpu: (cpu, 0, 0, None) for cpu in range(4)})
     error = _error(bare, "0-3", 2, l3=L3.REQUIRE)
-    assert str(error) == "cannot keep 2 CPUs to L3 caches: this machine tells of none; do without"
+    assert str(error) == "cannot keep 2 CPUs to L3 caches: this machine reports none; leave it out"
 
 
 def test_the_required_cache_may_be_shared_by_two_numa_nodes() -> None:

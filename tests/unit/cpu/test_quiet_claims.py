@@ -322,7 +322,7 @@ def test_settings_whose_originals_are_lost_are_said_until_the_next_boot(
     assert unprepare(again, A) == {A.metadata.uid: None}
     again.tune()
     assert values(kernel, ALL) == ["0-1,4-7", "2", "5", "f3", "f3", "00", "00", "0-1,4-7"], "nothing is guessed"
-    sentence = "how settings were before claims changed them is not known any more"
+    sentence = "the settings from before claims changed them are lost"
     assert caplog.text.count(sentence) == 1
     assert isinstance(again.plugin, CPUPlugin)
     assert sentence in (again.plugin.remaining or ("",))[0]

@@ -99,7 +99,7 @@ class TestCores:
             files |= cpu_files(cpu, thread_siblings_list="0-1")
         topology = read_topology(machine(files))
         assert [str(core) for core in topology.cores] == ["0-1", "2", "3"]
-        assert topology.warnings == ("the core told for cpu2 is that of 0-1",)
+        assert topology.warnings == ("the core reported for cpu2 is that of 0-1",)
 
     def test_cpus_that_disagree_follow_the_lower_one_with_one_warning(self) -> None:
         files = {f"{CPU}/online": "0-2"} | cpu_files(0, core_cpus_list="0-1")
@@ -233,7 +233,9 @@ class TestNuma:
         topology = read_topology(machine({f"{CPU}/online": "0-1", f"{NODE}/node0/cpulist": ""}))
         assert topology.numa == {}
         assert topology.cpus[0].numa is None
-        assert topology.warnings == ("no NUMA node claims a CPU, though there are nodes; the CPUs are on none",)
+        assert topology.warnings == (
+            "no NUMA node claims a CPU, though there are nodes; the CPUs are published without one",
+        )
 
     @pytest.mark.parametrize(
         ("files", "links", "sentence"),

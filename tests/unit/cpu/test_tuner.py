@@ -219,7 +219,7 @@ def test_notes_of_another_version_are_not_forgotten() -> None:
     tuner.tune([A], notes)
     kept = notes.document
     notes.document = kept | {"settings": {interrupt(24): {"before": "0-7"}}}
-    with pytest.raises(ClaimError, match=r"as another version wrote it \(.*\); go back to that version, or reboot"):
+    with pytest.raises(ClaimError, match=r"in a form of another version \(.*\); go back to that version, or reboot"):
         tuner.tune([], notes)
     assert list(disturbances(kernel, [A], notes.document)) == []
     notes.document = kept
@@ -346,7 +346,7 @@ def test_what_somebody_else_puts_back_is_moved_again_and_logged(caplog: pytest.L
     tuner.tune([A], notes)
     assert values(kernel, (interrupt(24), interrupt(26))) == ["0-1,4-7", "7"]
     (said,) = (record.getMessage() for record in caplog.records)
-    assert said.startswith("cpus=2-3: somebody else has put interrupt 24 (eth0) there again (1 in all)")
+    assert said.startswith("cpus=2-3: another program has put interrupt 24 (eth0) there again (1 in all)")
     # A device that has the number now was put there by nobody.
     kernel.remove(f"{IRQ}/25")
     kernel.files |= {interrupt(25): "0-7", f"{IRQ}/25/eth2/.": ""}
@@ -397,7 +397,7 @@ def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
     kernel.files[path] = text
     tuner = Tuner(kernel)
     tuner.tune([A], MemoryNotes(kernel))
-    assert tuner.remaining == (f"what /{path} is for stays, because it does not read as CPUs",)
+    assert tuner.remaining == (f"what /{path} is for stays, because it is not a list of CPUs",)
     assert kernel.files[interrupt(25)] == "0-1,4-7"
 
 
@@ -405,9 +405,9 @@ def test_what_does_not_read_as_cpus_is_said(path: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("hidden", "sentence"),
     [
-        (interrupt(24), f"what /{interrupt(24)} is for stays, because it does not read as CPUs"),
+        (interrupt(24), f"what /{interrupt(24)} is for stays, because it is not a list of CPUs"),
         (f"{IRQ}/24", f"what /{interrupt(24)} is for stays, because whose it is cannot be read"),
-        (RPS, f"what /{RPS} is for stays, because it does not read as CPUs"),
+        (RPS, f"what /{RPS} is for stays, because it is not a list of CPUs"),
         ("sys/class/net/eth0/ifindex", f"what /{RPS} is for stays, because whose it is cannot be read"),
         ("sys/class/net/eth0/queues", "the packets of network devices stay, because /sys/class/net/eth0/queues cannot"),
     ],

@@ -63,7 +63,7 @@ def test_a_configuration_that_says_nothing_is_valid() -> None:
 )
 def test_a_document_that_is_no_gpu_config_is_refused_where_it_is_wrong(document: Any, place: str) -> None:
     message = refusal(document)
-    assert message.startswith(f"{PATH} is no valid GPUConfig of dra.gpu/v1alpha1: ")
+    assert message.startswith(f"{PATH} is not a valid GPUConfig of dra.gpu/v1alpha1: ")
     assert place in message
 
 

@@ -210,7 +210,7 @@ def test_a_limit_is_refused_where_no_variable_would_keep_it() -> None:
 
 def test_exclusive_use_of_a_share_is_refused() -> None:
     message = refusal(hgx(), result(FIRST, share_id="8a3a"), configs=(config(sharing={"strategy": "exclusive"}),))
-    assert message.startswith(f'request "gpu" with device "{FIRST}" of claim default/mine is to be exclusive')
+    assert message.startswith(f'request "gpu" with device "{FIRST}" of claim default/mine asks for an exclusive GPU')
 
 
 def test_vfio_records_where_the_gpu_and_its_sound_function_came_from() -> None:

@@ -315,7 +315,9 @@ def test_vfio_on_a_machine_that_is_a_description_is_refused(nodes: Any) -> None:
 
 def test_a_wrong_configuration_says_where_it_stands(nodes: Any) -> None:
     node = nodes(GPUPlugin(laptop().root()))
-    with pytest.raises(DranodeError, match=r"status\.allocation\.devices\.config\[0\]\.opaque\.parameters is no valid"):
+    with pytest.raises(
+        DranodeError, match=r"status\.allocation\.devices\.config\[0\]\.opaque\.parameters is not a valid"
+    ):
         prepare(node, claim("a", RTX, mode="fast"))
 
 
@@ -363,7 +365,7 @@ def test_nvml_lets_go_of_a_gpu_before_it_is_taken_from_its_driver(nodes: Any) ->
 def test_a_claim_whose_record_was_lost_is_refused_and_never_starts_without_its_gpu() -> None:
     driver = GPUPlugin(laptop().root())
     lost = Grant(request="gpu", pool="node", device=RTX)
-    with pytest.raises(ClaimError, match="the record that says how was lost"):
+    with pytest.raises(ClaimError, match="its record, which says how, was lost"):
         driver.complete(ClaimRef("default", "a", "uid-a"), (lost,))
     driver.restore(ClaimRef("default", "a", "uid-a"), (lost,))
 

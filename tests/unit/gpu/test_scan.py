@@ -195,7 +195,7 @@ def test_an_empty_bus_on_a_machine_that_has_pci_was_not_seen() -> None:
     machine = plain()
     machine.remove("sys/bus/pci")
     assert found(machine).warnings == (
-        "no PCI function is to be seen in /sys/bus/pci/devices, though the machine has the PCI root pci0000:00",
+        "no PCI function is visible in /sys/bus/pci/devices, though the machine has the PCI root pci0000:00",
     )
 
 
@@ -357,7 +357,7 @@ def test_a_uuid_that_two_gpus_bear_is_published_by_neither() -> None:
     assert [gpu.uuid is None for gpu in inventory.gpus] == [True, True, *[False] * 6]
     (warning,) = inventory.warnings
     assert warning == (
-        "UUID GPU-00000000-0000-4000-8000-0123456789ab is borne by gpu-0000-1b-00-0 and gpu-0000-43-00-0: "
+        "UUID GPU-00000000-0000-4000-8000-0123456789ab is reported by gpu-0000-1b-00-0 and gpu-0000-43-00-0: "
         "none of them is published with it"
     )
 

@@ -47,10 +47,10 @@ def test_later_configurations_change_only_the_fields_that_they_have() -> None:
         ({**OWN, "polcy": "bind"}, "polcy"),
         ({**OWN, "policy": "local"}, "policy"),
         ({**OWN, "sharing": "all"}, "sharing"),
-        ("bind", "is no valid MemoryConfig"),
-        (None, "is no valid MemoryConfig"),
+        ("bind", "is not a valid MemoryConfig"),
+        (None, "is not a valid MemoryConfig"),
         *(
-            ({**OWN, "mount": path}, "no clean absolute path")
+            ({**OWN, "mount": path}, "not a clean absolute path")
             for path in ("", "/", "hugepages", "/dev/../etc", "/dev/./x", "/dev//x", "/x/", "/a\0b", "/" + "a" * 4096)
         ),
     ],

@@ -76,7 +76,7 @@ def test_what_the_kernel_does_not_say_is_not_known(file: str) -> None:
     del files[file]
     first = counts(files)[0]
     assert (first.runs, first.pools[HUGE].addable, first.part_in_runs(HUGE)) == ({}, None, None)
-    assert "NUMA node 0: how fragmented its memory is was not seen" in "\n".join(count_remarks((first,)))
+    assert "NUMA node 0: the fragmentation of its memory is not known" in "\n".join(count_remarks((first,)))
     assert "memory-fragmented" not in problems(files)
 
 
@@ -202,7 +202,7 @@ def test_the_table_has_a_row_for_ordinary_memory_and_for_each_size_of_pages() ->
 def test_surplus_pages_that_were_not_seen_are_said() -> None:
     files = {path: text for path, text in two_nodes().items() if "2048kB/surplus" not in path}
     said = [each for each in count_remarks(counts(files)) if "surplus" in each]
-    assert said == ["NUMA node 0: how many pages of 2Mi are surplus was not seen, and none is handed out"]
+    assert said == ["NUMA node 0: how many pages of 2Mi are surplus is not known, so none is handed out"]
 
 
 def test_a_made_up_machine_says_what_was_not_seen() -> None:

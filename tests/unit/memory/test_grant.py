@@ -71,7 +71,7 @@ def test_a_mount_on_request_is_a_hugetlbfs_of_the_pages() -> None:
 
 
 def test_a_mount_is_for_huge_pages_and_each_path_for_one_request() -> None:
-    with pytest.raises(ClaimError, match="memory-numa0 is no huge pages; leave mount out"):
+    with pytest.raises(ClaimError, match="memory-numa0 has no huge pages; leave mount out"):
         granted(claim([result(MEMORY, "1Gi")], [config(mount="/dev/hugepages")]))
     both = [result(HUGE, "2Mi", "small"), result("hugepages-1g-numa1", "1Gi", "large")]
     with pytest.raises(ClaimError, match=r'request "large" .* and request "small" .* both have a mount at /h'):
@@ -92,10 +92,10 @@ def test_admin_access_holds_nothing_and_gets_no_variable() -> None:
     ("size", "sentence"),
     [
         (None, 'capacity "size" of device "hugepages-2m-numa1" is missing'),
-        ("0", "no positive multiple of 2Mi"),
-        ("-2Mi", "no positive multiple of 2Mi"),
-        ("3Mi", "no positive multiple of 2Mi"),
-        ("100m", "no positive multiple of 2Mi"),
+        ("0", "not a positive multiple of 2Mi"),
+        ("-2Mi", "not a positive multiple of 2Mi"),
+        ("3Mi", "not a positive multiple of 2Mi"),
+        ("100m", "not a positive multiple of 2Mi"),
     ],
 )
 def test_an_amount_that_cannot_be_given_is_refused(size: str | None, sentence: str) -> None:

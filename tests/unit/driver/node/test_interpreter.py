@@ -82,7 +82,7 @@ def test_a_bug_in_a_driver_fails_its_claim_and_no_other(tmp_path: Path) -> None:
 
     node = opened(tmp_path, Buggy())
     answers = prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]), allocated_claim("b", LAMPS, ["lamp-1"]))
-    said = "claim default/a met an error inside lamps.example.com, which its log tells of: KeyError('oops')"
+    said = "claim default/a failed: internal error in lamps.example.com, see its log: KeyError('oops')"
     assert str(answers["a"]) == said
     assert len(answers["b"]) == 1
 
@@ -98,7 +98,7 @@ def test_a_bug_in_what_a_driver_does_fails_its_claim_alone_and_names_it(
 
     node = opened(tmp_path, Buggy(Board()))
     answers = prepare(node, *(allocated_claim(name, WiredLamps.driver, [f"lamp-{n}"]) for n, name in enumerate("ab")))
-    said = f"claim default/a met an error inside {WiredLamps.driver}, which its log tells of: KeyError('oops')"
+    said = f"claim default/a failed: internal error in {WiredLamps.driver}, see its log: KeyError('oops')"
     assert str(answers["a"]) == said
     assert "Configure failed" in caplog.text
     assert len(answers["b"]) == 1

@@ -196,7 +196,7 @@ def test_a_claim_that_cannot_be_meant_is_refused_and_loses_nothing(
 def test_a_claim_with_another_uid_is_refused(tmp_path: Path) -> None:
     claim = allocated_claim("a", LAMPS, ["lamp-1"], uid="new")
     answer = opened(tmp_path).prepare({ClaimRef("default", "a", "old"): claim})["old"]
-    assert "its UID is new, and old was asked for" in str(answer)
+    assert "its UID is new, but kubelet asked for old" in str(answer)
 
 
 def test_two_claims_of_one_uid_in_a_call_are_refused_and_hold_nothing(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_claim_on_another_nodes_pool_is_refused_with_both_pools_named(tmp_path
     error = prepare(node, elsewhere)["a"]
     assert str(error) == (
         'request "r" of claim default/a was allocated device "lamp-0" of pool "node-77", but this node\'s pool is '
-        '"node"; delete the claim so that it is allocated anew'
+        '"node"; delete the claim so that it is allocated again'
     )
     assert node.records() == ()
     assert [one.device for one in prepare(node, allocated_claim("b", LAMPS, ["lamp-0"]))["b"]] == ["lamp-0"]

@@ -133,7 +133,7 @@ def test_while_held_cpus_are_unknown_a_new_container_gets_reserved_cpus_or_is_re
     world.node.now = BLIND
     assert world.enforcer.create(NEW)[0].cpus == CPUSet((7,))
     world.node.now = replace(BLIND, reserved=CPUSet())
-    with pytest.raises(RefusedError, match=f"nobody can say which CPUs are free .* {REASON}; reserve CPUs"):
+    with pytest.raises(RefusedError, match=f"it is not known which CPUs are free .* {REASON}; reserve CPUs"):
         world.enforcer.create(NEW)
 
 

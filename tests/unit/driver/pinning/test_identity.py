@@ -123,7 +123,7 @@ def test_a_container_that_lacks_the_variable_of_its_claim_is_refused_since_cdi_i
     sentence = refused(identify(plain, SNAPSHOT, told))
     assert sentence == (
         'kubelet gave claim default/mine to container "main" of pod default/owner, but the container runtime did not '
-        "inject its CDI device: switch CDI on in the runtime's configuration"
+        "inject its CDI device: enable CDI in the runtime's configuration"
     )
 
 

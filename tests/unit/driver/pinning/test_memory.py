@@ -239,7 +239,7 @@ class TestBesideCPUs:
     def test_a_claim_of_which_nothing_is_known_is_refused_with_the_reason(self) -> None:
         unread = both(self.CPUS, replace(machine(), unread=UNREAD))
         assert refusal(NONE, unread, of("b")) == (
-            'container "main" of pod default/p1 names claim "b", of which nothing is known: the ledger is damaged'
+            'container "main" of pod default/p1 names claim "b", which is not known: the ledger is damaged'
         )
         assert "which is not prepared on this node" in refusal(NONE, unread, of("b", kind="dra.k8s.io/cpu"))
 

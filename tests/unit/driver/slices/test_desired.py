@@ -64,7 +64,7 @@ def test_every_slice_has_pool_node_and_count() -> None:
 
 @pytest.mark.parametrize("node", ["My Host", "my_host", "", "a" * 254])
 def test_a_node_name_that_the_api_refuses_is_refused_with_the_option_to_set(node: str) -> None:
-    with pytest.raises(UsageError, match=r"the pool's name .* name the node with --node-name"):
+    with pytest.raises(UsageError, match=r"the pool's name .* set another one with --node-name"):
         desired_slices("dra.cpu", node, Inventory(devices=()))
 
 
@@ -94,11 +94,11 @@ def test_what_the_api_refuses_is_left_out_and_the_rest_is_published() -> None:
     assert clean.hardware == "kept"
     assert clean.warnings == (
         "found odd",
-        'counter set "s" is left out: there is one of that name already',
+        'counter set "s" is left out: another one has that name',
         'counter set "empty" is left out: it has 0 counters instead of 1 to 32',
         'attribute "bad-name" of device "a" is left out: its name is not [<DNS subdomain of 63>/]<C identifier of 32>',
         'device "Bad" is left out: its name is not a DNS label of at most 63 characters',
-        'device "a" is left out: there is one of that name already',
+        'device "a" is left out: another one has that name',
         'device "c" is left out: it draws on unknown counters s/cores',
     )
     assert [spec.devices for spec in desired_slices("x.example.com", "n", inventory)][-1] == clean.devices

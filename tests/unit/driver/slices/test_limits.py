@@ -79,14 +79,14 @@ def test_what_only_looks_like_a_semantic_version_is_refused(version: str) -> Non
         ("a-b", STRING, "its name is not"),
         ("a", DeviceAttribute(), "it has 0 values"),
         ("a", DeviceAttribute(int_=1, string="x"), "it has 2 values"),
-        ("a", DeviceAttribute(string="é" * 33), "has 66 bytes, and 64 is the most"),
-        ("a", DeviceAttribute(strings=("x", "y" * 65)), "has 65 bytes, and 64 is the most"),
+        ("a", DeviceAttribute(string="é" * 33), "has 66 bytes, more than 64"),
+        ("a", DeviceAttribute(strings=("x", "y" * 65)), "has 65 bytes, more than 64"),
         ("a", DeviceAttribute(strings=()), "its list is empty"),
-        ("a", DeviceAttribute(int_=1 << 63), "does not fit 64 bits"),
-        ("a", DeviceAttribute(ints=(0, -(1 << 63) - 1)), "does not fit 64 bits"),
+        ("a", DeviceAttribute(int_=1 << 63), "does not fit in 64 bits"),
+        ("a", DeviceAttribute(ints=(0, -(1 << 63) - 1)), "does not fit in 64 bits"),
         ("a", DeviceAttribute(version="1.2"), "is not a semantic version"),
         ("a", DeviceAttribute(versions=("1.2.3", "1")), "is not a semantic version"),
-        ("a", DeviceAttribute(version=f"1.2.3-{'a' * 59}"), "has 65 bytes, and 64 is the most"),
+        ("a", DeviceAttribute(version=f"1.2.3-{'a' * 59}"), "has 65 bytes, more than 64"),
     ],
 )
 def test_one_bad_attribute_is_dropped_and_named(name: str, attribute: DeviceAttribute, why: str) -> None:
@@ -136,7 +136,7 @@ def test_values_beyond_48_cost_the_longest_list() -> None:
     kept, (problem,) = sanitize(device)
     assert kept is not None
     assert list(kept.attributes) == ["short", "one"]
-    assert "has 50 attribute values, and 48 is the most" in problem
+    assert "has 50 attribute values, more than 48" in problem
 
 
 TAINT = DeviceTaint(key="example.com/broken", effect="NoSchedule")
@@ -164,7 +164,7 @@ TAINT = DeviceTaint(key="example.com/broken", effect="NoSchedule")
         ),
         (
             shared("40", CapacityRequestPolicy(default=ONE, valid_values=q(*map(str, range(1, 12))))),
-            "has 11 validValues, and 10 is the most",
+            "has 11 validValues, more than 10",
         ),
         (
             shared(
@@ -182,8 +182,8 @@ TAINT = DeviceTaint(key="example.com/broken", effect="NoSchedule")
         (shared("4", stepped("2", None, "1")), "the default 1, which is not within 2 and 4"),
         (shared("4", stepped("1", "0", "1")), "the step 0, which is not positive"),
         (shared("1", stepped("1", "1", "1")), "the minimum 1 and the step 1, together more than the capacity of 1"),
-        (shared("9", stepped("2", "2", "3")), "the default 3, which is no whole number of steps of 2 from 2"),
-        (shared("9", stepped("2", "2", "2", "5")), "the maximum 5, which is no whole number of steps"),
+        (shared("9", stepped("2", "2", "3")), "the default 3, which is not a whole number of steps of 2 from 2"),
+        (shared("9", stepped("2", "2", "2", "5")), "the maximum 5, which is not a whole number of steps"),
         (
             Device(name="a", consumes_counters=(DeviceCounterConsumption(counter_set="s"),)),
             "has 0 counters instead of 1 to 32",
@@ -212,7 +212,7 @@ TAINT = DeviceTaint(key="example.com/broken", effect="NoSchedule")
         (Device(name="a", binding_conditions=("x",)), "come together or not at all"),
         (
             Device(name="a", binding_conditions=("x",), binding_failure_conditions=("x",)),
-            'the binding condition "x" stands twice',
+            'the binding condition "x" is listed twice',
         ),
         (
             Device(name="a", binding_conditions=("x", "y", "z", "v", "w"), binding_failure_conditions=("u",)),
@@ -310,7 +310,7 @@ def changed(**fields: Any) -> ResourceSliceSpec:
         ),
         (changed(devices=(Device(name="a"),), shared_counters=(SET,)), "cannot share a slice"),
         (changed(shared_counters=(SET,) * 9), "9 counter sets"),
-        (changed(shared_counters=(CounterSet(name="S", counters=SET.counters),)), "is not called by a DNS label"),
+        (changed(shared_counters=(CounterSet(name="S", counters=SET.counters),)), "has a name that is not a DNS label"),
         (changed(shared_counters=(CounterSet(name="s"),)), "has 0 counters"),
         (changed(devices=(Device(name="a", node_name="x"),)), 'device "a" has its own nodes'),
         (

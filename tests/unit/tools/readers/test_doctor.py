@@ -177,7 +177,7 @@ def test_devices_that_are_not_published_are_said_as_the_driver_logs_them(monkeyp
     twice = Inventory((Device(name="a"), Device(name="a")), warnings=("odd",))
     monkeypatch.setattr(GPUPlugin, "discover", lambda _: twice)
     judged, _ = judged_options(("gpu",), mi300x().root(), "worker", options())
-    assert judged.oddities == ("dra.gpu: odd", 'dra.gpu: device "a" is left out: there is one of that name already')
+    assert judged.oddities == ("dra.gpu: odd", 'dra.gpu: device "a" is left out: another one has that name')
 
 
 def test_a_driver_that_may_not_open_a_file_hands_out_nothing_as_when_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
