@@ -15,7 +15,7 @@ from dranode.driver.cli.commands import cli
 from release.project import ROOT
 
 CPUS: Final = "sockets=2,numa=2,cores=4,threads=2"
-GPUS: Final = "examples/gpu-server.yaml"
+GPUS: Final = "sockets=2,cores=8,gpus=2"
 _SMALL: Final = "sockets=1,numa=2,cores=2,threads=1"
 # What commands are asked about lies there, made anew each time.
 _FOLDER: Final = ROOT / ".cache" / "site" / "asked"

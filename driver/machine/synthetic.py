@@ -100,6 +100,10 @@ class Description(msgspec.Struct, frozen=True, dict=True):
         """Return the number of CPUs of the machine."""
         return self.all_cores * self.threads
 
+    def node_cpus(self, node: int) -> str:
+        """Return the CPUs of a NUMA node, as a cpu-list."""
+        return self.cpus_of(node * self.cores_per_numa, self.cores_per_numa)
+
     def cpus_of(self, first_core: int, cores: int) -> str:
         """Return all threads of consecutive cores, as a cpu-list."""
         if cores == self.all_cores:
@@ -257,7 +261,7 @@ def _one_node(machine: Description, node: int) -> dict[str, TreeEntry]:
         for other in range(machine.nodes)
     )
     return {
-        "cpulist": _text(machine.cpus_of(node * machine.cores_per_numa, machine.cores_per_numa)),
+        "cpulist": _text(machine.node_cpus(node)),
         "distance": _text(" ".join(map(str, distances))),
         "meminfo": _text(f"Node {node} MemTotal:       {total >> 10} kB\nNode {node} MemFree:        {free >> 10} kB"),
         "hugepages": {f"hugepages-{size >> 10}kB": _pool(count) for size, count in pools.items()},

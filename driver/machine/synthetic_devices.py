@@ -80,6 +80,8 @@ def plant_devices(tree: dict[str, TreeEntry], machine: Description) -> None:
         _plant_function(tree, machine, place, _NIC)
         _plant_group(tree, place, _FIRST_GROUP + machine.gpus + place.number)
         _plant_network(tree, machine, place)
+    for root, node in {place.folder.split("/")[2]: place.node for place in (*gpus, *nics)}.items():
+        plant(tree, f"sys/devices/{root}/pci_bus/{root[3:]}/cpulistaffinity", _text(machine.node_cpus(node)))
     plant(tree, "dev/vfio/vfio", DeviceFile("c", 10, 196))
 
 
@@ -141,7 +143,7 @@ def _plant_function(tree: dict[str, TreeEntry], machine: Description, place: _Pl
             "device": f"0x{each.device:04x}",
             "class": f"0x{each.pci_class:06x}",
             "numa_node": place.node,
-            "local_cpulist": machine.cpus_of(place.node * machine.cores_per_numa, machine.cores_per_numa),
+            "local_cpulist": machine.node_cpus(place.node),
             "max_link_speed": "32.0 GT/s PCIe",
             "max_link_width": 16,
             "current_link_speed": "32.0 GT/s PCIe",

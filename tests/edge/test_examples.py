@@ -45,7 +45,7 @@ DEVICES = {
     },
     "memory-dpdk.yaml": {"cpus": ("cpudevnuma000", "4"), "pages": ("hugepages-2m-numa0", "512Mi")},
     "memory-gpu.yaml": {
-        "gpu": ("gpu-0000-17-00-0", ""),
+        "gpu": ("gpu-0000-11-00-0", ""),
         "cpus": ("cpudevnuma000", "4"),
         "memory": ("memory-numa0", "16Gi"),
         "pages": ("hugepages-2m-numa0", "1Gi"),

@@ -44,17 +44,17 @@ def test_the_demo_draws_cleanly_and_in_the_same_layout_before_and_after(tmp_path
 
 @WIDTHS
 def test_a_local_run_draws_other_drivers_devices_in_their_numa_node(tmp_path: Path, width: int) -> None:
-    machine: list[str | Path] = ["--drivers", "cpu", "--drivers", "gpu", "--machine", EXAMPLES / "gpu-server.yaml"]
+    machine: list[str | Path] = ["--drivers", "cpu", "--drivers", "gpu", "--machine", "sockets=2,cores=8,gpus=2"]
     status, screen = in_terminal([PROGRAM, "local", *machine, EXAMPLES / "gpu-aligned.yaml"], width, tmp_path)
     assert status == 0
     assert [line for line in screen.lines if SPINNER.search(line)] == []
     assert frames(screen, "Before") == frames(screen, "With the claims prepared")
-    boxes = [line.split("│") for line in screen.lines if "gpu-0000-17-00-0" in line and line.startswith("│")]
+    boxes = [line.split("│") for line in screen.lines if "gpu-0000-11-00-0" in line and line.startswith("│")]
     assert [[part.split() for part in box] for box in boxes] == [
-        [[], ["gpu-0000-17-00-0"], [], ["gpu-0000-ca-00-0"], []],
-        [[], ["gpu-0000-17-00-0", "A"], [], ["gpu-0000-ca-00-0"], []],
+        [[], ["gpu-0000-11-00-0"], [], ["gpu-0000-21-00-0"], []],
+        [[], ["gpu-0000-11-00-0", "A"], [], ["gpu-0000-21-00-0"], []],
     ]
-    assert "A default/training  0-3; gpu-0000-17-00-0" in screen.lines
+    assert "A default/training  0-3; gpu-0000-11-00-0" in screen.lines
     assert not any("claim-" in line for line in screen.lines)
 
 
@@ -78,7 +78,7 @@ def test_attempts_of_queues_are_blocks_whose_lines_hang(tmp_path: Path, width: i
     # Each line of the block begins a label, or hangs under the text of the one before.
     matches = [re.match(r"    [a-z]+( from)? +| +", line) for line in block]
     assert {match.end() for match in matches if match} == {15}
-    assert "default/train-main-0  reserved-0  gpu-0000-17-00-0" in screen.lines
+    assert "default/train-main-0  reserved-0  gpu-0000-11-00-0" in screen.lines
 
 
 @pytest.mark.parametrize(

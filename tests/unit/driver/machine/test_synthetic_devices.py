@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from dranode.api.errors import MachineError, UsageError
+from dranode.cpu.options import read_options
+from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.pci import network_functions, numa_node, pcie_root
 from dranode.driver.machine.scratch import ScratchMachine
@@ -36,6 +38,13 @@ def test_the_first_gpu_and_the_first_nic_of_a_node_share_a_pcie_root() -> None:
     nics = list(network_functions(open_machine(description)))
     assert [(nic.numa_node, nic.network) for nic in nics] == [(node, (f"nic{node}",)) for node in range(4)]
     assert [nic.bridges[0] for nic in nics] == [root for _, root in gpus(description)[::2]]
+
+
+def test_the_cpus_of_a_node_are_near_the_pcie_roots_of_its_devices() -> None:
+    machine = open_machine("sockets=2,cores=4,gpus=2,nics=2")
+    devices = CPUPlugin(machine, read_options({"expose_pcie_roots": True})).discover().devices
+    roots = [device.attributes["resource.kubernetes.io/pcieRoot"].strings for device in devices]
+    assert roots == [("pci0000:10",), ("pci0000:20",)]
 
 
 def test_the_most_devices_have_an_address_each() -> None:

@@ -72,7 +72,7 @@ def test_without_claims_nothing_is_known_to_be_free(tmp_path: Path) -> None:
 
 
 def test_a_machine_is_a_fleet_of_one(tmp_path: Path) -> None:
-    done = report(tmp_path, "--machine", str(EXAMPLES / "gpu-server.yaml"))
+    done = report(tmp_path, "--machine", "sockets=2,cores=8,gpus=2")
     assert done.exit_code == 0, done.output
     (node,) = data(tmp_path)["nodes"]
     assert node[2] == 0
