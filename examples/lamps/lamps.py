@@ -34,8 +34,8 @@ class Lamps(Plugin):
     def discover(self) -> Inventory:
         """One device a lamp."""
         names = self._root.listdir(LAMPS) if self._root.exists(LAMPS) else []
-        colours = {name: read_text(self._root, f"{LAMPS}/{name}/colour") for name in names}
-        return Inventory(tuple(Device(name=name, attributes={"colour": colours[name]}) for name in names))
+        lamps = {name: {"colour": read_text(self._root, f"{LAMPS}/{name}/colour")} for name in names}
+        return Inventory(tuple(Device(name=name, attributes=lamps[name]) for name in lamps))
 
     def parse_config(self, config: Config) -> str:
         """`{"brightness": "dim"}` or `{"brightness": "bright"}`."""
@@ -46,10 +46,10 @@ class Lamps(Plugin):
     def grant(self, claim: AllocatedClaim, held: Held, inventory: Inventory) -> ClaimGrant:
         """Every container with the request learns its lamp."""
         grants = []
-        for each in claim.results:
-            brightness = str(each.configs[-1].parameters) if each.configs else "normal"
-            env = (f"LAMP_{each.result.device.upper().replace('-', '_')}={brightness}",)
-            grants.append(Grant.of(each.result, edits=ContainerEdits(env=env)))
+        for allocated in claim.results:
+            brightness = str(allocated.configs[-1].parameters) if allocated.configs else "normal"
+            variable = f"LAMP_{allocated.result.device.upper().replace('-', '_')}={brightness}"
+            grants.append(Grant.of(allocated.result, edits=ContainerEdits(env=(variable,))))
         return ClaimGrant(tuple(grants))
 
 
