@@ -224,6 +224,18 @@ class Bench(DriverLink):
             answers = self.prepare(*claims, version=version, client=client)
         return [_succeeded("NodePrepareResources", answers, claim) for claim in claims]
 
+    def same_answer(
+        self, claim: BenchClaim, before: ClaimAnswer, remedy: str, *, client: SocketClient | None = None
+    ) -> ClaimAnswer:
+        """Prepare a claim again, and return the answer, which has to be that of before.
+
+        Raises:
+            Breach: it is another one.
+        """
+        (after,) = self.prepared(claim, client=client)
+        expect(after == before, f"the answer is {after}, but was {before}", remedy)
+        return after
+
     def unprepare(self, *claims: BenchClaim, version: str = "", client: SocketClient | None = None) -> Answers:
         """Let the driver unprepare claims with one call.
 

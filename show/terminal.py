@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dranode.api.errors import number_of, printable
-from dranode.api.resource import Device, DeviceAttribute, DeviceCapacity, ResourceSlice
+from dranode.api.resource import Device, DeviceCapacity, ResourceSlice
+from dranode.show.picture.devices import attribute_text
 from dranode.show.picture.node import NodePicture
 from dranode.show.picture.text import node_text
 
@@ -204,17 +205,9 @@ def _capacity(capacity: DeviceCapacity) -> str:
 
 def _attributes(device: Device) -> Iterator[str]:
     for name, attribute in device.attributes.items():
-        yield f"{_short(name)}={_value(attribute)}"
+        yield f"{_short(name)}={attribute_text(attribute, ',')}"
     for taint in device.taints:
         yield f"taint {taint.key}={taint.value}:{taint.effect}"
-
-
-def _value(attribute: DeviceAttribute) -> str:
-    values = (getattr(attribute, field) for field in attribute.__struct_fields__)
-    value = next(value for value in values if value is not None)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _short(name: str) -> str:

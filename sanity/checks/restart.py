@@ -31,8 +31,7 @@ def answers_survive(bench: Bench) -> None:
     (before,) = bench.prepared(claim)
     seen = bench.edits(claim, before) if before.cdi else ""
     bench.restart()
-    (after,) = bench.prepared(claim)
-    expect(after == before, f"the answer is {after}, but was {before}", "keep what was prepared on disk")
+    after = bench.same_answer(claim, before, "keep what was prepared on disk")
     if before.cdi:
         edits = bench.edits(claim, after)
         expect(edits == seen, f"the edits are {edits}, but were {seen}", "keep what was prepared on disk")
@@ -164,8 +163,7 @@ def reboots_are_survived(bench: Bench) -> None:
             path.unlink()
 
     bench.restart(reboot)
-    (after,) = bench.prepared(claim)
-    expect(after == before, f"the answer is {after}, but was {before}", "write the specs again from the record")
+    after = bench.same_answer(claim, before, "write the specs again from the record")
     bench.specs.edits(after.cdi)
 
 
@@ -211,8 +209,7 @@ def graceful_restarts_are_survived(bench: Bench) -> None:
     process.kill()
     process.start()
     bench.connect()
-    (after,) = bench.prepared(claim)
-    expect(after == before, f"the answer is {after}, but was {before}", "do not undo claims when stopping")
+    bench.same_answer(claim, before, "do not undo claims when stopping")
 
 
 @should("restart-server-away", "a node has to be drained, and pods have to end, without a control plane")

@@ -154,8 +154,7 @@ def the_new_instance_stays(bench: Bench) -> None:
         slices = len(bench.slices()) if bench.api else 0
         pair.process.terminate(min(30.0, bench.patience))
         expect(pair.new_socket.exists(), f"{pair.new_socket.name} is gone too", "unlink only your own sockets")
-        (after,) = bench.prepared(claim, client=pair.new)
-        expect(after == before, f"the answer is {after}, but was {before}", "share the record of what is prepared")
+        bench.same_answer(claim, before, "share the record of what is prepared", client=pair.new)
         bench.see_ids_resolve(before)
         left = len(bench.slices()) if bench.api else 0
         expect(left == slices, f"{left} of {slices} slices are left", "leave slices when stopping")
@@ -172,8 +171,7 @@ def the_old_instance_goes_on(bench: Bench) -> None:
         claim = bench.claim()
         (before,) = bench.prepared(claim, client=pair.new)
         pair.process.kill(_NEW)
-        (after,) = bench.prepared(claim, client=pair.old)
-        expect(after == before, f"the answer is {after}, but was {before}", "share the record of what is prepared")
+        bench.same_answer(claim, before, "share the record of what is prepared", client=pair.old)
         bench.unprepared(claim, client=pair.old)
 
 

@@ -140,7 +140,7 @@ _PRODUCT_NAMES: Final = ("productname", "model", "product", "devicename", "type"
 
 def fleet_device(driver: str, pool: str, device: Device, ruled: tuple[str, ...] = ()) -> FleetDevice:
     """Return a published device as a picture shows it; `ruled` are taints that rules put on it."""
-    attributes = {name: _text(attribute) for name, attribute in device.attributes.items()}
+    attributes = {name: attribute_text(attribute) for name, attribute in device.attributes.items()}
     return FleetDevice(
         key=DeviceKey(driver, pool, device.name),
         numa=numa_of(device),
@@ -164,12 +164,13 @@ def _product(attributes: Mapping[str, str]) -> str:
     return next((plain[name] for name in _PRODUCT_NAMES if plain.get(name)), "")
 
 
-def _text(attribute: DeviceAttribute) -> str:
+def attribute_text(attribute: DeviceAttribute, between: str = ", ") -> str:
+    """Return the value of an attribute, those of a list with `between` between them."""
     values = (getattr(attribute, field) for field in attribute.__struct_fields__)
     value = next((value for value in values if value is not None), "")
     if isinstance(value, bool):
         return str(value).lower()
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return between.join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 # How drivers of memory publish ordinary memory and huge pages of each size: one capacity, told apart by two attributes

@@ -109,8 +109,8 @@ def command(
             pod_resources=options["pod_resources_socket"],
             api=_client(connection, progress) if connection is not None else None,
             account=options["service_account"] if options["kubeconfig"] else "",
-            skew=_skew(connection),
-            variables=_variables(),
+            skew=clock_skew(connection) if connection is not None else None,
+            variables=tuple(unknown_variables(os.environ, variables(), unknown_prefixes())),
         )
     facts = with_class_problems(facts, plugins)
     findings = diagnose(facts)
@@ -142,18 +142,10 @@ def _connection(kubeconfig: str, *, required: bool) -> Connection | None:
 
 
 def _client(connection: Connection | None, progress: ProgressReporter) -> Client:
-    assert connection is not None  # noqa: S101 - looked at by the caller
+    assert connection is not None  # noqa: S101 - checked by the caller
     client = Client(connection, agent="dranode-doctor")
     show_waiting(client, "the API server", progress)
     return client
-
-
-def _skew(connection: Connection | None) -> int | None:
-    return clock_skew(connection) if connection is not None else None
-
-
-def _variables() -> tuple[str, ...]:
-    return tuple(unknown_variables(os.environ, variables(), unknown_prefixes()))
 
 
 def _document(facts: Facts, findings: tuple[Finding, ...]) -> dict[str, Any]:
@@ -174,7 +166,7 @@ def _document(facts: Facts, findings: tuple[Finding, ...]) -> dict[str, Any]:
     }
 
 
-def _whole_look(node: str, folder: str) -> str:
+def _whole_check(node: str, folder: str) -> str:
     """Return the command that sees more of a node than this one, with the node's root at `folder`; empty for none."""
     if os.environ.get("KUBERNETES_SERVICE_HOST") and folder == "/":
         return f"kubectl debug node/{node} -it --image=IMAGE --profile=sysadmin -- dranode doctor --root /host"
@@ -188,7 +180,7 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
     screen = console()
     if facts.unseen:
         # First, for what follows is no whole answer.
-        whole, count = _whole_look(facts.options.node, folder), number_of(len(facts.unseen), "thing")
+        whole, count = _whole_check(facts.options.node, folder), number_of(len(facts.unseen), "thing")
         image = ", with the driver's image" if "IMAGE" in whole else ""
         screen.print(
             f"This is a partial check of node {facts.options.node}: {count} could not be seen and is not "

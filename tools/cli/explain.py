@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dranode.api.errors import DocumentError, DranodeError, UsageError
-from dranode.driver.claims.plugin import Plugin
+from dranode.api.errors import DocumentError, UsageError
 from dranode.driver.cli.options import DriverCommand, driver_options
-from dranode.driver.machine.forms import open_machine
 from dranode.show.cluster_objects import ApiObjects, cluster_documents
 from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import hanging
-from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.releases import release
 from dranode.sim.cli.documents import simulated
 from dranode.sim.fit.dump import ESSENTIAL_KINDS, live_kinds
-from dranode.tools.cli.explaining import Explainer, Subject, subject_of
+from dranode.tools.cli.explaining import Explainer, Subject, features_of, subject_of
 from dranode.tools.cli.on_node import ThisNode, plugins_here
 from dranode.tools.diagnosis.facts import ServeOptions
-from dranode.tools.diagnosis.live_objects import ClusterObjects, FitAnswer, PodFacts, SchedulerAnswer
-from dranode.tools.diagnosis.scheduler import fit_answer, scheduler_answer
+from dranode.tools.diagnosis.live_objects import FitAnswer
+from dranode.tools.diagnosis.scheduler import fit_answer
 from dranode.tools.diagnosis.steps import Outcome, Step, Trace
 from dranode.tools.readers.host import NodeHost
 from dranode.tools.readers.pods import DumpObjects, PodReader
 from dranode.tools.readers.sources import FromCluster, FromStore, ObjectSource
-
-_NO_MACHINE: Final = "cores=1"
 
 
 @click.command(cls=DriverCommand, short_help="Explain why a pod with claims, or a claim, is stuck, and what to do.")
@@ -72,7 +64,9 @@ def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output:
     if files:
         _explain_dump(ctx, subject, files, output, options)
         return
-    cluster = None if store is not None else _cluster(options)
+    cluster = None
+    if store is None:
+        cluster = named_cluster(options["kubeconfig"], options["context"], options["namespace"], "dranode-explain")
     # Every installed driver may have served the claim; those that are named are the only ones.
     named = ctx.get_parameter_source("drivers") is not click.core.ParameterSource.DEFAULT
     node = this_node(options["drivers"] if named else (), options)
@@ -96,12 +90,8 @@ def _explain_dump(
     def fit(pod: str) -> FitAnswer:
         return fit_answer(documents, (), pod, features_of(objects.server_version))
 
-    page = Explainer(PodReader(objects), None, None, _ask(objects.server_version), installed_drivers, fit)
+    page = Explainer(PodReader(objects), None, None, fit)
     show(ctx, subject_place(subject, options["namespace"], None), output, page, None)
-
-
-def _cluster(options: dict[str, Any]) -> NamedCluster | None:
-    return named_cluster(options["kubeconfig"], options["context"], options["namespace"], "dranode-explain")
 
 
 def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
@@ -144,16 +134,11 @@ def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | N
 
 def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: ObjectSource | None) -> Explainer:
     """Return what follows pods and claims, with kube-scheduler's answer as of the cluster's release."""
-    objects = ApiObjects(cluster.client) if cluster is not None else None
-    reader = PodReader(objects) if objects is not None else None
-    version = objects.server_version if objects is not None else lambda: ""
-    ask = _ask(version)
-    return Explainer(reader, node, source, ask, installed_drivers, _fit(cluster) if cluster is not None else None)
+    if cluster is None:
+        return Explainer(None, node, source)
+    objects = ApiObjects(cluster.client)
 
-
-def _fit(cluster: NamedCluster) -> Callable[[str], FitAnswer]:
     def fit(pod: str) -> FitAnswer:
-        objects = ApiObjects(cluster.client)
         features = features_of(objects.server_version)
         read = cluster_documents(objects, {kind: {} for kind in live_kinds(features)}, cluster.place)
         for kind in ESSENTIAL_KINDS:
@@ -161,21 +146,7 @@ def _fit(cluster: NamedCluster) -> Callable[[str], FitAnswer]:
                 raise read.refused[kind]
         return fit_answer(read.documents, read.kinds, pod, features)
 
-    return fit
-
-
-@functools.cache
-def installed_drivers() -> Mapping[str, Plugin]:
-    """Return the drivers that are installed here, by name, as they are without hardware and without options."""
-    return plugins_here((), open_machine(_NO_MACHINE), {})
-
-
-def _ask(version: Callable[[], str]) -> Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]:
-    def ask(facts: PodFacts, objects: ClusterObjects) -> SchedulerAnswer | None:
-        assert facts.pod is not None  # noqa: S101 - kube-scheduler is only asked about a pod that is there
-        return scheduler_answer(facts.pod, facts.claims, objects, features_of(version))
-
-    return ask
+    return Explainer(PodReader(objects), node, source, fit)
 
 
 def subject_place(text: str, namespace: str, cluster: NamedCluster | None) -> Subject:
@@ -276,12 +247,3 @@ def draw_page(screen: Console, traces: Sequence[Trace], unasked: Sequence[str]) 
         screen.print(Padding(grid, (0, 0, 0, 2), expand=False))
     for sentence in unasked:
         screen.print(hanging("not seen", sentence, style="dim"))
-
-
-def features_of(version: Callable[[], str]) -> Features:
-    """Return the features of the release that `version` returns (`v1.37.1`); of the newest stable one if unknown."""
-    try:
-        match = re.match(r"v?(\d+\.\d+\.\d+)", version())
-        return Features.of(release(match[1])) if match else Features()
-    except (UsageError, DranodeError):
-        return Features()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +20,14 @@ from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.prepare import refused_beforehand
 from dranode.driver.claims.record import Record
-from dranode.tools.cli.on_node import ThisNode
-from dranode.tools.diagnosis.live_objects import ClusterObjects, FitAnswer, Lookup, PodFacts, SchedulerAnswer
+from dranode.driver.machine.forms import open_machine
+from dranode.sim.allocator.features import Features
+from dranode.sim.allocator.releases import release
+from dranode.tools.cli.on_node import ThisNode, plugins_here
+from dranode.tools.diagnosis.live_objects import FitAnswer, Lookup, PodFacts
 from dranode.tools.diagnosis.pod import follow_pod
 from dranode.tools.diagnosis.pod_on_node import follow_allocated, node_of
+from dranode.tools.diagnosis.scheduler import scheduler_answer
 from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, Trace, as_root, stopped, unseen
 from dranode.tools.readers.pods import PodReader
 from dranode.tools.readers.sources import ObjectSource
@@ -35,8 +41,7 @@ _MOST_PODS: Final = 5
 _DRY: Final = "fix what it says; the driver has not said it yet, but the version installed here would"
 _OUR_LABEL: Final = "app.kubernetes.io/name=dranode"
 _OUR_NAMESPACE: Final = "dranode"
-
-AskScheduler = Callable[[PodFacts, ClusterObjects], SchedulerAnswer | None]
+_NO_MACHINE: Final = "cores=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +90,12 @@ class Explainer:
         cluster: reads the cluster; None if there is none to read.
         node: the node that this runs on; None if nothing of a node is to be looked at.
         source: where claims come from for the node's part: the cluster, a folder, or None.
-        ask: what kube-scheduler would say; None where that cannot be worked out.
-        drivers: returns the drivers that are installed here, by name, for what they say of claims on any node.
         fit: returns what the model behind `fit` says of a pod, `<namespace>/<name>`; raises DranodeError if it cannot.
     """
 
     cluster: PodReader | None
     node: ThisNode | None
     source: ObjectSource | None
-    ask: AskScheduler
-    drivers: Callable[[], Mapping[str, Plugin]] = dict
     fit: Callable[[str], FitAnswer] | None = None
     _elsewhere: dict[str, str] = field(default_factory=dict)
 
@@ -104,7 +105,7 @@ class Explainer:
         return tuple(dict.fromkeys(self.cluster.unasked)) if self.cluster is not None else ()
 
     def explain(self, subject: Subject) -> tuple[Trace, ...]:
-        """Return the path of a pod with its claims, or of a claim with its pods.
+        """Return the steps of a pod with its claims, or of a claim with its pods.
 
         Raises:
             DranodeError: the cluster, or what the node holds, cannot be read.
@@ -135,7 +136,8 @@ class Explainer:
             return facts
         objects = self.cluster.objects_to_schedule()
         if objects is not None:
-            facts = replace(facts, scheduler=self.ask(facts, objects))
+            features = features_of(self.cluster.objects.server_version)
+            facts = replace(facts, scheduler=scheduler_answer(pod, facts.claims, objects, features))
         # Where claims keep it from every node, nothing else has to be looked at.
         if self.fit is None or (facts.scheduler is not None and facts.scheduler.keeps):
             return facts
@@ -171,7 +173,7 @@ class Explainer:
             yield self._unused(claim, users)
 
     def _unused(self, claim: ResourceClaim, users: tuple[str, ...]) -> Trace:
-        """Return the path of a claim that is not allocated, and whose pods cannot be read, or that has none."""
+        """Return the steps of a claim that is not allocated, and whose pods cannot be read, or that has none."""
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         step = stopped(
             "claim",
@@ -190,7 +192,7 @@ class Explainer:
     def _allocated(
         self, claim: ResourceClaim, bound: str, *, waits: bool = False, left: bool = False
     ) -> Iterator[Trace]:
-        """Yield the path of a claim.
+        """Yield the steps of a claim.
 
         Args:
             claim: the claim.
@@ -221,7 +223,7 @@ class Explainer:
         yield from self._rest(place, driver, name)
 
     def _refusal(self, claim: ResourceClaim, driver: str, place: str) -> str:
-        plugin = self.drivers().get(driver)
+        plugin = installed_drivers().get(driver)
         if plugin is None or self.cluster is None:
             return ""
         devices = self.cluster.published(driver, place)
@@ -276,7 +278,7 @@ class Explainer:
             yield self._unknown(subject, [record for _, record in records])
 
     def _trace(self, node: ThisNode, driver: str, namespace: str, name: str) -> Trace:
-        """Return the path of a claim on this node, or the one step that says why it could not be followed there."""
+        """Return the steps of a claim on this node, or the one step that says why it could not be followed there."""
         try:
             return node.trace(driver, namespace, name, self.source)
         except DranodeError as error:
@@ -285,7 +287,7 @@ class Explainer:
             return Trace(about, (unseen("node", str(error), as_root("dranode doctor", root=node.root)),), driver, claim)
 
     def _stored(self, claim: ResourceClaim) -> Iterator[Trace]:
-        """Yield the path of a claim where there are no pods to ask for."""
+        """Yield the steps of a claim where there are no pods to ask for."""
         if claim.status.allocation is not None:
             yield from self._allocated(claim, "")
             return
@@ -299,7 +301,7 @@ class Explainer:
         yield Trace(f"claim {name}", (step,), claim=name)
 
     def _unknown(self, subject: Subject, records: Iterable[Record]) -> Trace:
-        """Return the path of a subject of which these records, of its namespace, do not say anything."""
+        """Return the steps of a subject of which these records, of its namespace, do not say anything."""
         node = self.node.options.node if self.node is not None else ""
         if self.source is not None:
             return Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
@@ -316,7 +318,7 @@ class Explainer:
         )
 
     def _invisible(self, subject: Subject, *, no_pod: bool) -> Trace:
-        """Return the path of what may be a claim that could not be read."""
+        """Return the steps of what may be a claim that could not be read."""
         name = f"{subject.namespace}/{subject.name}"
         if no_pod:
             what = f"there is no pod {name}, and it could not be read whether there is a claim of that name"
@@ -329,6 +331,21 @@ class Explainer:
             what += ", and nothing about it is on record here"
             fix = "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
         return Trace(str(subject), (unseen("claim", what, fix),), unknown=True)
+
+
+@functools.cache
+def installed_drivers() -> Mapping[str, Plugin]:
+    """Return the drivers that are installed here, by name, as they are without hardware and without options."""
+    return plugins_here((), open_machine(_NO_MACHINE), {})
+
+
+def features_of(version: Callable[[], str]) -> Features:
+    """Return the features of the release that `version` returns (`v1.37.1`); of the newest stable one if unknown."""
+    try:
+        match = re.match(r"v?(\d+\.\d+\.\d+)", version())
+        return Features.of(release(match[1])) if match else Features()
+    except (UsageError, DranodeError):
+        return Features()
 
 
 def _groups(record: Record) -> tuple[ResourceClaimConsumerReference, ...]:

@@ -54,7 +54,7 @@ class ThisNode:
     root: bool = False
 
     def trace(self, driver: str, namespace: str, name: str, source: ObjectSource | None) -> Trace:
-        """Return the path of a claim on this node, as far as it concerns one driver.
+        """Return the steps of a claim on this node, as far as it concerns one driver.
 
         Raises:
             DranodeError: the claim or the ledger cannot be read.

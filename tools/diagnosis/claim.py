@@ -271,13 +271,9 @@ def _cpus(facts: ClaimFacts) -> Step | None:
     if record is None or not record.cpus:
         return None
     if facts.containers_unseen:
-        return unseen("CPUs", facts.containers_unseen, as_root("dranode claims --verify", root=facts.root))
+        return _unverified(facts, "CPUs", facts.containers_unseen)
     if not facts.containers:
-        return unseen(
-            "CPUs",
-            "no cgroup of a running container can be seen",
-            as_root("dranode claims --verify", root=facts.root),
-        )
+        return _unverified(facts, "CPUs", "no cgroup of a running container can be seen")
     # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked
     # for, since the pod's others may have no claim.
     right = [container for container in facts.containers if container.inside]
@@ -317,20 +313,18 @@ def _memory(facts: ClaimFacts) -> Step | None:
             "reason; with cgroup v1 a container that was created without the driver keeps its limits, so recreate it",
         )
     if facts.memory_unseen:
-        return unseen("container memory", facts.memory_unseen, as_root("dranode claims --verify", root=facts.root))
+        return _unverified(facts, "container memory", facts.memory_unseen)
     if not facts.memory:
-        return unseen(
-            "container memory",
-            "no cgroup of a running container can be seen",
-            as_root("dranode claims --verify", root=facts.root),
-        )
+        return _unverified(facts, "container memory", "no cgroup of a running container can be seen")
     if any(each.right is None for each in facts.memory):
-        return unseen(
-            "container memory",
-            "some container's cgroup, or the record of a claim in it, cannot be seen",
-            as_root("dranode claims --verify", root=facts.root),
+        return _unverified(
+            facts, "container memory", "some container's cgroup, or the record of a claim in it, cannot be seen"
         )
     return passed("container memory", ", ".join(map(str, facts.memory)))
+
+
+def _unverified(facts: ClaimFacts, name: str, what: str) -> Step:
+    return unseen(name, what, as_root("dranode claims --verify", root=facts.root))
 
 
 def _running_on(container: PlacedContainer) -> str:

@@ -16,7 +16,7 @@ from dranode.driver.claims.grant import Config
 from dranode.driver.claims.plugin import Plugin
 from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import compile_selector
-from dranode.tools.diagnosis.facts import ClassProblem, ClassTrouble, Facts, Fault
+from dranode.tools.diagnosis.facts import ClassProblem, ClassTrouble, ClusterFacts, Facts, Fault
 
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 _OLDEST_KUBELET: Final = (1, 34)
@@ -28,9 +28,13 @@ _DEVICE_PLUGINS: Final = {"dra.gpu": ("nvidia.com/gpu", "nvidia.com/mig-", "amd.
 _MOST_SKEW: Final = 10
 
 
+def _cluster(facts: Facts) -> ClusterFacts:
+    return facts.cluster if facts.cluster is not None else ClusterFacts()
+
+
 def dra_api_missing(facts: Facts) -> Iterator[Fault]:
     """The server does not serve DRA in a version that dranode supports."""
-    versions = facts.cluster.versions if facts.cluster is not None else None
+    versions = _cluster(facts).versions
     if versions is not None and not set(versions) & set(_VERSIONS):
         offered = f"only {', '.join(versions)}" if versions else "nothing"
         yield Fault(
@@ -42,7 +46,7 @@ def dra_api_missing(facts: Facts) -> Iterator[Fault]:
 
 def kubelet_too_old(facts: Facts) -> Iterator[Fault]:
     """The node's kubelet is older than the oldest supported version."""
-    version = facts.cluster.kubelet if facts.cluster is not None else None
+    version = _cluster(facts).kubelet
     if version is not None and version < _OLDEST_KUBELET:
         yield Fault(
             f"kubelet on this node is {version[0]}.{version[1]}, but dranode needs 1.34 or newer",
@@ -52,7 +56,7 @@ def kubelet_too_old(facts: Facts) -> Iterator[Fault]:
 
 def kubelet_hangs(facts: Facts) -> Iterator[Fault]:
     """The node's kubelet deadlocks on the idle connection to a plug-in (kubernetes/kubernetes#133920)."""
-    version = facts.cluster.kubelet if facts.cluster is not None else None
+    version = _cluster(facts).kubelet
     if version in _HANGING_KUBELETS:
         text = ".".join(map(str, version))
         yield Fault(
@@ -78,7 +82,7 @@ def device_plugin(facts: Facts) -> Iterator[Fault]:
 
 def node_missing(facts: Facts) -> Iterator[Fault]:
     """The API server has no Node of this name."""
-    if facts.cluster is not None and facts.cluster.node is False:
+    if _cluster(facts).node is False:
         yield Fault(
             f'there is no Node "{facts.options.node}", so no slice can be published for it',
             "set NODE_NAME from spec.nodeName as deploy/daemonset.yaml does, or pass --node-name",
@@ -87,9 +91,7 @@ def node_missing(facts: Facts) -> Iterator[Fault]:
 
 def rbac_missing(facts: Facts) -> Iterator[Fault]:
     """The account may not do what the driver does."""
-    cluster = facts.cluster
-    if cluster is None:
-        return
+    cluster = _cluster(facts)
     account = f"the service account {cluster.account}" if cluster.account else "this account"
     for right in cluster.denied or ():
         yield Fault(
@@ -100,7 +102,7 @@ def rbac_missing(facts: Facts) -> Iterator[Fault]:
 
 def feature_gate_off(facts: Facts) -> Iterator[Fault]:
     """The server drops fields that the driver publishes."""
-    dropped = facts.cluster.dropped if facts.cluster is not None else None
+    dropped = _cluster(facts).dropped
     for gate in dropped or ():
         if gate == _SHARED and facts.options.shares:
             yield Fault(
@@ -120,7 +122,7 @@ def feature_gate_off(facts: Facts) -> Iterator[Fault]:
 
 def class_missing(facts: Facts) -> Iterator[Fault]:
     """A class is missing, so claims cannot name it."""
-    missing = facts.cluster.missing_classes if facts.cluster is not None else None
+    missing = _cluster(facts).missing_classes
     for name in missing or ():
         yield Fault(f'there is no DeviceClass "{name}", which claims refer to', "apply deploy/deviceclasses.yaml")
 
@@ -151,14 +153,14 @@ _TROUBLES: Final = {
 
 def class_wrong(facts: Facts) -> Iterator[Fault]:
     """A class makes its claims fail, or provides the same extended resource as another class."""
-    for problem in facts.cluster.class_problems if facts.cluster is not None else ():
+    for problem in _cluster(facts).class_problems:
         what, fix = _TROUBLES[problem.trouble]
         yield Fault(what.format(name=problem.name, what=problem.what), fix)
 
 
 def api_refused(facts: Facts) -> Iterator[Fault]:
     """The API server refused a request, or did not answer it."""
-    for sentence in facts.cluster.refused if facts.cluster is not None else ():
+    for sentence in _cluster(facts).refused:
         yield Fault(
             sentence,
             "apply deploy/rbac.yaml and the admission policies again, and check the account's name and token; if "
@@ -168,7 +170,7 @@ def api_refused(facts: Facts) -> Iterator[Fault]:
 
 def clocks_differ(facts: Facts) -> Iterator[Fault]:
     """The clocks of node and API server differ, and both judge tokens, certificates and the times of Events."""
-    skew = facts.cluster.skew if facts.cluster is not None else None
+    skew = _cluster(facts).skew
     if skew is not None and abs(skew) > _MOST_SKEW:
         yield Fault(
             f"the API server's clock is {abs(skew)} s {'ahead of' if skew > 0 else 'behind'} this node's",
@@ -178,7 +180,7 @@ def clocks_differ(facts: Facts) -> Iterator[Fault]:
 
 def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
     """With `--all-nodes`: the driver's own pod is missing on the node, or does not serve."""
-    reason = facts.cluster.driver_pod if facts.cluster is not None else None
+    reason = _cluster(facts).driver_pod
     if reason:
         yield Fault(
             f"node {facts.options.node}: {reason}",
@@ -190,7 +192,7 @@ def driver_pod_missing(facts: Facts) -> Iterator[Fault]:
 
 def pods_unseen(facts: Facts) -> Iterator[Fault]:
     """The account may not list pods, so it is unknown whether the driver runs there."""
-    reason = facts.cluster.pods_unseen if facts.cluster is not None else ""
+    reason = _cluster(facts).pods_unseen
     if reason:
         yield Fault(
             f"it is unknown whether the driver runs on node {facts.options.node}: {reason}",
@@ -200,7 +202,7 @@ def pods_unseen(facts: Facts) -> Iterator[Fault]:
 
 def driver_left_out(facts: Facts) -> Iterator[Fault]:
     """No DaemonSet of the driver selects the node."""
-    reason = facts.cluster.left_out if facts.cluster is not None else ""
+    reason = _cluster(facts).left_out
     if reason:
         yield Fault(
             f"no DaemonSet of the driver covers node {facts.options.node}: {reason}",
@@ -210,7 +212,7 @@ def driver_left_out(facts: Facts) -> Iterator[Fault]:
 
 def two_daemonsets(facts: Facts) -> Iterator[Fault]:
     """Two DaemonSets run the driver on one node, and one permanently blocks the other."""
-    names = facts.cluster.daemonsets if facts.cluster is not None else ()
+    names = _cluster(facts).daemonsets
     if len(names) > 1:
         yield Fault(
             f"the DaemonSets {' and '.join(names)} both run the driver on node {facts.options.node}",
@@ -220,9 +222,9 @@ def two_daemonsets(facts: Facts) -> Iterator[Fault]:
 
 def no_slices(facts: Facts) -> Iterator[Fault]:
     """The driver publishes nothing, so nothing can be allocated on this node."""
-    cluster = facts.cluster
+    cluster = _cluster(facts)
     # Without a pod of the driver there are none, which is another rule's.
-    if cluster is None or cluster.slices is None or cluster.node is False or cluster.driver_pod:
+    if cluster.slices is None or cluster.node is False or cluster.driver_pod:
         return
     for driver in facts.options.drivers:
         if not any(one.driver == driver and one.devices for one in cluster.slices):
@@ -234,7 +236,7 @@ def no_slices(facts: Facts) -> Iterator[Fault]:
 
 def two_pools(facts: Facts) -> Iterator[Fault]:
     """Slices of one driver are in several pools of a node, so something else publishes under its name."""
-    slices = facts.cluster.slices if facts.cluster is not None else None
+    slices = _cluster(facts).slices
     for driver in facts.options.drivers:
         pools = sorted({one.pool for one in slices or () if one.driver == driver})
         others = [pool for pool in pools if pool != facts.options.node]

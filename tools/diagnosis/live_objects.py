@@ -130,7 +130,6 @@ class LivePodStatus(APIDocument, frozen=True, kw_only=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
     init_container_statuses: tuple[LiveContainerStatus, ...] = ()
     container_statuses: tuple[LiveContainerStatus, ...] = ()
@@ -246,15 +245,6 @@ class LiveNode(APIDocument, frozen=True, kw_only=True):
         )
 
 
-class ObjectReference(APIDocument, frozen=True, kw_only=True):
-    """`involvedObject` of an Event."""
-
-    kind: str = ""
-    namespace: str = ""
-    name: str = ""
-    uid: str = ""
-
-
 class EventSeries(APIDocument, frozen=True, kw_only=True):
     """`series` of an Event."""
 
@@ -262,18 +252,10 @@ class EventSeries(APIDocument, frozen=True, kw_only=True):
     last_observed_time: str | None = None
 
 
-class EventSource(APIDocument, frozen=True, kw_only=True):
-    """`source` of an Event."""
-
-    component: str = ""
-    host: str = ""
-
-
 class LiveEvent(APIDocument, frozen=True, kw_only=True):
     """An Event (core/v1), as kubelet, scheduler, controllers and drivers write it."""
 
     metadata: ObjectMeta = ObjectMeta()
-    involved_object: ObjectReference = ObjectReference()
     reason: str = ""
     message: str = ""
     type: str = ""
@@ -282,8 +264,6 @@ class LiveEvent(APIDocument, frozen=True, kw_only=True):
     last_timestamp: str | None = None
     event_time: str | None = None
     series: EventSeries | None = None
-    source: EventSource = EventSource()
-    reporting_component: str = ""
 
     @property
     def last_seen(self) -> str:
