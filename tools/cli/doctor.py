@@ -183,8 +183,8 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
         whole, count = _whole_check(facts.options.node, folder), number_of(len(facts.unseen), "thing")
         image = ", with the driver's image" if "IMAGE" in whole else ""
         screen.print(
-            f"This is a partial check of node {facts.options.node}: {count} could not be seen and is not "
-            "judged" + (f". For a complete check{image}, run: {whole}" if whole else ""),
+            f"This is a partial check of node {facts.options.node}: {count} could not be checked"
+            + (f". For a complete check{image}, run: {whole}" if whole else ""),
             style="bold",
         )
         screen.print()

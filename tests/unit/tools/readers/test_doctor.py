@@ -239,7 +239,7 @@ def test_a_partial_look_says_first_that_it_is_one_with_the_command_that_sees_mor
     with contextlib.redirect_stdout(out):
         _draw(facts, diagnose(facts), root)
     first = out.getvalue().splitlines()[0]
-    assert first.startswith("This is a partial check of node worker: 1 thing could not be seen")
+    assert first.startswith("This is a partial check of node worker: 1 thing could not be checked")
     assert command_line in " ".join(out.getvalue().split())
     assert ("kubectl debug" in out.getvalue()) is bool(command_line)
 
