@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,9 +21,11 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dranode")
 EXAMPLES = sorted((ROOT / "examples").glob("cpu-*.yaml"))
 OF_MEMORY = sorted((ROOT / "examples").glob("memory-*.yaml"))
+OF_GPUS = sorted(path for path in (ROOT / "examples").glob("gpu-*.yaml") if path.name != "gpu-server.yaml")
 
 # What each example says that it gives, as CPUs of the machine in its command.
 CPUS = {
+    "cpu-allocated.yaml": {"chosen": "4-5,12-13"},
     "cpu-class.yaml": {"by-class-cpus": "0,16"},
     "cpu-full-cores.yaml": {"both-threads-cpus": "0-1,16-17", "one-thread-cpus": "2-3"},
     "cpu-individual.yaml": {"four-devices-cpus": "0-1,16-17"},
@@ -32,6 +35,7 @@ CPUS = {
     "cpu-prioritized.yaml": {"in-the-way": "1,17", "first-cpus": "8-15,24-31", "second-cpus": "2-5,18-21"},
     "cpu-quiet.yaml": {"undisturbed-cpus": "0-1"},
     "cpu-shared-in-pod.yaml": {"three-containers-cpus": "0-2,16-18"},
+    "cpu-shared-pool.yaml": {"busy-and-idle-cpus": "0,4"},
     "cpu-socket.yaml": {"one-socket-cpus": "8-13,24-29"},
     "cpu-spread.yaml": {"two-nodes-cpus": "0-2,4-6,16-18,20-22"},
 }
@@ -58,6 +62,15 @@ DEVICES = {
     },
 }
 
+# The PCI bus of the GPU that each claim gets. Claims of a controller's pods have made-up names.
+GPUS = {
+    "gpu-admin.yaml": ["training 11", "monitor 11"],
+    "gpu-extended-resource.yaml": ["unchanged-extended-resources 11"],
+    "gpu-job.yaml": ["train 11", "train 21", "answer 31", "answer 41"],
+    "gpu-taint.yaml": ["work 21", "test 11"],
+    "gpu-vfio.yaml": ["guest-gpu 11"],
+}
+
 
 def run(path: Path) -> dict[str, Any]:
     (command,) = [line[4:] for line in path.read_text().splitlines() if line.startswith("#   dranode local ")]
@@ -66,7 +79,9 @@ def run(path: Path) -> dict[str, Any]:
     done = subprocess.run(
         [PROGRAM, *arguments, "-o", "json"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # The pods that controllers get are named.
+    errors = [line for line in done.stderr.splitlines() if " pods: " not in line]
+    assert (done.returncode, errors) == (0, [])
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
@@ -92,7 +107,22 @@ def test_an_example_of_memory_gives_devices_of_the_nodes_that_it_says(path: Path
     assert answer["unprepared"] is True
 
 
-@pytest.mark.parametrize("path", [*EXAMPLES, *OF_MEMORY], ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", GPUS)
+def test_an_example_of_gpus_gives_the_gpus_that_it_says(name: str) -> None:
+    answer = run(ROOT / "examples" / name)
+    assert [claim["error"] for claim in answer["claims"] if claim["error"]] == []
+    given = [f"{claim['name']} {device['device'][9:11]}" for claim in answer["claims"] for device in claim["devices"]]
+    assert [re.sub(r"^(train|answer)-\S+-gpu", r"\1", each) for each in given] == GPUS[name]
+    assert answer["unprepared"] is True
+
+
+def test_a_gpu_for_a_virtual_machine_is_bound_for_the_claim_and_given_back() -> None:
+    written = run(ROOT / "examples" / "gpu-vfio.yaml")["written"]
+    (driver,) = [file for file in written if file["path"].endswith("/driver")]
+    assert (driver["before"], driver["prepared"], driver["after"]) == ("amdgpu", "vfio-pci", "amdgpu")
+
+
+@pytest.mark.parametrize("path", [*EXAMPLES, *OF_MEMORY, *OF_GPUS], ids=lambda path: path.stem)
 def test_an_example_follows_kubernetes_schemas(path: Path) -> None:
     found = list(documents(path))
     assert all(is_known(document) for document in found)

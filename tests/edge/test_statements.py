@@ -135,7 +135,7 @@ def test_containers_repeat_the_cpus_of_claims_with_a_fixed_number(path: Path) ->
     for pod in (document for document in found if document["kind"] == "Pod"):
         named = [
             each.get("resourceClaimTemplateName") or each.get("resourceClaimName")
-            for each in pod["spec"]["resourceClaims"]
+            for each in pod["spec"].get("resourceClaims", ())
         ]
         wanted = [claims.get(name) for name in named]
         if any(one is None or not sum(one) for one in wanted):
