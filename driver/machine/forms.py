@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from dranode.api.errors import DocumentError, MachineError, UsageError
-from dranode.driver.machine.archive import read_archive
 from dranode.driver.machine.confined import ConfinedFiles, ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles, HostRoot
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.scratch import RehearsedMachine, ScratchMachine
-from dranode.driver.machine.synthetic import parse_description, synthetic_tree
-from dranode.driver.machine.synthetic_devices import plant_devices
 from dranode.driver.machine.tree import INDEX, TreeEntry, TreeFiles
 
 # Finds the machine in a folder or an archive: the folder that holds `sys/`.
@@ -96,6 +93,10 @@ def open_machine(text: str) -> Root:
             return read_machine_file(path)
         raise UsageError(f"{text} is neither a folder nor named .tar*, .yaml or .yml, so it is no machine")
     if _DESCRIPTION.match(text):
+        # A node never loads what makes machines up, nor tarfile.
+        from dranode.driver.machine.synthetic import parse_description, synthetic_tree  # noqa: PLC0415 - as above
+        from dranode.driver.machine.synthetic_devices import plant_devices  # noqa: PLC0415 - likewise
+
         description = parse_description(text)
         tree = synthetic_tree(description)
         plant_devices(tree, description)
@@ -130,6 +131,8 @@ def _folders(path: Path) -> Callable[[str], list[str]]:
 
 
 def _archive(path: Path) -> Root:
+    from dranode.driver.machine.archive import read_archive  # noqa: PLC0415 - tarfile
+
     tree = TreeFiles(read_archive(path))
 
     def folders(inner: str) -> list[str]:
