@@ -11,7 +11,7 @@ import pytest
 from msgspec import field
 
 from dranode.api.resource import ResourceClaim
-from dranode.driver.claims.answers import Effect, Refused
+from dranode.driver.claims.answers import Effect, Prepared, Refused
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata
@@ -109,7 +109,9 @@ def files(below: Path, world: Path) -> dict[str, bytes]:
 
 def call(node: NodeClaims, what: str, asked: tuple[ResourceClaim, ...]) -> Any:
     if what == "prepare":
-        return node.prepare({reference(claim): claim for claim in asked})
+        answers = node.prepare({reference(claim): claim for claim in asked})
+        # What kubelet is told; whether a claim was on record before does differ after a crash.
+        return {uid: answer.devices if isinstance(answer, Prepared) else answer for uid, answer in answers.items()}
     return node.unprepare(tuple(map(reference, asked)))
 
 
