@@ -57,7 +57,7 @@ def container_processes(root: Root, pids: Collection[int]) -> ContainerProcesses
     seen: list[ContainerProcesses] = []
     for pid in pids:
         try:
-            seen.append(_look(psutil.Process(pid)))
+            seen.append(_read(psutil.Process(pid)))
         except psutil.NoSuchProcess:
             continue
         except (psutil.Error, OSError):
@@ -72,7 +72,7 @@ def container_processes(root: Root, pids: Collection[int]) -> ContainerProcesses
     )
 
 
-def _look(process: psutil.Process) -> ContainerProcesses:
+def _read(process: psutil.Process) -> ContainerProcesses:
     with process.oneshot():
         started, times = process.create_time(), process.cpu_times()
         return ContainerProcesses(

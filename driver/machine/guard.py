@@ -45,7 +45,7 @@ def guard_host() -> None:
     _guarding.add("host")
     if not _hooked:
         _hooked.add("host")
-        sys.addaudithook(_look)
+        sys.addaudithook(_audit)
 
 
 def release_host() -> None:
@@ -53,7 +53,7 @@ def release_host() -> None:
     _guarding.clear()
 
 
-def _look(event: str, arguments: tuple[Any, ...]) -> None:
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if event not in _CHANGES or not _guarding:
         return
     if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITES):

@@ -52,7 +52,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
     undescribed: Callable[[ClaimRef, str], None] = lambda _claim, _reason: None
     problem: str | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See whether CDI specs can be used; `problem` says if not."""
         problem = None
         try:

@@ -87,7 +87,7 @@ class DecisionLock:
             if self._store.book.version != self._notified:
                 self.notify()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See whether the ledger can be read, and whether it can be written again if it could not be."""
         with contextlib.suppress(LedgerError, UnreadError), self.held():
             if self.unwritten is not None:

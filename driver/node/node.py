@@ -86,7 +86,7 @@ class NodeClaims:
         interpreter: what carries effects out.
         unfinished: the claims of which not all is known.
         granted: called with the record of every claim that is given something for the first time.
-        untold: called when a call has changed settings of which other processes are still to be told, by `tune`.
+        settings_changed: called when a call changed settings that other processes have to be notified of, by `tune`.
         not_enforced: returns why containers are not held to claims; None if they are, or need not be. Never waits.
         conflict_wait: how long a Prepare waits for the Unprepare of a claim that holds what it needs, in seconds.
     """
@@ -118,7 +118,7 @@ class NodeClaims:
         self.plugin = plugin
         self.pool = pool
         self.granted: OnGranted = lambda _record: None
-        self.untold: Callable[[], None] = lambda: None
+        self.settings_changed: Callable[[], None] = lambda: None
         self.not_enforced: Callable[[], NotEnforced | None] = lambda: None
         self.conflict_wait = CONFLICT_WAIT
         self.discovery = Discovery(plugin)
@@ -228,7 +228,7 @@ class NodeClaims:
         """
         return self._lock.unread or self.discovery.unread or self._lock.unwritten or self.files.problem
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See whether ledger, hardware and CDI specs can be used; `impediment` says if not, and watchers are notified.
 
         Hardware is read only if it could not be read the last time.
@@ -239,8 +239,8 @@ class NodeClaims:
         if self.discovery.unread is not None:
             with contextlib.suppress(UnreadError):
                 self.rescan()
-        self._lock.look()
-        self.files.look()
+        self._lock.check()
+        self.files.check()
 
     def tune(self) -> None:
         """See that the machine's settings are as the claims on record need them; free where none needs any.
@@ -258,9 +258,9 @@ class NodeClaims:
             with self._lock.held():
                 self.interpreter.tune(plugin, preparing=False)
 
-    def _see_untold(self) -> None:
+    def _notify_of_settings(self) -> None:
         if isinstance(self.plugin, Tunes) and self.plugin.must_notify:
-            self.untold()
+            self.settings_changed()
 
     def tunes(self) -> bool:
         """Return whether claims have, or have had, a say in the machine's settings; never waits."""
@@ -403,7 +403,7 @@ class NodeClaims:
                 if decision.commit:
                     store.commit(decision.commit)
             failures = self.interpreter.carry_out(decision.effects)
-            self._see_untold()
+            self._notify_of_settings()
             for uid, record in records.items():
                 if uid in failures:
                     outcomes[uid] = failures[uid]
@@ -471,7 +471,7 @@ class NodeClaims:
         book, uids = self.store.book, [ref.uid for ref in refs]
         decision = unprepared(refs, book.known_of(uids), book.unreadable(uids), self.plugin)
         failures = self.interpreter.execute(decision)
-        self._see_untold()
+        self._notify_of_settings()
         self._lock.freed.notify_all()
         return {ref.uid: failures.get(ref.uid) for ref in refs}
 

@@ -217,7 +217,7 @@ class Enforcer:
                 containers.carry_out(drifted(containers, self._gate.drifts))
                 raise self._refused(start_refusal(container, overlapping))
         if pinned is not None and pinned.claims:
-            self._sightings.look((container,))
+            self._sightings.check((container,))
             self.starts(pinned.claims)
 
     def started(self, container: Container) -> bool:
@@ -251,7 +251,7 @@ class Enforcer:
         Returns:
             Every drift, also those that repairs do not mend.
         """
-        drifts = self._verifier.look(lambda: self._enforced.containers, self.node.snapshot(), self._enforced.moving())
+        drifts = self._verifier.check(lambda: self._enforced.containers, self.node.snapshot(), self._enforced.moving())
         self._enforced.drifts = self._verifier.worth
         return drifts
 

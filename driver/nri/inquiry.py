@@ -37,7 +37,7 @@ class Sightings:
         self._seen: set[str] = set()
         self._unseen: set[str] = set()
 
-    def look(self, containers: Iterable[Container]) -> None:
+    def check(self, containers: Iterable[Container]) -> None:
         """See which of these containers, which were made and have not ended, have processes on this host."""
         new = [each for each in containers if each.id not in self._seen]
         if new:
@@ -47,7 +47,7 @@ class Sightings:
     def require(self, containers: Iterable[Container]) -> None:
         """Say once for each of these containers, which run, that it is not to be seen."""
         containers = tuple(containers)
-        self.look(containers)
+        self.check(containers)
         for each in containers:
             if each.id in self._seen or each.id in self._unseen:
                 continue

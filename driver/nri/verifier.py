@@ -95,7 +95,7 @@ class Verifier(msgspec.Struct):
     _short: frozenset[str] = frozenset()
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
-    def look(
+    def check(
         self, containers: Callable[[], Containers], snapshot: PinSnapshot, moving: Collection[str]
     ) -> tuple[Drift, ...]:
         """Compare what every container should have with what the kernel says.

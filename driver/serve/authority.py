@@ -358,7 +358,7 @@ class Authority:
     def start(self) -> None:
         """Take the authority if it is free, and watch it from now on."""
         self._others.arrive()
-        self.look()
+        self.check()
         self._thread.start()
 
     def stop(self) -> None:
@@ -408,7 +408,7 @@ class Authority:
             self._notes.disconnected()
             self._show()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Take the authority, offer to take it, or hand it over, as things are."""
         with self._lock:
             self._take()
@@ -436,7 +436,7 @@ class Authority:
         while not self._stopped.is_set():
             self._others.wait(_ALONE_SECONDS if self._is_alone() else _LOOK_SECONDS)
             if not self._stopped.is_set():
-                self.look()
+                self.check()
 
     def _is_alone(self) -> bool:
         """Return whether this instance does all there is to do, and will see another one come."""

@@ -73,9 +73,9 @@ class Lifecycle:
         self._specs = SpecWatch(node)
         self._orphans = Orphans(node, lookup, notify, stopping=self._stopping)
         name = node.plugin.driver
-        self._quick = OwnedThread(f"{name}-specs", self._every(self._specs.rest, self._specs.look), fatal)
+        self._quick = OwnedThread(f"{name}-specs", self._every(self._specs.rest, self._specs.check), fatal)
         self._slow = (
-            OwnedThread(f"{name}-orphans", self._every(_until_orphans, self._orphans.look), fatal),
+            OwnedThread(f"{name}-orphans", self._every(_until_orphans, self._orphans.check), fatal),
             OwnedThread(f"{name}-hardware", lambda: self._hardware.follow(self._stopping), fatal),
         )
 
@@ -163,13 +163,13 @@ class Hardware(msgspec.Struct):
 
     def follow(self, stop: Stop) -> None:
         """Look whenever the driver says that it is time, until `stop` is set."""
-        self.look()
+        self.check()
         for _ in self.node.plugin.watch(stop):
             if stop.is_set():
                 return
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look once. What goes wrong is logged and tried again at the next look, and keeps nothing else from it."""
         troubles: list[str] = []
         # Claims before what is published: a slice that shrinks is no news to the pod that runs there.

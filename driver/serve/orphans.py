@@ -164,7 +164,7 @@ class Orphans(msgspec.Struct):
         """Return how many orphans there are."""
         return len(self._waiting.since)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look once.
 
         Raises:

@@ -232,7 +232,7 @@ class UnenforcedClaims:
         self._reported: frozenset[str] | None = None if self._note.exists() else frozenset()
         self._lost = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Report what has changed since the last look; what cannot be read now is left to the next one."""
         why = self._node.not_enforced()
         lost = why is not None and not why.chosen

@@ -146,7 +146,7 @@ class DriverService:
             self.stop()
             raise
         if isinstance(self.plugin, Tunes):
-            self.node.untold = self._starts.set
+            self.node.settings_changed = self._starts.set
             OwnedThread(f"{self.plugin.driver}-settings", self._keep_tuned, self._fatal).start()
         OwnedThread(f"{self.plugin.driver}-health", self._watch_health, self._fatal).start()
 
@@ -209,7 +209,7 @@ class DriverService:
 
     def _follow(self) -> None:
         # The other instance's commits are seen at the next call otherwise, and the runtime may be quicker.
-        self.node.look()
+        self.node.check()
 
     def _watch_health(self) -> None:
         while not self._stopping.wait(_HEALTH_SECONDS if self.node.impediment is None else _AGAIN_SECONDS):
@@ -217,7 +217,7 @@ class DriverService:
                 self._fatal(f"the socket {removed} was removed, and kubelet needs it; a new start makes another")
                 return
             try:
-                self.node.look()
+                self.node.check()
             except UsageError as error:
                 self._fatal(str(error))
                 return
@@ -226,7 +226,7 @@ class DriverService:
             if self.node.tunes():
                 self._starts.set()
             if self._unenforced is not None:
-                self._unenforced.look()
+                self._unenforced.check()
             try:
                 self._announcer.report()
             except DranodeError as error:

@@ -60,7 +60,7 @@ class SpecWatch:
         self._wake = Wake()
         self._ending = threading.Event()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look once.
 
         Raises:

@@ -21,7 +21,7 @@ def test_device_nodes_that_have_other_numbers_since_their_kernel_driver_was_load
     node = opened(tmp_path, GPUPlugin(machine.root()))
     prepare(node, allocated_claim("a", "dra.gpu", ["gpu-0000-1b-00-0"]))
     watch = SpecWatch(node, clock=itertools.count(step=100).__next__)
-    watch.look()
+    watch.check()
     (path,) = (tmp_path / "cdi").iterdir()
 
     def majors() -> dict[str, int | None]:
@@ -30,15 +30,15 @@ def test_device_nodes_that_have_other_numbers_since_their_kernel_driver_was_load
 
     assert majors()["/dev/nvidia-uvm"] == 510
     machine.node("dev/nvidia-uvm", 511, 0)
-    watch.look()
+    watch.check()
     assert majors()["/dev/nvidia-uvm"] == 511
     assert watch.rewritten == 1
     # While the driver is away the spec stays, and it follows when the driver is back.
     machine.remove("dev/nvidia-uvm")
-    watch.look()
+    watch.check()
     assert majors()["/dev/nvidia-uvm"] == 511
     machine.node("dev/nvidia-uvm", 512, 0)
-    watch.look()
+    watch.check()
     assert majors()["/dev/nvidia-uvm"] == 512
     watch.stop()
     node.close()

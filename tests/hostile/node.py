@@ -139,7 +139,7 @@ class Node:
         if instance.process.returncode not in (0, -signal.SIGTERM):
             raise Violation(f"instance {name} ended with status {instance.process.returncode}")
 
-    def look(self) -> None:
+    def check(self) -> None:
         """See that every instance runs that was not ended.
 
         Raises:

@@ -79,7 +79,7 @@ def take(steps: Steps) -> None:
     steps.counts[act.__name__] = steps.counts.get(act.__name__, 0) + 1
     act(steps)
     steps.node.runtime.attend()
-    steps.node.look()
+    steps.node.check()
 
 
 def run(steps: int, seed: int, *, keep: bool = False, stop: threading.Event | None = None) -> Steps:

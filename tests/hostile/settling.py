@@ -87,7 +87,7 @@ def _answered(steps: Steps) -> list[str]:
             else:
                 refused += [f"prepare {claim.name}: {reason}" for reason in steps.node.prepare(name, [claim])]
     steps.node.runtime.attend()
-    steps.node.look()
+    steps.node.check()
     if _drop_refused(steps, refused):
         return []
     return refused
@@ -146,4 +146,4 @@ def settled(steps: Steps, wrong: Callable[[], list[str]], what: str) -> None:
         if waited > PATIENCE and (steps.node.cpu_seconds() - used > _USED or waited > 10 * PATIENCE):
             raise Violation(f"{what}: {'; '.join(reasons)}")
         steps.node.runtime.attend(0.05)
-        steps.node.look()
+        steps.node.check()

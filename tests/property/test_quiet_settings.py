@@ -55,7 +55,7 @@ class World:
         self.plugged = 0
         self.not_known: set[str] = set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """What the driver does with each claim that comes or goes, and every ten seconds."""
         with contextlib.suppress(ClaimError):
             self.tuner.tune(tuple(self.claims.values()), self.notes)
@@ -65,11 +65,11 @@ class World:
 
     def come(self, name: str) -> None:
         self.claims[name] = CLAIMS[name]
-        self.look()
+        self.check()
 
     def go(self, name: str) -> None:
         self.claims.pop(name, None)
-        self.look()
+        self.check()
 
     def die(self, name: str, lasts: int) -> None:
         """The process ends while a claim comes or goes."""
@@ -149,7 +149,7 @@ def steps() -> st.SearchStrategy[list[Step]]:
         st.tuples(st.just(World.come), st.tuples(names)),
         st.tuples(st.just(World.go), st.tuples(names)),
         st.tuples(st.just(World.die), st.tuples(names, st.integers(0, 12))),
-        st.tuples(st.just(World.look), st.just(())),
+        st.tuples(st.just(World.check), st.just(())),
         st.tuples(st.just(World.restart), st.just(())),
         st.tuples(st.just(World.meddle), st.tuples(paths, st.sampled_from(FOREIGN))),
         st.tuples(st.just(World.plug), st.tuples(numbers)),
@@ -170,7 +170,7 @@ def test_whatever_happens_settings_follow_from_what_others_made_of_them_and_from
     world.heal()
     world.offline("0-7")
     world.restart()
-    world.look()
+    world.check()
     quiet = CPUSet.union(claim.held for claim in world.claims.values())
     machine = Machine(CPUSet(range(8)), quiet=quiet)
     for path, text in world.originals.items():
@@ -180,7 +180,7 @@ def test_whatever_happens_settings_follow_from_what_others_made_of_them_and_from
         # All CPUs are as good as none of its own for a slice.
         assert world.read(path) in ((aim, CPUSet(range(8))) if path == SYSTEM and not aim else (aim,)), path
     world.claims.clear()
-    world.look()
+    world.check()
     known = {path: text for path, text in world.originals.items() if path not in world.not_known}
     ends = {path: world.read(path) for path in known}
     assert ends == {

@@ -212,7 +212,7 @@ def test_no_call_waits_for_a_systemd_that_hangs(tmp_path: Path) -> None:
     node = NodeClaims(plugin, tmp_path / "data", tmp_path / "cdi")
     node.open("first")
     woken: list[bool] = []
-    node.untold = lambda: woken.append(True)
+    node.settings_changed = lambda: woken.append(True)
     quiet, plain = quiet_claim("a", "2-3"), quiet_claim("plain", "6", isolation="cpuset")
     assert not isinstance(prepare(node, quiet)["a"], Refused)
     assert woken, "systemd is told soon after"

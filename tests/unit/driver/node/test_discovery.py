@@ -52,17 +52,17 @@ def test_without_hardware_there_is_no_inventory_and_nothing_is_granted(
     assert node.impediment == node.discovery.unread
     assert prepare(node, CLAIM) == {"a": Refused(str(node.impediment))}
     lamps.dark = False
-    node.look()
+    node.check()
     assert node.impediment is None
     assert isinstance(node.prepare({reference(CLAIM): CLAIM})[CLAIM.metadata.uid], Prepared)
 
 
 def test_it_is_read_again_only_while_it_cannot_be_read(tmp_path: Path, lamps: DarkLamps) -> None:
     node = opened(tmp_path, lamps)
-    node.look()
+    node.check()
     lamps.dark = False
     for _ in range(3):
-        node.look()
+        node.check()
     assert lamps.looks == 3
 
 
@@ -70,9 +70,9 @@ def test_it_is_said_once_and_once_more_when_it_is_over(
     tmp_path: Path, lamps: DarkLamps, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = opened(tmp_path, lamps)
-    node.look()
+    node.check()
     lamps.dark = False
-    node.look()
+    node.check()
     assert [message.partition(": ")[2].partition(",")[0] for message in caplog.messages] == [
         "the hardware cannot be read",
         "the hardware can be read again",
@@ -104,7 +104,7 @@ def test_specs_that_are_missing_after_a_reboot_are_written_when_the_hardware_can
     assert again.mend_files([CLAIM.metadata.uid]) == {}
     assert again.files.path(CLAIM.metadata.uid) is None
     lamps.dark = False
-    again.look()
+    again.check()
     assert again.files.path(CLAIM.metadata.uid) is not None
 
 
@@ -116,7 +116,7 @@ def test_options_that_do_not_fit_hardware_that_is_read_late_are_a_mistake_of_usa
     node.open()
     plugin._root = machine({f"{CPU}/online": "0-3"})
     with pytest.raises(UsageError, match="9"):
-        node.look()
+        node.check()
 
 
 def test_a_driver_that_pins_reports_what_it_knows_of_its_cpus_at_every_notification(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_driver_that_pins_reports_what_it_knows_of_its_cpus_at_every_notificat
     node.watch(snapshots.append)
     # The rest of it is damaged still.
     plugin._root = machine({f"{CPU}/online": "0-3", f"{CPU}/cpu1/topology/core_id": "?"})
-    node.look()
+    node.check()
     assert [str(each.online) for each in snapshots if each] == ["3", "0-3"]
     assert [str(each.shared) for each in snapshots if each] == ["3", "0-2"]
     assert all(each is not None and each.unread is not None for each in snapshots)

@@ -63,7 +63,7 @@ def swept(metadata: DeviceMetadata) -> NodeClaims:
     """A driver that has begun to look after the files that lie there."""
     made = node(metadata)
     watch = SpecWatch(made)
-    watch.look()
+    watch.check()
     watch.stop()
     return made
 

@@ -195,11 +195,11 @@ def test_a_damaged_claim_stays_known_while_its_spec_cannot_be_listed(tmp_path: P
     (tmp_path / "cdi").rename(tmp_path / "away")
     (tmp_path / "cdi").write_text("a file where the folder should be")
     node.close()
-    node.look()
+    node.check()
     assert node.impediment is not None
     assert [record.devices for record in node.store.book.known()] == [("lamp-0",)]
     (tmp_path / "cdi").unlink()
-    node.look()
+    node.check()
     assert node.store.book.unknown.keys() == {claim.metadata.uid}
 
 

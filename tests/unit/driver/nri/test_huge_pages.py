@@ -103,21 +103,21 @@ class World:
         root = machine({f"sys/fs/cgroup/{path}": text for path, text in files.items()})
         self.verifier = Verifier(root, self.heard.append)
 
-    def look(self) -> list[str]:
-        return [str(each) for each in self.verifier.look(lambda: self.containers, self.snapshot, ())]
+    def check(self) -> list[str]:
+        return [str(each) for each in self.verifier.check(lambda: self.containers, self.snapshot, ())]
 
 
 def test_a_limit_that_is_lost_is_a_drift() -> None:
-    assert World("8388608", "max").look() == []
-    assert World("0", "max").look() == [
+    assert World("8388608", "max").check() == []
+    assert World("0", "max").check() == [
         'container "main" of pod default/p1 may have 0 in pages of 2MB, but should have 8Mi'
     ]
 
 
 def test_a_pod_whose_own_limit_is_too_small_is_said_once() -> None:
     world = World("8388608", "2097152")
-    world.look()
-    world.look()
+    world.check()
+    world.check()
     (occurrence,) = world.heard
     assert isinstance(occurrence, HugePagesStillCapped)
     assert occurrence.sentence == (
@@ -127,5 +127,5 @@ def test_a_pod_whose_own_limit_is_too_small_is_said_once() -> None:
     assert {event.reason for event in events_of(occurrence, "node")} == {"HugePagesStillCapped"}
     for enough in ("8388608", "max"):
         world = World("8388608", enough)
-        world.look()
+        world.check()
         assert world.heard == []

@@ -118,7 +118,7 @@ def test_devices_are_withdrawn_while_nothing_can_be_handed_out_and_stay_healthy(
     world.announcer.begin()
     world.lamps.count = 3
     with newer_schema_at_the_next_look(tmp_path / "data" / "ledger.db", world.node) as mend:
-        world.node.look()
+        world.node.check()
         world.announcer.report()
         world.announcer.report()
         world.node.rescan()
@@ -126,7 +126,7 @@ def test_devices_are_withdrawn_while_nothing_can_be_handed_out_and_stay_healthy(
         assert [len(each.devices) for each in world.cluster.published] == [2, 0, 0]
         assert [device.health for device in world.health.devices] == [Health.HEALTHY] * 3
         mend()
-    world.node.look()
+    world.node.check()
     world.announcer.report()
     world.announcer.report()
     assert [len(each.devices) for each in world.cluster.published] == [2, 0, 0, 3]
@@ -149,14 +149,14 @@ def test_devices_are_withdrawn_while_claims_may_be_missing_and_come_back_by_them
     other = Ledger(tmp_path / "data" / "ledger.db")
     with other.transaction():
         other.doubt(LOST)
-    world.node.look()
+    world.node.check()
     world.announcer.report()
     assert "run `dranode forget-lost" in str(world.node.impediment)
     # The ledger itself can be used: who of two instances pins does not hang on it.
     assert world.node.unusable is None
     with other.transaction():
         other.doubt("")
-    world.node.look()
+    world.node.check()
     world.announcer.report()
     assert world.node.impediment is None
     assert [len(each.devices) for each in world.cluster.published] == [2, 0, 2]
@@ -170,7 +170,7 @@ def test_devices_are_withdrawn_while_a_claim_may_hold_anything_and_come_back_by_
     other = Ledger(tmp_path / "data" / "ledger.db")
     with other.transaction():
         other.commit(put=(Record(uid="uid-lost"),))
-    world.node.look()
+    world.node.check()
     world.announcer.report()
     assert "the claim with UID uid-lost may hold anything" in str(world.node.impediment)
     assert world.node.unprepare((ClaimRef("", "", "uid-lost"),)) == {"uid-lost": None}

@@ -29,8 +29,8 @@ class Instance:
             fatal=pytest.fail,
         )
 
-    def look(self) -> Role:
-        self.authority.look()
+    def check(self) -> Role:
+        self.authority.check()
         return self.authority.role
 
 
@@ -54,56 +54,61 @@ def make(tmp_path: Path, done: list[str]) -> Iterator[Callable[..., Instance]]:
 
 
 def test_an_instance_that_is_alone_is_active_at_once(make: Callable[..., Instance], done: list[str]) -> None:
-    assert make("only", prepared=False).look() is Role.ACTIVE
+    assert make("only", prepared=False).check() is Role.ACTIVE
     assert done == ["only begins"]
 
 
 def test_authority_passes_only_when_the_newer_one_is_prepared(make: Callable[..., Instance], done: list[str]) -> None:
     old, new = make("old"), make("new", prepared=False)
-    assert [old.look(), new.look(), old.look(), new.look()] == [Role.ACTIVE, Role.WAITING, Role.ACTIVE, Role.WAITING]
+    assert [old.check(), new.check(), old.check(), new.check()] == [
+        Role.ACTIVE,
+        Role.WAITING,
+        Role.ACTIVE,
+        Role.WAITING,
+    ]
     new.prepared = True
-    assert [new.look(), old.look(), new.look()] == [Role.WAITING, Role.RETIRED, Role.ACTIVE]
+    assert [new.check(), old.check(), new.check()] == [Role.WAITING, Role.RETIRED, Role.ACTIVE]
     assert done == ["old begins", "old ends", "new begins"]
-    assert [old.look(), new.look()] * 2 == [Role.RETIRED, Role.ACTIVE] * 2
+    assert [old.check(), new.check()] * 2 == [Role.RETIRED, Role.ACTIVE] * 2
 
 
 def test_an_older_one_takes_its_work_back_if_the_newer_one_goes(make: Callable[..., Instance], done: list[str]) -> None:
     old, new = make("old"), make("new")
     for each in (old, new, old, new):
-        each.look()
+        each.check()
     assert new.authority.active
     new.authority.stop()
-    assert old.look() is Role.ACTIVE
+    assert old.check() is Role.ACTIVE
     assert done[-2:] == ["new ends", "old begins"]
 
 
 def test_a_newer_one_that_dies_before_it_takes_over_changes_nothing_for_long(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
     for each in (old, new):
-        each.look()
+        each.check()
     new.authority.stop()
-    assert old.look() is Role.ACTIVE
+    assert old.check() is Role.ACTIVE
 
 
 def test_a_newer_one_that_dies_in_the_middle_gives_the_work_back(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
-    assert [each.look() for each in (old, new, old)] == [Role.ACTIVE, Role.WAITING, Role.RETIRED]
+    assert [each.check() for each in (old, new, old)] == [Role.ACTIVE, Role.WAITING, Role.RETIRED]
     new.authority.stop()
-    assert old.look() is Role.ACTIVE
+    assert old.check() is Role.ACTIVE
 
 
 def test_one_that_waits_takes_over_from_one_that_died_prepared_or_not(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
-        each.look()
+        each.check()
     old.authority.stop()
-    assert new.look() is Role.ACTIVE
+    assert new.check() is Role.ACTIVE
 
 
 def test_between_two_looks_the_first_request_finds_somebody_who_answers(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
     for each in (old, new, old):
-        each.look()
+        each.check()
     assert [old.authority.active, new.authority.active] == [False, False]
     assert [old.authority.adjusts("create a"), new.authority.adjusts("create a")] == [True, False]
     assert [new.authority.adjusts("create b"), old.authority.adjusts("create b")] == [True, False]
@@ -112,7 +117,7 @@ def test_between_two_looks_the_first_request_finds_somebody_who_answers(make: Ca
 def test_one_that_waits_answers_where_the_active_one_is_not_connected(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
-        each.look()
+        each.check()
     new.authority.connected()
     assert [new.authority.adjusts("update a") for _ in range(2)] == [True, True]
     old.authority.connected()
@@ -126,7 +131,7 @@ def test_what_was_noted_for_one_connection_counts_for_no_other(make: Callable[..
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new) if not late else (old,):
         each.authority.connected()
-    old.look()
+    old.check()
     assert old.authority.adjusts("update a")
     if late:
         new.authority.connected()
@@ -139,11 +144,11 @@ def test_what_was_noted_for_one_connection_counts_for_no_other(make: Callable[..
 
 def test_one_that_stops_answers_as_long_as_nobody_else_does(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
-    old.look()
+    old.check()
     old.authority.connected()
     old.authority.stop()
     assert old.authority.adjusts("update a")
-    new.look()
+    new.check()
     new.authority.connected()
     assert [old.authority.adjusts("update a"), new.authority.adjusts("update a")] == [False, True]
 
@@ -153,13 +158,13 @@ def test_one_whose_connection_is_hidden_for_a_moment_shows_it_at_the_next_look(
 ) -> None:
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
-        each.look()
+        each.check()
     looks = FileLock(tmp_path / "connected.lock")
     looks.acquire()
     old.authority.connected()
     looks.release()
     before = new.authority.speaks
-    old.look()
+    old.check()
     assert (before, new.authority.speaks) == (True, False)
 
 
@@ -167,10 +172,10 @@ def test_authority_takes_the_word_with_it(make: Callable[..., Instance]) -> None
     old, new = make("old"), make("new")
     for each in (old, new):
         each.authority.connected()
-        each.look()
+        each.check()
     assert [old.authority.speaks, new.authority.speaks] == [True, False]
     for each in (old, new):
-        each.look()
+        each.check()
     assert [old.authority.speaks, new.authority.speaks] == [False, True]
 
 
@@ -179,7 +184,7 @@ def test_notes_of_an_instance_that_was_killed_are_not_waited_for(make: Callable[
     for each in (old, new):
         each.authority._others.arrive()
         each.authority.connected()
-        each.look()
+        each.check()
     assert [old.authority.adjusts("create a"), new.authority.adjusts("create a")] == [True, False]
     assert old.authority.adjusts("create b")
     # What the kernel does with the locks of a process that dies.
@@ -192,7 +197,7 @@ def test_an_instance_that_stops_still_answers_what_the_other_one_left_to_it(make
     old, new = make("old"), make("new", prepared=False)
     for each in (old, new):
         each.authority.connected()
-        each.look()
+        each.check()
     assert new.authority.adjusts("create a") is False
     old.authority.stop()
     assert old.authority.adjusts("create a") is True
@@ -204,7 +209,7 @@ def test_three_instances_pass_it_on_in_turn(make: Callable[..., Instance], done:
     instances = [make(name) for name in "abc"]
     for _ in range(6):
         for each in instances:
-            each.look()
+            each.check()
     assert [each.authority.role for each in instances].count(Role.ACTIVE) == 1
     assert instances[2].authority.active or instances[1].authority.active
     assert done[0] == "a begins"
@@ -215,7 +220,7 @@ def test_an_active_one_that_looks_at_the_same_moment_as_a_retired_one_stays_acti
 ) -> None:
     old, new = make("old"), make("new")
     for each in (old, new, old, new):
-        each.look()
+        each.check()
     flock = fcntl.flock
     moments: list[object] = []
 
@@ -223,10 +228,10 @@ def test_an_active_one_that_looks_at_the_same_moment_as_a_retired_one_stays_acti
         flock(file, how)
         if not moments:
             moments.append(how)
-            moments.append(new.look())
+            moments.append(new.check())
 
     monkeypatch.setattr("dranode.driver.process.locks.fcntl.flock", and_the_active_one_looks)
-    assert [old.look(), new.look()] == [Role.RETIRED, Role.ACTIVE]
+    assert [old.check(), new.check()] == [Role.RETIRED, Role.ACTIVE]
     assert moments[1:] == [Role.ACTIVE]
 
 
@@ -235,7 +240,7 @@ def test_a_request_that_brings_the_authority_in_the_middle_of_a_look_does_not_co
 ) -> None:
     old, new = make("old"), make("new")
     for each in (old, new):
-        each.look()
+        each.check()
     moments = ["a request comes while the older one goes"]
 
     def active(authority: Authority) -> bool:
@@ -247,9 +252,9 @@ def test_a_request_that_brings_the_authority_in_the_middle_of_a_look_does_not_co
         return before
 
     monkeypatch.setattr(Authority, "active", property(active))
-    new.look()
+    new.check()
     assert not new.authority.active
-    assert [new.look(), new.look()] == [Role.ACTIVE, Role.ACTIVE]
+    assert [new.check(), new.check()] == [Role.ACTIVE, Role.ACTIVE]
     assert moments == []
 
 
@@ -259,9 +264,9 @@ def test_it_waits_for_an_instance_that_knows_nothing_of_handing_over(
     lock = FileLock(tmp_path / "active.lock")
     assert lock.acquire(wait=False)
     new = make("new")
-    assert [new.look(), new.look()] == [Role.WAITING, Role.WAITING]
+    assert [new.check(), new.check()] == [Role.WAITING, Role.WAITING]
     lock.release()
-    assert new.look() is Role.ACTIVE
+    assert new.check() is Role.ACTIVE
 
 
 def test_the_own_thread_passes_authority_on(tmp_path: Path, done: list[str]) -> None:
@@ -329,7 +334,7 @@ def test_the_own_thread_looks_often_unless_it_is_alone(tmp_path: Path) -> None:
 def test_an_instance_that_shows_itself_by_its_locks_alone_is_seen(tmp_path: Path, lock: str) -> None:
     only = Instance(tmp_path, "only", [])
     only.authority._others.arrive()
-    only.look()
+    only.check()
     assert only.authority._is_alone()
     other = FileLock(tmp_path / f"{lock}.lock")
     other.acquire()
@@ -344,24 +349,24 @@ def test_one_that_can_decide_nothing_takes_authority_only_where_nobody_else_want
 ) -> None:
     old, unable, new = make("old"), make("unable", prepared=False), make("new")
     unable.able = False
-    assert [each.look() for each in (old, unable)] == [Role.ACTIVE, Role.WAITING]
-    assert new.look() is Role.WAITING
+    assert [each.check() for each in (old, unable)] == [Role.ACTIVE, Role.WAITING]
+    assert new.check() is Role.WAITING
     old.authority.stop()
     assert unable.authority.adjusts("create a") is False
-    assert unable.look() is Role.WAITING
-    assert new.look() is Role.ACTIVE
+    assert unable.check() is Role.WAITING
+    assert new.check() is Role.ACTIVE
     new.authority.stop()
-    assert unable.look() is Role.ACTIVE
+    assert unable.check() is Role.ACTIVE
     assert done == ["old begins", "old ends", "new begins", "new ends", "unable begins"]
 
 
 def test_an_offer_is_withdrawn_by_one_that_is_prepared_no_more(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
-    assert [each.look() for each in (old, new)] == [Role.ACTIVE, Role.WAITING]
+    assert [each.check() for each in (old, new)] == [Role.ACTIVE, Role.WAITING]
     new.prepared = new.able = False
-    assert [each.look() for each in (new, old, new)] == [Role.WAITING, Role.ACTIVE, Role.WAITING]
+    assert [each.check() for each in (new, old, new)] == [Role.WAITING, Role.ACTIVE, Role.WAITING]
     old.authority.stop()
-    assert new.look() is Role.ACTIVE
+    assert new.check() is Role.ACTIVE
 
 
 def test_one_that_can_decide_no_more_gives_authority_back_to_an_older_one_that_can(
@@ -369,23 +374,23 @@ def test_one_that_can_decide_no_more_gives_authority_back_to_an_older_one_that_c
 ) -> None:
     old, new = make("old"), make("new")
     for each in (old, new, old, new, old):
-        each.look()
+        each.check()
     new.able = new.prepared = False
-    assert [new.look(), new.look()] == [Role.WAITING, Role.WAITING]
+    assert [new.check(), new.check()] == [Role.WAITING, Role.WAITING]
     assert new.authority.adjusts("create a") is False
-    assert old.look() is Role.ACTIVE
+    assert old.check() is Role.ACTIVE
     assert done[2:] == ["new begins", "new ends", "old begins"]
     new.able = new.prepared = True
-    assert [new.look(), old.look(), new.look()] == [Role.WAITING, Role.RETIRED, Role.ACTIVE]
+    assert [new.check(), old.check(), new.check()] == [Role.WAITING, Role.RETIRED, Role.ACTIVE]
 
 
 def test_one_that_can_decide_no_more_stays_active_if_no_other_one_can(make: Callable[..., Instance]) -> None:
     old, new = make("old"), make("new")
     for each in (old, new, old, new, old):
-        each.look()
+        each.check()
     for each in (old, new):
         each.able = each.prepared = False
-        each.look()
-    assert [new.look(), old.look(), new.look()] == [Role.ACTIVE, Role.RETIRED, Role.ACTIVE]
+        each.check()
+    assert [new.check(), old.check(), new.check()] == [Role.ACTIVE, Role.RETIRED, Role.ACTIVE]
     old.authority.stop()
-    assert new.look() is Role.ACTIVE
+    assert new.check() is Role.ACTIVE

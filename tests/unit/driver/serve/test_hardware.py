@@ -73,7 +73,7 @@ def test_what_is_gone_is_withdrawn_while_the_ledger_cannot_be_read(
     monkeypatch.setattr(world.node, "records", unreadable)
     world.driver.count = 3
     for _ in range(2):
-        world.hardware.look()
+        world.hardware.check()
     assert (world.published, world.reports) == ([3], 1)
     assert [message for message in caplog.messages if "ledger" in message] == [
         "driver=lamps.example.com: the ledger cannot be used"
@@ -91,7 +91,7 @@ def test_hardware_that_changed_is_published_although_pinning_failed_with_it(worl
     world.node.watch(watcher)
     world.driver.count = 3
     for _ in range(2):
-        world.hardware.look()
+        world.hardware.check()
     assert (world.published, world.hardware.changes) == ([3], 1)
 
 
@@ -101,10 +101,10 @@ def test_a_claim_that_lost_something_is_reported_at_the_next_look_if_it_cannot_b
     claim = allocated_claim("a", Lamps.driver, ["lamp-3"])
     world.node.prepare({reference(claim): claim})
     world.driver.count, world.driver.stumbles = 3, 1
-    world.hardware.look()
+    world.hardware.check()
     assert (world.told, world.published) == ([], [3])
     for _ in range(2):
-        world.hardware.look()
+        world.hardware.check()
     (told,) = world.told
     assert isinstance(told, ClaimImpaired)
     assert (told.sentence, list(world.hardware.impaired)) == ("a lamp is gone", [claim.metadata.uid])

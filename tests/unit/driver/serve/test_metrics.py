@@ -127,7 +127,7 @@ def test_a_ledger_that_cannot_be_used_is_seen_as_claims_that_cannot_be_prepared(
     node = worlds["dra.cpu"].service.node
 
     def can_prepare() -> list[float]:
-        node.look()
+        node.check()
         return list(worlds["dra.cpu"].values(r'dranode_can_prepare\{driver="dra.cpu"\}').values())
 
     assert can_prepare() == [1]

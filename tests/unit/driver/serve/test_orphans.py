@@ -73,7 +73,7 @@ class World:
         """Look once a minute."""
         end = self.now + seconds
         while self.now < end:
-            self.orphans.look()
+            self.orphans.check()
             self.now += 60
 
     def uids(self) -> list[str]:
@@ -216,7 +216,7 @@ def test_a_ledger_that_cannot_be_read_frees_nothing(world: World, monkeypatch: p
 
     monkeypatch.setattr(world.node.store, "refresh", broken)
     with pytest.raises(UnreadError, match="disk I/O error"):
-        world.orphans.look()
+        world.orphans.check()
     take_over(world.node, world.lookup)
     monkeypatch.undo()
     assert world.uids() == ["uid-a"]

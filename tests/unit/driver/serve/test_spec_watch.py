@@ -55,11 +55,11 @@ def test_specs_that_lie_as_they_were_left_are_not_looked_into(tmp_path: Path, mo
 
     monkeypatch.setattr(node, "mend_files", noted)
     watch = SpecWatch(node)
-    watch.look()
+    watch.check()
     assert looked_into == []
     altered = spec_of(tmp_path, claims[1])
     altered.write_text("{}")
-    watch.look()
+    watch.check()
     assert looked_into == [{claims[1].metadata.uid}]
     assert "metadata.json" in altered.read_text()
 
@@ -71,7 +71,7 @@ def test_a_look_after_a_call_passes_over_no_claim_but_those_of_the_call(
     claims = [allocated_claim(f"c{number}", LAMPS, [f"lamp-{number}"]) for number in range(50)]
     prepare(node, *claims[1:])
     watch = SpecWatch(node)
-    watch.look()
+    watch.check()
     passes, entries = list[tuple[Entry, ...]](), node.store.book.entries
 
     def passed() -> tuple[Entry, ...]:
@@ -80,9 +80,9 @@ def test_a_look_after_a_call_passes_over_no_claim_but_those_of_the_call(
 
     monkeypatch.setattr(node.store.book, "entries", passed)
     prepare(node, claims[0])
-    watch.look()
+    watch.check()
     spec_of(tmp_path, claims[0]).unlink()
-    watch.look()
+    watch.check()
     assert spec_of(tmp_path, claims[0]).exists()
     assert passes == []
 
@@ -111,7 +111,7 @@ def test_a_restart_writes_the_specs_that_are_missing_and_looks_into_the_others_a
     looks = []
     for _ in range(5):
         before = len(written)
-        watch.look()
+        watch.check()
         looks.append(len(written) - before)
     assert (max(looks) < 30, sum(looks), looks[-1]) == (True, 49, 0)  # the one that was written is compared once more
     assert contents(tmp_path) == whole
@@ -140,13 +140,13 @@ def test_after_a_reboot_calls_wait_for_few_specs_and_the_others_follow_in_betwee
 
     monkeypatch.setattr(again, "mend_files", noted)
     watch = SpecWatch(again)
-    watch.look()
+    watch.check()
     assert contents(tmp_path) == whole
     assert max(at_once) <= 20
     # That is what a reboot does, and no sign of somebody who removes files.
     assert (watch.rewritten, caplog.messages) == (0, [])
     spec_of(tmp_path, claims[7]).unlink()
-    watch.look()
+    watch.check()
     assert watch.rewritten == 1
 
 
@@ -157,7 +157,7 @@ def test_what_was_seen_to_be_missing_while_the_ledger_cannot_be_read_is_written_
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     prepare(node, claim)
     watch = SpecWatch(node)
-    watch.look()
+    watch.check()
     spec_of(tmp_path, claim).unlink()
     with monkeypatch.context() as patch:
 
@@ -166,8 +166,8 @@ def test_what_was_seen_to_be_missing_while_the_ledger_cannot_be_read_is_written_
 
         patch.setattr(node, "mend_files", unread)
         with pytest.raises(UnreadError):
-            watch.look()
-    watch.look()
+            watch.check()
+    watch.check()
     assert spec_of(tmp_path, claim).exists()
 
 
@@ -178,11 +178,11 @@ def test_a_spec_that_is_altered_while_others_wait_for_their_turn_is_mended_at_on
     node.close()
     again = opened(tmp_path, Lamps(60))
     watch = SpecWatch(again)
-    watch.look()
+    watch.check()
     for claim in claims:
         whole = spec_of(tmp_path, claim).read_bytes()
         spec_of(tmp_path, claim).write_text("{}")
-        watch.look()
+        watch.check()
         assert spec_of(tmp_path, claim).read_bytes() == whole
 
 
@@ -193,7 +193,7 @@ def test_a_spec_that_is_missing_a_second_time_is_written_again_without_events(tm
     watch = SpecWatch(node)
     for times in range(1, 4):
         shutil.rmtree(tmp_path / "cdi")
-        watch.look()
+        watch.check()
         assert spec_of(tmp_path, claim).exists()
         assert watch.rewritten == times
 
@@ -205,14 +205,14 @@ def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
     claim = allocated_claim("a", LAMPS, ["lamp-0"])
     prepare(node, claim)
     watch = SpecWatch(node)
-    watch.look()
+    watch.check()
     spec = spec_of(tmp_path, claim)
     whole = spec.read_bytes()
     spec.unlink()
     (tmp_path / "metadata").rename(tmp_path / "away")
     (tmp_path / "metadata").touch()
     for _ in range(3):
-        watch.look()
+        watch.check()
     # A runtime would start no container with a mount of what is not there.
     assert b"LAMP=lamp-0" in spec.read_bytes()
     assert b"metadata.json" not in spec.read_bytes()
@@ -220,7 +220,7 @@ def test_metadata_that_could_not_be_written_again_is_tried_until_it_can(
     assert "claim default/a gets no device metadata" in reason
     (tmp_path / "metadata").unlink()
     (tmp_path / "away").rename(tmp_path / "metadata")
-    watch.look()
+    watch.check()
     assert spec.read_bytes() == whole
 
 
@@ -239,14 +239,14 @@ def test_a_spec_that_a_prepare_could_not_write_is_written_at_a_later_look(tmp_pa
     prepare(node, claim)
     now = [0.0]
     watch = SpecWatch(node, lambda: now[0])
-    watch.look()
+    watch.check()
     driver.broken = True
     annotations = {"resource.kubernetes.io/pod-claim-name": "lamp"}
     renamed = msgspec.structs.replace(claim, metadata=msgspec.structs.replace(claim.metadata, annotations=annotations))
     assert isinstance(prepare(node, renamed)["a"], Refused)
     driver.broken = False
     now[0] += 60
-    watch.look()
+    watch.check()
     assert "/resourceclaimtemplates/lamp/r/" in spec_of(tmp_path, claim).read_text()
 
 
@@ -266,12 +266,12 @@ def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_
     claims = [allocated_claim(name, LAMPS, [f"lamp-{index}"]) for index, name in enumerate("abc")]
     prepare(node, *claims)
     watch = SpecWatch(node)
-    watch.look()
+    watch.check()
     driver.broken = "b"
     for path in (tmp_path / "cdi").iterdir():
         path.unlink()
     for _ in range(2):
-        watch.look()
+        watch.check()
     assert {name[-41:-5] for name in specs(tmp_path)} == {claims[0].metadata.uid, claims[2].metadata.uid}
     (sentence,) = (message for message in caplog.messages if "ZeroDivisionError" in message)
     assert sentence == (
@@ -279,7 +279,7 @@ def test_a_driver_that_fails_at_one_spec_is_reported_and_has_the_others_written_
         f"written again, because {LAMPS} met an error inside it: ZeroDivisionError()"
     )
     driver.broken = ""
-    watch.look()
+    watch.check()
     assert len(specs(tmp_path)) == len(claims)
 
 
@@ -292,7 +292,7 @@ def test_a_spec_that_is_altered_again_while_it_is_mended_is_mended_again(
     spec = spec_of(tmp_path, claim)
     right = spec.read_bytes()
     watch = SpecWatch(node)
-    watch.look()
+    watch.check()
     write, attacks = node.files.write, [b"{ }"]
 
     def attacked(record: Record) -> bool:
@@ -303,12 +303,12 @@ def test_a_spec_that_is_altered_again_while_it_is_mended_is_mended_again(
 
     monkeypatch.setattr(node.files, "write", attacked)
     spec.write_bytes(b"{}")
-    watch.look()
+    watch.check()
     assert spec.read_bytes() == b"{ }"
-    watch.look()
+    watch.check()
     assert spec.read_bytes() == right
     assert claim.metadata.uid not in node.files.written
-    watch.look()
+    watch.check()
     assert claim.metadata.uid in node.files.written
 
 
@@ -320,8 +320,8 @@ def test_a_look_is_due_with_an_event_and_without_one_after_a_while(
     node = opened(tmp_path)
     prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
     watch, stopping, rested = SpecWatch(node), threading.Event(), SimpleQueue[bool]()
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
 
     def resting() -> threading.Thread:
         thread = threading.Thread(target=lambda: rested.put(watch.rest(stopping)))
@@ -335,8 +335,8 @@ def test_a_look_is_due_with_an_event_and_without_one_after_a_while(
     assert rested.get(timeout=PATIENCE) is False
     first.join(PATIENCE)
     # What it writes again is an event as well, and the next look takes that.
-    watch.look()
-    watch.look()
+    watch.check()
+    watch.check()
     second = resting()
     stopping.set()
     watch.wake()
@@ -345,6 +345,6 @@ def test_a_look_is_due_with_an_event_and_without_one_after_a_while(
     watch.stop()
     monkeypatch.setattr(spec_watch_module, "_IDLE_SECONDS", 0.01)
     again = SpecWatch(node)
-    again.look()
+    again.check()
     assert again.rest(threading.Event()) is False
     again.stop()
