@@ -361,7 +361,7 @@ def description(grant: Grant, record: Record, topology: Topology) -> dict[str, A
 def isolation_description(grant: Grant, remaining: Sequence[str] | None) -> dict[str, Any]:
     """Return how far the grant's CPUs are isolated, with some sentences on what stays; empty if not at all.
 
-    `remaining` is None where nobody has looked yet, and then nothing is said of it.
+    `remaining` is None before the first check, and then nothing is reported about it.
 
     Raises:
         DocumentError: the state is not this driver's.

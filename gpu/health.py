@@ -1,10 +1,10 @@
 """The health of GPUs: what makes a GPU unhealthy, and for how long.
 
     cause           seen as                                    over
-    aer-fatal       PCI AER counter of fatal errors grew       10 minutes without, or bound anew
-    aer-nonfatal    the same of uncorrected, non-fatal ones    10 minutes without, or bound anew
-    wedged          DRM's uevent WEDGED=<methods>              WEDGED=none, or bound anew
-    xid             an XID error by NVML, but for those that   an hour without, or bound anew
+    aer-fatal       PCI AER counter of fatal errors grew       10 minutes without, or bound again
+    aer-nonfatal    the same of uncorrected, non-fatal ones    10 minutes without, or bound again
+    wedged          DRM's uevent WEDGED=<methods>              WEDGED=none, or bound again
+    xid             an XID error by NVML, but for those that   an hour without, or bound again
                     a program causes
     gone            published once, vanished or left out now   when it is back
 

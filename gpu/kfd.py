@@ -45,7 +45,7 @@ class KFDNode(msgspec.Struct, frozen=True):
 def kfd_nodes(root: Root) -> tuple[KFDNode, ...]:
     """The GPU nodes of the topology in KFD's order; nodes that cannot be read are not there.
 
-    The kernel takes the whole tree away and builds it anew when a GPU comes, goes or is divided: then it is read again.
+    The kernel removes the whole tree and builds it again when a GPU comes, goes or is divided: then it is read again.
     """
     for _ in range(1, _READINGS):
         before = _listed(root)

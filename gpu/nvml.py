@@ -2,7 +2,7 @@
 
 Optional: without `nvidia-ml-py` (extra `nvml`), without the library on the node or after a driver reload there is less
 to know, never an error. The library is opened when it is first needed and again after it failed. It knows the GPUs that
-the driver had when it was opened, and keeps them from being unbound; so it is opened anew when the driver has others,
+the driver had when it was opened, and keeps them from being unbound; so it is opened again when the driver has others,
 and stays closed while one is taken away. A GPU that fell off the bus fails alone.
 """
 
@@ -98,7 +98,7 @@ class NVMLLibrary:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Let go of the GPUs, and open none, until this is over."""
+        """Close the GPUs, and open none, until this is over."""
         with self._lock:
             self._released += 1
             self._close()

@@ -38,7 +38,7 @@ def read_memory(root: Root) -> MachineMemory:
     """Read the machine's memory; the cost is linear in the number of NUMA nodes.
 
     Raises:
-        MachineError: the kernel tells of no memory, or a file cannot be read or parsed; names the file and its value.
+        MachineError: the kernel reports no memory, or a file cannot be read or parsed; names the file and its value.
     """
     return _MemoryReader(root).memory()
 

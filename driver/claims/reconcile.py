@@ -172,7 +172,7 @@ class Waiting(msgspec.Struct, frozen=True):
     since: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def seen(self, records: Iterable[Record], now: float) -> Waiting:
-        """After another look; whatever is no orphan now begins anew."""
+        """After another check; a claim that is not an orphan now starts from the beginning."""
         return Waiting({record.uid: self.since.get(record.uid, now) for record in records})
 
     def fresh(self, before: Waiting) -> frozenset[str]:

@@ -66,7 +66,7 @@ class KubeClaims:
         try:
             return future.result(max(0.0, ends - self._client.timing.clock()))
         except TimeoutError:
-            # One that waits for a thread is not fetched any more: no caller needs it; kubelet's next call asks anew.
+            # Do not fetch a claim that still waits for a thread: nobody needs it now, and kubelet will ask again.
             future.cancel()
             return DranodeError(
                 f"claim {ref} cannot be fetched: the API server took more than {_PATIENCE:.0f} s for the claims of "

@@ -70,7 +70,7 @@ class ExecCredentials:
 
         Args:
             program: the program.
-            cluster: what it is told of the cluster if it wants to know.
+            cluster: what it learns about the cluster if it asks for that.
             clock: the time.
             seconds: how long a run may take; None for as long as a login in a browser takes.
         """

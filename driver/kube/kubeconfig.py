@@ -248,7 +248,7 @@ class _ProgramUser:
 
 
 def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
-    """Return what a program is told of the cluster, as `ExecCredential.spec.cluster` has it."""
+    """Return what a program learns about the cluster, as `ExecCredential.spec.cluster` has it."""
     data = cluster.certificate_authority_data
     if not data and cluster.certificate_authority:
         data = base64.b64encode(read_given(cluster.certificate_authority)).decode()

@@ -234,7 +234,7 @@ class Credentials(NamedTuple):
                 raise UsageError(f"there is no kubeconfig {self.kubeconfig}; name one with --kubeconfig")
         elif not os.environ.get("KUBERNETES_SERVICE_HOST"):
             raise UsageError(
-                "this is no pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig, "
+                "this is not a pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig, "
                 "or a folder of claims with --store"
             )
 

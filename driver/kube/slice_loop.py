@@ -509,7 +509,7 @@ class SliceLoop:
                     self._is_due(_PROBE_SECONDS)
 
     def _carry_out(self, desired: DesiredSlices, change: SliceChange) -> bool:
-        """Make one change; False if the plan has to be made anew, because the server keeps less than it was sent."""
+        """Make one change; False if the plan has to be made again, because the server keeps less than it was sent."""
         match change:
             case DeleteSlice(name=name):
                 self._writer.delete(change)

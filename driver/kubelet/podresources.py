@@ -17,7 +17,7 @@ from dranode.driver.kubelet.sockets import uri
 from dranode.proto import podresources_v1_pb2 as api
 from dranode.proto.podresources_v1_pb2_grpc import PodResourcesListerStub
 
-# Seconds, for callers without a deadline: kubelet makes its answer anew each time, and nodes are busy.
+# Seconds, for callers without a deadline: kubelet computes its answer each time, and nodes are busy.
 _TIMEOUT: Final = 5.0
 # gRPC's 4 MiB are less than what a large node may have to say. So are the 16 MiB of kubelet's own clients: some
 # kubelets list a claim's devices once more at every retry for a pod of which another driver cannot prepare a claim.

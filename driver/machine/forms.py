@@ -91,7 +91,7 @@ def open_machine(text: str) -> Root:
             from dranode.driver.machine.machine_file import read_machine_file  # noqa: PLC0415 - YAML
 
             return read_machine_file(path)
-        raise UsageError(f"{text} is neither a folder nor named .tar*, .yaml or .yml, so it is no machine")
+        raise UsageError(f"{text} is not a machine: it is neither a folder nor named .tar*, .yaml or .yml")
     if _DESCRIPTION.match(text):
         # A node never loads what makes machines up, nor tarfile.
         from dranode.driver.machine.synthetic import parse_description, synthetic_tree  # noqa: PLC0415 - as above

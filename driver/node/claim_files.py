@@ -168,7 +168,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
         """The records whose files are to be written before the first answer.
 
         Those of a driver whose specs depend on the live machine, and the first that lack a spec. After a reboot every
-        claim does, and kubelet asks for each anew before a container starts, which writes its files. So no call waits
+        claim does, and kubelet asks for each again before a container starts, which writes its files. So no call waits
         for more of them than a node usually has; the others follow in between (`SpecWatch`).
 
         None while the hardware was never read, of which workloads read in their metadata. Whether files that are there

@@ -48,7 +48,7 @@ class DecisionLock:
         self._threads = threading.RLock()
         self._processes = FileLock(path)
         self.freed = threading.Condition(self._threads)
-        self.unread: str | None = "nobody has read the ledger yet"
+        self.unread: str | None = "the ledger has not been read yet"
         self.unwritten: str | None = None
         self.blocked: str | None = None
         self._reported: str | None = None

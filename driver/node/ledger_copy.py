@@ -3,7 +3,7 @@
 A text file, `ledger.db-copy`: a head, a line for each claim, then a line for each commit, each line with its checksum.
 A line is written when the commit is on disk and is not flushed, so it costs a Prepare nothing to speak of. Ledger and
 copy number the commits, so it is seen which is behind the other. It is derived data: while the ledger is whole, a copy
-that is not is written anew.
+that is not is rewritten.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dranode.driver.node.ledger import Contents, CorruptLedgerError, matches
 _T = TypeVar("_T")
 
 _VERSION: Final = 1
-# It is written anew when it has as many more lines than claims.
+# It is rewritten when it has as many more lines than claims.
 _GROWTH: Final = 2000
 _BODY: Final = re.compile(rb'\{"uid":"')
 # How wide SQLite stores a number of 32 bits.
@@ -100,7 +100,7 @@ class LedgerCopy:
         return copied
 
     def write(self, copied: Copied) -> None:
-        """Write it anew, at once and whole, and flush it.
+        """Rewrite it at once and whole, and flush it.
 
         Raises:
             LedgerError: it cannot be written; what was there stays.
@@ -130,7 +130,7 @@ class LedgerCopy:
         self._room = len(copied.records) + _GROWTH
 
     def append(self, commits: int, put: tuple[Record, ...], drop: tuple[str, ...], notes: str | None = None) -> bool:
-        """Add a commit; False if the copy is to be written anew instead, for it has grown long or is not there."""
+        """Add a commit; False if the copy has to be rewritten instead, because it has grown long or is missing."""
         self._room -= 1
         if self._room < 0:
             return False

@@ -37,7 +37,7 @@ from dranode.driver.machine.presence import is_file, is_there
 
 # Device metadata as earlier versions laid it out, and as dra-driver-cpu does, in folders of claims.  The file of a
 # request is `<namespace>_<claim>/<request>/metadata.json`. It goes when no CDI spec mounts it any more: the specs
-# that do are those that kubelet was told of, and go when their claims are unprepared.
+# that do were reported to kubelet, and are removed when their claims are unprepared.
 
 _FILE: Final = "metadata.json"
 
@@ -118,7 +118,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
                 self._write(each)
             except OSError as error:
                 failures.append(f'of request "{each.request}": {error.strerror}')
-                # Kubelet may have been told of a file that was there before.
+                # A file that was there before may have been reported to kubelet.
                 if not _can_be_mounted(self.folder / each.file):
                     continue
             mounts[each.device] = each.mount

@@ -168,7 +168,7 @@ class NodeClaims:
         return self.discovery.inventory
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         with self._lock.among_threads():
             self.store.close()
 
@@ -229,7 +229,7 @@ class NodeClaims:
         return self._lock.unread or self.discovery.unread or self._lock.unwritten or self.files.problem
 
     def check(self) -> None:
-        """See whether ledger, hardware and CDI specs can be used; `impediment` says if not, and watchers are notified.
+        """Check whether ledger, hardware and CDI specs can be used; `impediment` says if not, watchers are notified.
 
         Hardware is read only if it could not be read the last time.
 
@@ -243,17 +243,17 @@ class NodeClaims:
         self.files.check()
 
     def tune(self) -> None:
-        """See that the machine's settings are as the claims on record need them; free where none needs any.
+        """Bring the machine's settings into the state that the claims on record need; costs nothing if none needs any.
 
         Raises:
-            DranodeError: they are not; says what to do.
+            DranodeError: they cannot be changed; says what to do.
         """
         plugin = self.plugin
         if not isinstance(plugin, Tunes) or not self.tunes():
             return
         with self._lock.held():
             self.interpreter.tune(plugin, preparing=False)
-        # What other processes take their time for keeps no call waiting.
+        # Other processes may take long to answer: no call waits for them.
         if plugin.notify(lambda: self._tuning(plugin)):
             with self._lock.held():
                 self.interpreter.tune(plugin, preparing=False)

@@ -298,7 +298,7 @@ class RecordStore:
         self._stale, self._rows_read = False, True
 
     def _miss_notes(self) -> None:
-        """Say that notes are lost where a CDI spec alone tells of a claim for which settings were changed."""
+        """Report notes as lost if only a CDI spec says that settings were changed for a claim."""
         recovered = (entry.record for entry in self.book.entries() if not entry.on_file)
         if not self.recovery.notes and any(map(self._tuned, recovered)):
             self.recovery.lose_notes(NOTES_LOST)

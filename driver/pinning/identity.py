@@ -106,7 +106,7 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
             refusals.append(_unknown(container, key, snapshot))
             continue
         if value is not None and not _says(value, claim.cpus or claim.nodes):
-            # Another instance may have prepared the claim anew since this one looked.
+            # Another instance may have prepared the claim again since this one checked.
             if not evidence.reread:
                 return Identity(ask=AskLedger())
             refusals.append(_other_value(container, claim, value, snapshot))

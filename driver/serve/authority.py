@@ -362,7 +362,7 @@ class Authority:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let go of the authority for good; an instance that waits for it has it with the next request.
+        """Give up the authority for good; an instance that waits for it gets it with the next request.
 
         Requests are still noted until `close`, as long as the runtime shows requests to this instance.
         """

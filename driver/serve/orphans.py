@@ -146,10 +146,10 @@ class Orphans(msgspec.Struct):
     Attributes:
         node: whose claims.
         lookup: who is asked about them.
-        notify: makes known to people which claims were let go of.
+        notify: notifies people of the claims that were released.
         clock: seconds, monotonic.
         stopping: set once this instance no longer looks after claims.
-        released: how many were let go of since start.
+        released: how many were released since start.
     """
 
     node: NodeClaims

@@ -41,7 +41,7 @@ class PinningPart(Protocol):
 class PinningTogether:
     """The drivers of a process that pin, until they start together.
 
-    A runtime tells of its containers once a connection. What it tells is judged by all of the records, so nothing
+    A runtime lists its containers once a connection. The list is judged by all of the records, so nothing
     connects before all of them can be looked up.
     """
 
@@ -203,7 +203,7 @@ def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | N
         yield "kubelet has asked for the driver and not registered it"
     # An impediment that says so is this one, after a while.
     if pinning is not None and not pinning.synchronized and (impediment is None or not pinning.not_enforced()):
-        yield f"the container runtime has not told of its containers over NRI at {pinning.socket}"
+        yield f"the container runtime has not listed its containers yet over NRI at {pinning.socket}"
 
 
 # Reports that containers are not held to claims because no container runtime is connected, and when they are again.

@@ -108,7 +108,7 @@ def _devices_by_slice(published: Mapping[int, ResourceSliceSpec]) -> list[tuple[
 # Split by their order alone, devices move up by one through all slices when one comes or goes; every slice changes
 # then, and with more than one the whole pool gets a new generation. So published devices stay where they are, new ones
 # go where there is room, and within a slice the driver's order holds: a device that comes back makes the pool as it
-# was. Only where a slice would be left empty are all devices split anew.
+# was. All devices are split again only if a slice would be left empty.
 
 
 T = TypeVar("T")

@@ -198,7 +198,7 @@ def test_serve_without_a_cluster_says_what_to_name() -> None:
     program = Path(sys.executable).with_name("dranode")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KUBERNETES_")}
     for arguments, message in (
-        ((), "this is no pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig"),
+        ((), "this is not a pod (KUBERNETES_SERVICE_HOST is not set); name a cluster with --kubeconfig"),
         (("--kubeconfig", "missing"), "there is no kubeconfig missing"),
     ):
         command = [program, "serve", "--machine", MACHINE, "--nri-socket", "none", *arguments]

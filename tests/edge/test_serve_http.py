@@ -117,7 +117,7 @@ def test_ready_says_what_is_missing_until_kubelet_and_runtime_were_heard_from(se
     assert status == 503
     assert text.splitlines() == [
         f"{DRIVER}: kubelet has not asked for the driver at {registration}",
-        f"{DRIVER}: the container runtime has not told of its containers over NRI at nri.sock",
+        f"{DRIVER}: the container runtime has not listed its containers yet over NRI at nri.sock",
     ]
     assert serving.get("/healthz") == (200, "ok\n")
     kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
