@@ -130,6 +130,8 @@ class Containers:
 
     def concerned(self, snapshot: PinSnapshot) -> tuple[Pinned, ...]:
         """Return the containers that may not agree with a snapshot, by what has changed since the settled one."""
+        # A record that changes concerns few of several hundred containers: those with its claim, and the shared pool if
+        # that has changed with it.
         before = self.settled
         if before is snapshot:
             return ()
@@ -232,6 +234,7 @@ class Drift(msgspec.Struct, frozen=True):
 
 def changes(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Pinned, Resources]]:
     """Yield the containers that have not what they should, and the resources for them; no mask is ever empty."""
+    # Without a ledger it is not known who holds what, so every mask stays as it is.
     if snapshot.unread is not None:
         return
     unclaimed = resources_for((), snapshot)

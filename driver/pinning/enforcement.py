@@ -83,6 +83,8 @@ def create(
     containers: Containers, snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
 ) -> Allowed | CreationRefused | Ask:
     """Decide on a container that is about to be created."""
+    # The records and kubelet say whose container this is. What its environment says decides nothing: anybody can set
+    # it.
     identity = identify(container, snapshot, evidence)
     if identity.ask is not None:
         return identity.ask
@@ -108,6 +110,8 @@ def create(
     refusal = refusal or why_occupied(containers, snapshot, container, identity.claims, drop)
     if refusal:
         return CreationRefused(refusal)
+    # Others that run on its CPUs have to leave with this answer; before the start the kernel is asked whether they
+    # have.
     change, updates = settle(containers, snapshot, drop)
     claims = tuple(claim.key for claim in identity.claims)
     pinned = Pinned(
@@ -211,6 +215,7 @@ def synchronize(
             case None:
                 # The ledger cannot be read, so the containers' claims may have records after all.
                 pass
+    # Kubelet is asked about all pods at once: a runtime waits 2 s for the answer, however many containers there are.
     if pods:
         return AskKubelet(tuple(dict.fromkeys(pods)))
     taken_in = (pinned_as_listed(snapshot, container, evidence) for container in listed)
