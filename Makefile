@@ -58,8 +58,8 @@ bench: setup
 bench-peer: setup
 	@$(BIN)/python -m tests.bench.peer $(if $(PEER),--peer $(PEER)) $(PEER_OPTIONS)
 
-# Drivers that are started a thousand times compile their modules once, whatever the environment says.
-crash hostile: export PYTHONDONTWRITEBYTECODE :=
+# What starts the program many times compiles its modules once, whatever the environment says.
+crash hostile test: export PYTHONDONTWRITEBYTECODE :=
 
 # Options: --every 5 for each fifth point alone, --errors for ENOSPC, EIO, EROFS and EMFILE too.
 crash: setup
