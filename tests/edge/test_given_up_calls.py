@@ -105,8 +105,8 @@ def test_an_unprepare_that_was_given_up_takes_nothing_from_the_next_pod(world: W
 
 def test_a_call_whose_caller_still_waits_is_carried_out_however_long_it_takes(world: World) -> None:
     world.answers.clear()
-    threading.Timer(_SHORT_SECONDS, world.answers.set).start()
     began = time.monotonic()
+    threading.Timer(_SHORT_SECONDS, world.answers.set).start()
     assert world.call("NodePrepareResources") == ""
     assert time.monotonic() - began >= _SHORT_SECONDS
     assert len(world.node.records()) == 1
