@@ -46,10 +46,38 @@ class KubeClaims:
         """Each claim as it is now, or the reason why it cannot be had."""
         ends = self._client.timing.clock() + _PATIENCE
         asked = tuple(dict.fromkeys(refs))
-        # Each has a thread, and the last has this one.
-        others = {ref: self._begin(ref) for ref in asked[:-1]}
-        claims = {ref: self._get(ref) for ref in asked[-1:]}
+        # A claim that has the call to itself has nothing to wait for meanwhile.
+        answers = {ref: self._sent(ref) for ref in asked} if len(asked) > 1 else {}
+        # A claim that could not be asked for on an open connection has a thread, the last of them this one.
+        unsent = [ref for ref in asked if answers.get(ref) is None]
+        others = {ref: self._begin(ref) for ref in unsent[:-1]}
+        claims = {ref: self._get(ref) for ref in unsent[-1:]}
+        for ref, answer in answers.items():
+            if answer is not None:
+                claim = self._answered(ref, answer)
+                if claim is None:
+                    others[ref] = self._begin(ref)
+                else:
+                    claims[ref] = claim
         return claims | {ref: self._result(ref, future, ends) for ref, future in others.items()}
+
+    def _sent(self, ref: ClaimRef) -> Callable[[], Any] | None:
+        try:
+            return self._client.begin(_request(ref))
+        except Exception:
+            log.exception("claim=%s uid=%s: not fetched with the others of its call", ref, ref.uid)
+            return None
+
+    def _answered(self, ref: ClaimRef, answer: Callable[[], Any]) -> ResourceClaim | None:
+        """The claim in an answer; None if it is to be fetched again, which says what is wrong."""
+        try:
+            document = answer()
+            return None if document is None else _claim(document)
+        except DocumentError:
+            return None
+        except Exception:
+            log.exception("claim=%s uid=%s: not fetched with the others of its call", ref, ref.uid)
+            return None
 
     def _begin(self, ref: ClaimRef) -> Future[ResourceClaim | DranodeError]:
         """Fetch a claim in another thread."""

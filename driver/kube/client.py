@@ -21,7 +21,7 @@ import msgspec
 from dranode.api.documents import API_GROUP, to_v1
 from dranode.api.errors import DocumentError
 from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
-from dranode.driver.kube.http1 import MAX_BODY, BrokenError, Outgoing, Wire
+from dranode.driver.kube.http1 import MAX_BODY, Begins, BrokenError, Outgoing, Wire
 from dranode.driver.kube.retry import FORBIDDEN, NOT_FOUND, OK, UNTOUCHED, Backoff
 from dranode.driver.kube.server import UnreachableError, UnusableCredentialsError
 
@@ -212,6 +212,23 @@ class Client:
                 raise
         return send(again)
 
+    def begin(self, request: Callable[[str, str], APIRequest]) -> Callable[[], Any] | None:
+        """Send the request for one object, once; the caller waits for the answer later.
+
+        Returns:
+            A function that waits for the object, brought to v1, and returns None if it did not come; None if the
+            request was not sent. Use `resource` then, which tries again and says what is wrong.
+        """
+        version, wire = self._version, self._wire
+        if version is None or not isinstance(wire, Begins):
+            return None
+        outgoing = self._outgoing(request(f"/apis/{API_GROUP}/{version}", version), _ANSWER_SECONDS)
+        try:
+            answer = wire.begin(outgoing)
+        except UnreachableError:
+            return None
+        return None if answer is None else lambda: _object(answer())
+
     # --- any API ---
 
     def send(
@@ -309,6 +326,16 @@ def _document(data: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ApiError(f"the API server's answer is no object, but {data[:40]!r}; see that the address is one's", OK)
     return document
+
+
+def _object(answer: Any) -> Any:
+    """The object in the answer to `begin`; None if there is none."""
+    if answer is None or answer.status != OK:
+        return None
+    try:
+        return _read_v1(answer.data)
+    except ApiError:
+        return None
 
 
 def _read_v1(data: bytes) -> Any:

@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -218,6 +219,39 @@ class Connection:
             return self._sent(server, request, outgoing, time.monotonic() + left)
         except _TLSError as error:
             raise UnreachableError(f"{server} is not to be trusted: {error}") from error
+
+    def begin(self, outgoing: Outgoing) -> Callable[[], APIResponse | None] | None:
+        """Send a request that only reads on a connection that is open already; the caller waits for its answer later.
+
+        So one thread gets several answers in the time of the slowest. A thread for each takes longer than an API server
+        nearby does, because the threads wait for one another.
+
+        Returns:
+            A function that waits for the answer and returns it, None if it did not come; None if the request was not
+            sent. Use `send` then, which tries again and says what is wrong.
+
+        Raises:
+            UnreachableError: the credentials cannot be read.
+        """
+        request = _encoded(self._opened(), outgoing)
+        channel = self._taken()
+        if channel is None:
+            return None
+        try:
+            channel.send(request, outgoing.seconds)
+        except (BrokenError, OSError):
+            channel.close()
+            return None
+        return partial(self._finished, channel, outgoing)
+
+    def _finished(self, channel: Channel, outgoing: Outgoing) -> APIResponse | None:
+        try:
+            answer = APIResponse(channel.answer(), channel, outgoing, self._keep)
+            _ = answer.data
+        except (BrokenError, OSError):
+            channel.close()
+            return None
+        return answer
 
     def close(self) -> None:
         """Drop the connections that are at rest."""

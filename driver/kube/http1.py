@@ -11,8 +11,8 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -106,15 +106,21 @@ class Channel:
         return not poll.poll(0)
 
     def request(self, request: bytes, seconds: float) -> Head:
-        """Send a request, and return the head of its answer.
-
-        Args:
-            request: head and body.
-            seconds: how long it and its answer may take in all.
+        """Send a request, and return the head of its answer; both may take `seconds` in all.
 
         Raises:
             BrokenError: the connection ended, or the answer is not HTTP.
             TimeoutError: the answer did not come in time.
+        """
+        self.send(request, seconds)
+        return self.answer()
+
+    def send(self, request: bytes, seconds: float) -> None:
+        """Send a request, head and body; it and its answer may take `seconds` in all.
+
+        Raises:
+            BrokenError: the connection ended.
+            TimeoutError: the request was not sent in time.
         """
         self.reusable = self._came = False
         self.allow(seconds)
@@ -127,9 +133,14 @@ class Channel:
             raise
         except OSError as error:
             raise BrokenError(_reason(error), untouched=True) from error
-        return self._announced()
 
-    def _announced(self) -> Head:
+    def answer(self) -> Head:
+        """Return the head of the answer to the request that was sent.
+
+        Raises:
+            BrokenError: the connection ended, or the answer is not HTTP.
+            TimeoutError: the answer did not come in time.
+        """
         # 100 and its like announce the answer that follows.
         for _ in range(_MAX_ANNOUNCEMENTS + 1):
             head = self._head()
@@ -310,4 +321,16 @@ class Wire(Protocol):
 
         Raises:
             UnreachableError: there is no answer.
+        """
+
+
+@runtime_checkable
+class Begins(Protocol):
+    """A carrier whose caller may send further requests before it waits for an answer."""
+
+    def begin(self, outgoing: Outgoing) -> Callable[[], Any] | None:
+        """Send a request that only reads; returns what waits for its answer, or None if the request was not sent.
+
+        Raises:
+            UnreachableError: the credentials cannot be read.
         """

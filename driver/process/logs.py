@@ -84,7 +84,9 @@ class JSONFormatter(logging.Formatter):
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         text = json.dumps(_fields(record) | line, ensure_ascii=False)
-        return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+        if text.isprintable():
+            return text
+        return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

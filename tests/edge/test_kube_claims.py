@@ -114,6 +114,55 @@ def test_the_claims_of_a_call_are_fetched_at_the_same_time(api: ApiServer, claim
     }
 
 
+def test_claims_on_open_connections_need_no_threads(api: ApiServer, claims: KubeClaims) -> None:
+    refs = tuple(put(api, f"c{number}") for number in range(8))
+    connect(api, claims, refs)
+    claims.close()
+    api.faults.append(Meeting(8))
+    assert [isinstance(claim, ResourceClaim) for claim in claims.get(refs).values()] == [True] * 8
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"drop": True},
+        {"status": 503},
+        {"status": 401},
+        {"status": 200, "body": "{"},
+        {"status": 200, "body": '{"apiVersion":"resource.k8s.io/v9","kind":"ResourceClaim"}'},
+        {"release": threading.Event(), "drop": True},
+    ],
+    ids=["dropped", "unavailable", "unauthorized", "not JSON", "another version", "late"],
+)
+def test_a_claim_that_does_not_come_with_the_others_is_fetched_alone(
+    api: ApiServer, claims: KubeClaims, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = tuple(put(api, name) for name in ("c0", "odd", "c2"))
+    connect(api, claims, refs)
+    monkeypatch.setattr("dranode.driver.kube.client._ANSWER_SECONDS", 0.2)
+    asked = len(api.requests(path="/odd"))
+    api.faults.append(Fault(path="/odd", **fault))
+    assert all(isinstance(claim, ResourceClaim) for claim in claims.get(refs).values())
+    if "release" in fault:
+        fault["release"].set()
+    assert len(api.requests(path="/odd")) >= asked + 1
+    assert api.faults[-1].times == 0
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["as it is sent", "as it is read"])
+def test_an_error_inside_the_driver_while_claims_are_fetched_together_fails_none(
+    api: ApiServer, claims: KubeClaims, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    refs = tuple(put(api, f"c{number}") for number in range(3))
+    connect(api, claims, refs)
+
+    def failing() -> Any:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(claims._client, "begin", lambda _request: failing if late else failing())
+    assert [isinstance(claim, ResourceClaim) for claim in claims.get(refs).values()] == [True] * 3
+
+
 def test_a_claim_that_is_named_twice_is_asked_for_once(api: ApiServer, claims: KubeClaims) -> None:
     refs = tuple(put(api, f"c{number}") for number in range(3))
     connect(api, claims, refs)
