@@ -38,8 +38,7 @@ from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_of
 from dranode.driver.claims.grant import Grant
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, Health, Impairment
+from dranode.driver.claims.plugin import DeviceHealth, Health, Impairment, Inventory
 from dranode.driver.claims.record import Record
 
 CAPACITY: Final = "dra.cpu/cpu"

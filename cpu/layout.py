@@ -11,7 +11,7 @@ import msgspec
 
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.topology import Topology
-from dranode.driver.claims.reports import Box, Layout
+from dranode.driver.claims.hooks import Box, Layout
 
 
 class _Group(msgspec.Struct, frozen=True):

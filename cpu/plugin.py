@@ -37,11 +37,18 @@ from dranode.cpu.treatment import claim_treatment, held_claim, pool, unread_pool
 from dranode.cpu.tuner import Tuner
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import Held
-from dranode.driver.claims.hooks import Disturbance, LockedTuning, Notes, Recovers, Tunes
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, Impairment, Plugin, Stop
+from dranode.driver.claims.hooks import (
+    Disturbance,
+    HardwareProblem,
+    Layout,
+    LockedTuning,
+    Notes,
+    Recovers,
+    Reports,
+    Tunes,
+)
+from dranode.driver.claims.plugin import DeviceHealth, Impairment, Inventory, Plugin, Stop
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.reports import HardwareProblem, Layout, Reports
 from dranode.driver.machine import kubepods, udev
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.pci import PCIE_ROOT

@@ -15,9 +15,8 @@ from dranode.cpu.claim_env import CDI_KIND, CPUSET_PREFIX, REQUEST_PREFIX, env_i
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
 from dranode.cpu.policies import Isolation
 from dranode.cpu.topology import Topology
-from dranode.driver.claims.expected_cpus import given_cpus
 from dranode.driver.claims.grant import Grant
-from dranode.driver.claims.record import Record
+from dranode.driver.claims.record import Record, given_cpus
 from dranode.driver.pinning.snapshot import Part, PinnedClaim, PinSnapshot
 
 

@@ -17,12 +17,21 @@ from dranode.api.resource import Device, DeviceAttribute
 from dranode.cdi.spec import ContainerEdits, DeviceNode, Hook, Mount, Spec
 from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
-from dranode.driver.claims.hooks import Configures, Disturbance, Notes, Recovers, Tunes
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.hooks import (
+    Box,
+    Configures,
+    Disturbance,
+    HardwareProblem,
+    HardwareReadings,
+    Layout,
+    Notes,
+    Recovers,
+    Reports,
+    Tunes,
+)
 from dranode.driver.claims.options import Option
-from dranode.driver.claims.plugin import DeviceHealth, Health, Impairment, Plugin, Stop
+from dranode.driver.claims.plugin import DeviceHealth, Health, Impairment, Inventory, Plugin, Stop
 from dranode.driver.claims.record import Record
-from dranode.driver.claims.reports import Box, HardwareProblem, HardwareReadings, Layout, Reports
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.kubepods import pods_cgroup_changes, read_pods_cgroup
 from dranode.driver.machine.numa import missing_nodes, node_cpus

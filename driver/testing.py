@@ -34,8 +34,7 @@ from dranode.driver.claims.answers import Conflict, Prepared, Refused
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Configures, Tunes
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import allocated
 from dranode.driver.claims.record import ClaimState, PreparedDevice, Record, record_of
 from dranode.driver.machine.scratch import ScratchMachine

@@ -16,8 +16,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Configures
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, Plugin, Stop
+from dranode.driver.claims.plugin import DeviceHealth, Inventory, Plugin, Stop
 from dranode.driver.machine import udev
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root

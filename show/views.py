@@ -11,10 +11,9 @@ from typing import Final
 import msgspec
 
 from dranode.api.errors import DranodeError, LedgerError
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.hooks import HardwareReadings, Reports
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.record import Record, ledger_problems
-from dranode.driver.claims.reports import HardwareReadings, Reports
 from dranode.driver.cli.options import default_node_name
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import Root

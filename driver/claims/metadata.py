@@ -19,7 +19,7 @@ from dranode.api.errors import DranodeError
 from dranode.api.resource import DeviceAttribute
 from dranode.cdi.spec import Mount
 from dranode.driver.claims.grant import Grant, main_request
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, claim_device, request_device
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from dranode.api.errors import ClaimConflictError, ClaimError, DocumentError, DranodeError
 from dranode.api.resource import ResourceClaim
-from dranode.driver.claims.allocation import results_of
 from dranode.driver.claims.answers import (
     Answer,
     Changed,
@@ -36,12 +35,11 @@ from dranode.driver.claims.answers import (
     Restore,
     WriteFiles,
 )
-from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, configs_for
+from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, configs_for, results_of
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers, needs_configuring, plain_grants, was_configured
-from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.metadata import POD_CLAIM_NAME, requests_of
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.record import ClaimState, Record, fingerprint, record_of, uid_problem
 
 # The part of a claim that is this driver's, and what of it is refused before anything is decided.

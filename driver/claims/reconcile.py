@@ -17,11 +17,10 @@ import msgspec
 
 from dranode.api.errors import ClaimGoneError, DranodeError
 from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import Known, adopt, allocated, check_pools, known
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import UsedClaim

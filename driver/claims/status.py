@@ -13,10 +13,9 @@ import msgspec
 
 from dranode.api.documents import encode_json
 from dranode.api.resource import ResourceClaim
-from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.answers import NOT_ENFORCED, NotEnforced, needs_enforcing
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.grant import readable_results
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.record import Record
 
 READY: Final = "Ready"

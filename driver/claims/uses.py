@@ -1,13 +1,17 @@
-"""Reads who uses which claims from kubelet's pod-resources API, which names a container's claims and CDI devices."""
+"""Who may use a claim, and which containers do.
+
+A claim's `status.reservedFor` says who may: pods, and PodGroups for all of their pods (KEP-5729). kubelet's
+pod-resources API says who does: it names the claims and the CDI devices of each container.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from dranode.api.resource import ResourceClaimConsumerReference
-from dranode.driver.claims.consumers import pods_among
+from dranode.api.resource import SCHEDULING, ResourceClaim, ResourceClaimConsumerReference
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.metadata import older_kind
 from dranode.driver.claims.record import Record, claim_device
@@ -94,3 +98,42 @@ def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
         whole, _, index = uid.rpartition("-")
         uids = (uid, whole if index.isdecimal() else "")
     return (uid for uid in uids if uid in known)
+
+
+# The rules of `status.reservedFor` are `IsReservedForPod` and `IsForPod` of
+# `k8s.io/dynamic-resource-allocation/resourceclaim` (1.37), which kubelet and kube-scheduler use. A pod says only the
+# name of its group, so the UID of a group is not compared.
+
+MOST_CONSUMERS: Final = 256
+"""The most entries of `status.reservedFor`; a PodGroup is one, however many pods it has."""
+
+
+def pods_among(consumers: Iterable[ResourceClaimConsumerReference]) -> tuple[ResourceClaimConsumerReference, ...]:
+    """Return the pods; a PodGroup's are not among them, since the claim does not name them."""
+    return tuple(consumer for consumer in consumers if consumer.is_pod)
+
+
+def groups_among(consumers: Iterable[ResourceClaimConsumerReference]) -> frozenset[str]:
+    """Return the names of the PodGroups."""
+    return frozenset(consumer.name for consumer in consumers if consumer.is_pod_group)
+
+
+def names_every_pod(consumers: Iterable[ResourceClaimConsumerReference]) -> bool:
+    """Return whether these are pods, each with its UID; without any it is not known who uses the claim."""
+    consumers = tuple(consumers)
+    return bool(consumers) and all(consumer.is_pod and consumer.uid for consumer in consumers)
+
+
+def is_reserved_for(claim: ResourceClaim, pod: str, group: str) -> bool:
+    """Return whether the pod with this UID, of the PodGroup with this name (empty for none), may use the claim."""
+    consumers = claim.status.reserved_for
+    return any(consumer.uid == pod for consumer in consumers) or group in groups_among(consumers)
+
+
+def owning_group(claim: ResourceClaim) -> str:
+    """Return the name of the PodGroup that the claim was made for from a template; empty for none."""
+    controller = next((owner for owner in claim.metadata.owner_references if owner.controller), None)
+    if controller is None or controller.kind != "PodGroup":
+        return ""
+    # A later version of the group of APIs means the same object.
+    return controller.name if controller.api_version.startswith(f"{SCHEDULING}/") else ""

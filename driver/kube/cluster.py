@@ -11,7 +11,7 @@ from dranode.api.errors import DranodeError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.events import ClaimImpaired, ClaimRestored, Occurrence
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.kube.claims import KubeClaims
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.connection import Connection

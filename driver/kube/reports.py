@@ -18,8 +18,7 @@ from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Answer, Conflict, NotEnforced, Prepared, Refused
 from dranode.driver.claims.events import Allowance, Event, Occurrence, PrepareFailed, events_of
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.status import DeviceState, device_statuses, failed_states, is_said, prepared_states
 from dranode.driver.kube.client import APPLY, APIRequest, Client

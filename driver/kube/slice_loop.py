@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dranode.api.documents import API_GROUP, decode, encode, to_v1
 from dranode.api.errors import DocumentError, in_words
 from dranode.api.resource import Node, OwnerReference, ResourceSlice
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.kube.client import APIRequest, Client, from_v1
 from dranode.driver.kube.connection import APIResponse
 from dranode.driver.kube.errors import NO_UID, ApiError, BrokenStreamError

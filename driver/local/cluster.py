@@ -14,7 +14,7 @@ from dranode.api.errors import DranodeError
 from dranode.api.resource import ResourceClaim, ResourceSlice
 from dranode.driver.claims.events import Occurrence
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.local.store import Store
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.slices.desired import desired_slices

@@ -9,8 +9,7 @@ import logging
 import threading
 
 from dranode.api.errors import MachineError, UnreadError
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.record import Unread
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.record_store import RecordStore

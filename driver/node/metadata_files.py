@@ -24,7 +24,6 @@ from dranode.cdi.directory import TEMPORARY, make_file, read_spec, remove_spec, 
 from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import Mount, Spec
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.metadata import (
     RequestMetadata,
     device_metadata,
@@ -32,6 +31,7 @@ from dranode.driver.claims.metadata import (
     metadata_owner,
     older_spec_prefix,
 )
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, uid_problem
 from dranode.driver.machine.presence import is_file, is_there
 

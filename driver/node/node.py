@@ -30,8 +30,7 @@ from dranode.driver.claims.answers import (
 )
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Disturbance, Tunes, tuning_claims, was_tuned
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import (
     Awaited,
     Circumstances,

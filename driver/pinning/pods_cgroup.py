@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
-from dranode.driver.claims.reports import HardwareProblem
+from dranode.driver.claims.hooks import HardwareProblem
 
 
 class PodsCgroup(msgspec.Struct, frozen=True):

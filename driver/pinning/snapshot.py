@@ -11,10 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
-from dranode.driver.claims.expected_cpus import parts_of_container
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.record import Record, Unread, claim_device
+from dranode.driver.claims.plugin import Inventory
+from dranode.driver.claims.record import Record, Unread, claim_device, parts_of_container
 
 # Counts the huge pages that containers may have: limits in bytes by page size in bytes, sorted, each size once.
 

@@ -19,8 +19,7 @@ from dranode.api.errors import DranodeError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.events import Occurrence
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.claims.prepare import Reporter
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.node import NodeClaims

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from dranode.driver.claims.held import ClaimRef, Held, Holding
 from dranode.driver.claims.hooks import Disturbance
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.usage import GAUGES, ClaimsUsage, Figure
 
 _CLAIM: Final = ("driver", "namespace", "resourceclaim_name", "resourceclaim_uid")

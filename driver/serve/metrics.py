@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from dranode.driver.claims.held import Holding
 from dranode.driver.claims.hooks import Disturbance
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, holdings
 from dranode.driver.claims.usage import ClaimsUsage
 from dranode.driver.serve.claim_metrics import device_metrics, disturbance_metrics, usage_metrics

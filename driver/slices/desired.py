@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from dranode.api.errors import UsageError
 from dranode.api.resource import CounterSet, Device, DeviceTaint, ResourcePool, ResourceSliceSpec
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.slices.limits import (
     MAX_COUNTER_SETS,
     MAX_DEVICES,

@@ -13,7 +13,7 @@ import msgspec
 from dranode.api.names import named_value, qualified
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceAttribute, DeviceTaint, ResourceSlice
-from dranode.driver.claims.reports import Layout
+from dranode.driver.claims.hooks import Layout
 from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetNode
 from dranode.show.picture.node import numa_of
 

@@ -12,7 +12,7 @@ import msgspec
 
 from dranode.api.names import qualified
 from dranode.api.quantity import Quantity
-from dranode.driver.claims.reports import Layout
+from dranode.driver.claims.hooks import Layout
 
 CPUS: Final = "CPUs"
 

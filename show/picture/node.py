@@ -10,11 +10,11 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device
-from dranode.driver.claims.consumers import pods_among
 from dranode.driver.claims.held import Holding
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.hooks import Layout
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, holdings
-from dranode.driver.claims.reports import Layout
+from dranode.driver.claims.uses import pods_among
 
 if TYPE_CHECKING:
     from dranode.driver.claims.plugin import Plugin

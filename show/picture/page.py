@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any, Final, Generic, TypeVar
 
 from dranode.api.quantity import Quantity
-from dranode.driver.claims.reports import Box, Layout
+from dranode.driver.claims.hooks import Box, Layout
 from dranode.show.picture.fleet import DeviceKey, FleetClaim, FleetDevice, FleetMoment, FleetNode, FleetPicture
 
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, ObjectMeta, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.claims.allocation import readable_results
-from dranode.driver.claims.reports import Layout
+from dranode.driver.claims.grant import readable_results
+from dranode.driver.claims.hooks import Layout
 from dranode.show.picture.devices import PoolKey, Published, RuledTaints, Tally, published, with_unpublished
 from dranode.show.picture.fleet import (
     CPUS,

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from dranode.api.cpuset import CPUSet
-from dranode.driver.claims.reports import Box
+from dranode.driver.claims.hooks import Box
 from dranode.show.picture.devices import Tally
 from dranode.show.picture.fleet import (
     CPUS,

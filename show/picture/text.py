@@ -15,7 +15,7 @@ import msgspec
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import number_of
-from dranode.driver.claims.reports import Box, Layout
+from dranode.driver.claims.hooks import Box, Layout
 from dranode.show.picture.node import NodePicture, PlacedDevice
 
 _MAP_FROM: Final = 257

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 from dranode.api.names import qualified
 from dranode.api.resource import AllocationResult, Device, DeviceRequestAllocationResult, ResourceClaim
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 
 Amount: TypeAlias = int | Fraction
 

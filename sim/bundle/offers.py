@@ -13,7 +13,7 @@ from typing import Final
 
 from dranode.api.errors import number_of
 from dranode.api.resource import AllocationResult, DeviceClass, Node, ObjectMeta, ResourceClaim
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Content

@@ -10,7 +10,7 @@ import click
 
 from dranode.api.documents import encode
 from dranode.api.errors import capitalized
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.show.output import console, emit, output_option
 from dranode.show.picture.devices import part_text
 from dranode.show.terminal import columns, hanging

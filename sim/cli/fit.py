@@ -12,7 +12,7 @@ import click
 
 from dranode.api.errors import DocumentError, UsageError
 from dranode.api.manifests import SourceDocument
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import default_drivers, load_plugins
 from dranode.show.cluster_objects import ApiObjects, cluster_documents

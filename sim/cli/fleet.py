@@ -10,7 +10,7 @@ import click
 
 from dranode.api.errors import UsageError
 from dranode.api.manifests import SourceDocument
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.driver.plugins import load_plugins

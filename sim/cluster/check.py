@@ -35,7 +35,7 @@ from dranode.api.validation import (
     pod_errors,
     template_errors,
 )
-from dranode.driver.claims.allocation import config_path, configs_of, results_of
+from dranode.driver.claims.grant import config_path, configs_of, results_of
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.machine.yaml_files import read_yaml
 from dranode.driver.pinning.snapshot import Pins

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from dranode.api.documents import encode_json
 from dranode.api.resource import AllocationResult, Node, ResourceClaim
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.pools import Candidate, Pool, PoolIndex

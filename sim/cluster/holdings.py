@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dranode.api.resource import AllocationResult, DeviceRequestAllocationResult, ResourceClaim
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.state import Allocated, PoolID, PoolState
 from dranode.sim.scheduler.versions import VersionedMap
 

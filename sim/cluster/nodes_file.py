@@ -28,7 +28,7 @@ import msgspec
 from dranode.api.documents import decode
 from dranode.api.errors import DocumentError, MachineError, UsageError
 from dranode.api.resource import ResourceSlice, ResourceSliceSpec
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.yaml_files import load_documents, read_yaml
 from dranode.driver.slices.desired import desired_slices
 from dranode.sim.cluster.node_kinds import TEMPLATE_POOL, NodeKind, check_node_kinds, slice_template, stamped

@@ -24,9 +24,9 @@ from dranode.api.resource import (
     ResourceClaimConsumerReference,
     ResourceClaimTemplate,
 )
-from dranode.driver.claims.allocation import readable_results
-from dranode.driver.claims.consumers import owning_group
+from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.metadata import POD_CLAIM_NAME
+from dranode.driver.claims.uses import owning_group
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.documents import PodClaimStatus, SchedulingPod
 

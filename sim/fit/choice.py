@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from dranode.driver.claims.consumers import MOST_CONSUMERS
+from dranode.driver.claims.uses import MOST_CONSUMERS
 from dranode.sim.allocator.requests import AllocationError, Outcome
 from dranode.sim.allocator.result import Oddity
 from dranode.sim.cluster.holdings import ClaimKey

@@ -12,7 +12,7 @@ from typing import Final
 
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, Device, NodeAllocatableMapping
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import AllocationError, Reason
 from dranode.sim.allocator.state import PoolID

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dranode.api.resource import AllocationResult, ResourceClaim
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import PoolID
 from dranode.sim.cluster.holdings import ClaimKey, Holdings

@@ -18,7 +18,7 @@ from dranode.api.documents import encode, encode_json
 from dranode.api.errors import number_of
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, ResourceClaim, ResourceSlice
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.show.picture.devices import is_published_name, unit_of
 from dranode.show.picture.fleet import FleetClaim, FleetPicture, WaitingPod
 from dranode.show.picture.pictures import fleet_picture, shares_of

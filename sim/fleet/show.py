@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.show.picture.devices import part_text
 from dranode.show.terminal import PlainTable, columns, hanging
 from dranode.sim.fleet.placing import SCORING, PodResult

@@ -22,13 +22,12 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, UsageError
 from dranode.api.resource import AllocationResult, Node, ObjectMeta, ResourceClaim, ResourceSlice
-from dranode.driver.claims.allocation import drivers_of
 from dranode.driver.claims.answers import Prepared, Refused
-from dranode.driver.claims.consumers import pods_among
-from dranode.driver.claims.expected_cpus import cpus_of_requests
+from dranode.driver.claims.grant import drivers_of
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.record import PreparedDevice, Record
+from dranode.driver.claims.record import PreparedDevice, Record, cpus_of_requests
+from dranode.driver.claims.uses import pods_among
 from dranode.driver.kubelet import service as kubelet_service
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from dranode.api.quantity import Quantity
-from dranode.driver.claims.allocation import readable_results
-from dranode.driver.claims.reports import Reports
+from dranode.driver.claims.grant import readable_results
+from dranode.driver.claims.hooks import Reports
 from dranode.driver.machine.scratch import WritableMachine
 from dranode.show.picture.fleet import FleetPicture, WaitingPod
 from dranode.show.picture.node import DriverView, NodePicture, node_picture

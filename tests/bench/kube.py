@@ -23,7 +23,7 @@ import psutil
 from dranode.api.documents import API_VERSION
 from dranode.api.resource import Device, ResourceClaim
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.sockets import socket_paths

@@ -18,7 +18,7 @@ from dranode.api.resource import Device, DeviceAttribute, ResourcePool, Resource
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.claims.held import ClaimRef, Holding
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.show.picture.fleet import (
     DeviceKey,

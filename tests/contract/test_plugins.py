@@ -25,7 +25,7 @@ from dranode.driver import ScratchMachine
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held, Holding
 from dranode.driver.claims.hooks import Configures
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
 from dranode.driver.testing import check_plugin

@@ -16,8 +16,7 @@ from dranode.api.resource import Device, DeviceAttribute
 from dranode.cdi.spec import ContainerEdits
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import Held
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import read_workload

@@ -15,7 +15,7 @@ import pytest
 
 from dranode.api.errors import UsageError
 from dranode.api.resource import Device, DeviceTaint
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.errors import ApiError, BrokenStreamError

@@ -20,7 +20,7 @@ from dranode.driver.claims.answers import Answer, Prepared, Refused
 from dranode.driver.claims.events import DriftRepaired, RecordQuarantined
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster

@@ -9,7 +9,7 @@ from dranode.api.errors import ClaimError, DranodeError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.events import Occurrence
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.plan import NOTHING_YET, PublisherStatus
 from tests.fakes.drivers import reference
 

@@ -18,8 +18,7 @@ from dranode.cdi.spec import ContainerEdits
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Configures
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 
 
 class Lamps(Plugin):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dranode.api.resource import Device
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.kube import slice_loop
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster

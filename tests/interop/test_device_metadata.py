@@ -12,8 +12,8 @@ import pytest
 
 from dranode.api.resource import DeviceAttribute
 from dranode.driver.claims.grant import Grant
-from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.metadata import device_metadata
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
 from tests.interop.cache import CACHE
 

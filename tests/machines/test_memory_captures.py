@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.slices.desired import publishable
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.claims.held import ClaimRef, Held
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import PinnedClaim, PinnedClaims, Pins, PinSnapshot

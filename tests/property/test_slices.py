@@ -21,7 +21,7 @@ from dranode.api.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.desired import desired_slices, publishable
 from dranode.driver.slices.limits import sanitize
 from dranode.driver.slices.plan import CreateSlice, published_specs

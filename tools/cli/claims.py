@@ -13,8 +13,7 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, UsageError
 from dranode.api.quantity import Quantity
-from dranode.driver.claims.expected_cpus import cpus_of_requests
-from dranode.driver.claims.record import Record, ledger_problems
+from dranode.driver.claims.record import Record, cpus_of_requests, ledger_problems
 from dranode.driver.claims.uses import UsedClaim, used_claims, with_users
 from dranode.driver.cli.options import machine_option, names_of_drivers
 from dranode.driver.kubelet.podresources import PodResources

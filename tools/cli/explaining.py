@@ -13,13 +13,12 @@ from msgspec.structs import replace
 
 from dranode.api.errors import DranodeError, UsageError
 from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
-from dranode.driver.claims.allocation import drivers_of
-from dranode.driver.claims.consumers import pods_among
+from dranode.driver.claims.grant import drivers_of
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import refused_beforehand
 from dranode.driver.claims.record import Record
+from dranode.driver.claims.uses import pods_among
 from dranode.driver.machine.forms import open_machine
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release

@@ -16,8 +16,8 @@ from dranode.api.resource import Device
 from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
+from dranode.driver.claims.hooks import HardwareReadings
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.reports import HardwareReadings
 from dranode.driver.cli.options import machine_option
 from dranode.driver.machine.numa import node_cpus, node_distances, node_memory
 from dranode.driver.machine.pci import PCIFunction, network_functions, read_function

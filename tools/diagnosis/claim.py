@@ -15,9 +15,8 @@ import msgspec
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, ResourceClaim
-from dranode.driver.claims.allocation import results_of
-from dranode.driver.claims.expected_cpus import cpus_of_requests
-from dranode.driver.claims.record import ClaimState, Record
+from dranode.driver.claims.grant import results_of
+from dranode.driver.claims.record import ClaimState, Record, cpus_of_requests
 from dranode.tools.diagnosis.facts import Fault
 from dranode.tools.diagnosis.placement import PlacedContainer
 from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, as_root, passed, stopped, unseen

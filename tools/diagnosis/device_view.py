@@ -18,7 +18,7 @@ from dranode.api.resource import (
     ResourceClaim,
     ResourceSlice,
 )
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.show.picture.devices import taint_text
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.state import Amount

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from dranode.api.cpuset import CPUSet
-from dranode.driver.claims.hooks import Disturbance
-from dranode.driver.claims.reports import HardwareProblem
+from dranode.driver.claims.hooks import Disturbance, HardwareProblem
 
 
 class Severity(StrEnum):

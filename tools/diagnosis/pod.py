@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from dranode.api.resource import ResourceClaim
-from dranode.driver.claims.allocation import drivers_of
-from dranode.driver.claims.consumers import owning_group
+from dranode.driver.claims.grant import drivers_of
+from dranode.driver.claims.uses import owning_group
 from dranode.tools.diagnosis.live_objects import LivePod, Lookup, PodClaim, PodFacts
 from dranode.tools.diagnosis.pod_on_node import (
     container_steps,

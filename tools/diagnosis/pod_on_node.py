@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dranode.api.resource import AllocationResult, ResourceClaim
-from dranode.driver.claims.allocation import readable_results
 from dranode.driver.claims.answers import NOT_ENFORCED
-from dranode.driver.claims.consumers import groups_among, is_reserved_for
+from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.status import PREPARE_FAILED, READY
+from dranode.driver.claims.uses import groups_among, is_reserved_for
 from dranode.tools.diagnosis.live_objects import LiveContainerStatus, Lookup, PodClaim, PodFacts
 from dranode.tools.diagnosis.reports import (
     Report,

@@ -7,8 +7,8 @@ from typing import Final
 
 from dranode.api.errors import capitalized
 from dranode.api.resource import ResourceClaim
-from dranode.driver.claims.allocation import readable_results
-from dranode.driver.claims.consumers import MOST_CONSUMERS, is_reserved_for
+from dranode.driver.claims.grant import readable_results
+from dranode.driver.claims.uses import MOST_CONSUMERS, is_reserved_for
 from dranode.sim.cluster.pod_claims import binding_failure
 from dranode.tools.diagnosis.live_objects import FitAnswer, LivePod, NodeGroup, PodFacts
 from dranode.tools.diagnosis.reports import scheduling_report

@@ -27,7 +27,7 @@ from dranode.api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
-from dranode.driver.claims.allocation import readable_results
+from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.features import Features

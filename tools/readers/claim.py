@@ -12,15 +12,13 @@ from dranode.api.errors import ClaimError, DranodeError, MachineError
 from dranode.api.resource import ResourceClaim
 from dranode.cdi.regular_file import read_regular
 from dranode.cdi.validate import validate
-from dranode.driver.claims.allocation import results_of
 from dranode.driver.claims.answers import refused_by_error
-from dranode.driver.claims.consumers import pods_among
+from dranode.driver.claims.grant import results_of
 from dranode.driver.claims.held import ClaimRef, Held
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import Circumstances, Known, allocated, decide_claim, known
 from dranode.driver.claims.record import LOST_RECORD, Record, holdings, missing_claims, prepared_devices, unknown_claim
-from dranode.driver.claims.uses import ClaimUse, with_users
+from dranode.driver.claims.uses import ClaimUse, pods_among, with_users
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there

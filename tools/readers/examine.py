@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, MachineError, UsageError
+from dranode.driver.claims.hooks import HardwareProblem, Reports
 from dranode.driver.claims.options import DriverOption
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.claims.reports import HardwareProblem, Reports
 from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.snapshot import Pins

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError, LedgerError, MachineError
 from dranode.driver.claims.answers import Refused
-from dranode.driver.claims.consumers import names_every_pod, pods_among
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Disturbance, Tunes
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Record, ledger_problems
+from dranode.driver.claims.uses import names_every_pod, pods_among
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, uri
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there

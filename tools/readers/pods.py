@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dranode.api.documents import to_v1
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import Device, DeviceClass, PodResourceClaim, ResourceClaim, ResourceSlice
-from dranode.driver.claims.consumers import pods_among
+from dranode.driver.claims.uses import pods_among
 from dranode.driver.kube.errors import ApiError
 from dranode.show.cluster_objects import AT_A_TIME, ApiObjects, value_of
 from dranode.tools.diagnosis.device_view import newest_slices

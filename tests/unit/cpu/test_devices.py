@@ -18,7 +18,7 @@ from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved,
 from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.synthetic import parse_description, synthetic_tree
 from dranode.driver.machine.tree import TreeFiles

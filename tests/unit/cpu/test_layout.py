@@ -3,7 +3,7 @@ from __future__ import annotations
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.claims.reports import Box
+from dranode.driver.claims.hooks import Box
 from dranode.driver.machine.forms import open_machine
 from tests.fakes.machine import CPU, NODE, cpu_files, machine
 

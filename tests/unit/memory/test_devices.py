@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import Device, DeviceAttribute
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.forms import open_machine
 from dranode.driver.slices.desired import publishable

@@ -14,8 +14,8 @@ from dranode.api.errors import DranodeError
 from dranode.api.resource import Device, DeviceAttribute
 from dranode.cdi.spec import Mount
 from dranode.driver.claims.grant import Grant
-from dranode.driver.claims.inventory import Inventory
 from dranode.driver.claims.metadata import MAX_ATTRIBUTES, RequestMetadata, device_metadata
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
 
 DRIVER = "lamps.example.com"

@@ -18,7 +18,7 @@ from dranode.cpu.options import CPUOptions, DeviceMode
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.grant import ClaimGrant, Config, Grant
 from dranode.driver.claims.held import ClaimRef, Held
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.prepare import allocated, decide, refreshed
 from dranode.driver.claims.reconcile import (
     ORPHAN_SECONDS,

@@ -32,7 +32,7 @@ PLUGIN = """
 from dranode.api.errors import UsageError
 from dranode.api.resource import Device
 from dranode.driver.claims.grant import ClaimGrant
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.plugin import Plugin
 
 class Wall(Plugin):

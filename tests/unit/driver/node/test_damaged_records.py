@@ -16,7 +16,7 @@ from dranode.driver.claims.answers import Conflict, Refused
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
 from dranode.driver.pinning.snapshot import PinnedClaim, Pins, PinSnapshot
 from tests.fakes.drivers import (

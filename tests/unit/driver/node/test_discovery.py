@@ -12,7 +12,7 @@ from dranode.api.errors import MachineError, UnreadError, UsageError
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared, Refused
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import PinSnapshot
 from tests.fakes.drivers import Lamps, allocated_claim, reference

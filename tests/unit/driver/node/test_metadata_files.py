@@ -19,8 +19,7 @@ from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.reconcile import Attestation
 from dranode.driver.claims.record import Record
 from dranode.driver.node import metadata_files

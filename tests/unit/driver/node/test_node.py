@@ -16,7 +16,7 @@ from dranode.driver.claims.answers import Conflict, Refused
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.hooks import Recovers
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import PreparedDevice
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.pinning.snapshot import PinSnapshot

@@ -12,8 +12,7 @@ from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaimSpec
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config
 from dranode.driver.claims.held import Held
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Plugin
+from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import allocated
 from dranode.driver.claims.record import fingerprint
 from dranode.sim.cluster.undecoded import parameter_errors

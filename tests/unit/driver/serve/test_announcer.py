@@ -10,8 +10,7 @@ import pytest
 
 from dranode.api.errors import MachineError, UnreadError
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.claims.record import LOST, Record
 from dranode.driver.kubelet.health import HealthService
 from dranode.driver.node.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceCapacity
 from dranode.driver.claims.grant import Grant
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, holdings
 from dranode.driver.serve.claim_metrics import device_metrics
 

@@ -11,8 +11,7 @@ import pytest
 from dranode.api.errors import LedgerError, MachineError
 from dranode.driver.claims.events import ClaimImpaired, Occurrence
 from dranode.driver.claims.grant import Grant
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import Impairment
+from dranode.driver.claims.plugin import Impairment, Inventory
 from dranode.driver.claims.record import Record
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import PinSnapshot

@@ -15,7 +15,7 @@ from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.claims.held import ClaimRef, Held
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot

@@ -14,7 +14,7 @@ from dranode.api.resource import (
     DeviceCounterConsumption,
     DeviceTaint,
 )
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.desired import desired_slices, publishable
 
 COUNTERS = {"memory": Counter(value=Quantity("40Gi"))}

@@ -7,7 +7,7 @@ import pytest
 
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Counter, CounterSet, Device, DeviceTaint, ResourceSliceSpec
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.desired import desired_slices, placed
 from dranode.driver.slices.plan import CreateSlice, UpdateSlice, published_specs
 from tests.fakes.slices import SliceShelf

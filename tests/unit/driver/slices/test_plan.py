@@ -20,7 +20,7 @@ from dranode.api.resource import (
     ResourcePool,
     ResourceSliceSpec,
 )
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.desired import desired_slices
 from dranode.driver.slices.plan import CreateSlice, DeleteSlice, UpdateSlice, complete_slice, plan
 from tests.fakes.slices import SliceShelf

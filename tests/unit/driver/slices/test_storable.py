@@ -5,7 +5,7 @@ import pytest
 
 from dranode.api.errors import UsageError
 from dranode.api.resource import Device, DeviceTaint
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.slices.storable import DesiredSlices
 
 SHARED = Device(name="group", allow_multiple_allocations=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dranode.api.resource import Device, DeviceTaint, ResourceSlice
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
 from dranode.driver.slices.desired import taint_key, tainted

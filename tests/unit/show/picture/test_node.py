@@ -6,8 +6,8 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceAttribute, DeviceCapacity, DeviceTaint
 from dranode.driver.claims.held import ClaimRef, HeldDevice, Holding
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.reports import Box, Layout
+from dranode.driver.claims.hooks import Box, Layout
+from dranode.driver.claims.plugin import Inventory
 from dranode.show.picture.node import DriverView, NodePicture, PlacedDevice, node_picture, numa_of
 
 LAYOUT = Layout("2 CPUs", (Box("NUMA 0", CPUSet((0, 1)), framed=True, numa=0),))

@@ -4,8 +4,8 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceCapacity
 from dranode.driver.claims.held import ClaimRef, HeldDevice, Holding
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.reports import Box, Layout
+from dranode.driver.claims.hooks import Box, Layout
+from dranode.driver.claims.plugin import Inventory
 from dranode.show.picture.fleet import DeviceKey, DeviceShare
 from dranode.show.picture.node import DriverView
 from dranode.show.picture.pictures import views_picture

@@ -11,7 +11,7 @@ from dranode.api.resource import Device
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.claims.held import ClaimRef, Holding
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.show.picture.fleet import FleetMoment, FleetNode, FleetPicture
 from dranode.show.picture.node import DriverView

@@ -12,7 +12,7 @@ from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.show.picture.svg import fleet_svg
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features

@@ -16,8 +16,7 @@ from rich.console import Console
 from dranode.api.documents import decode
 from dranode.api.errors import UsageError
 from dranode.api.resource import Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec
-from dranode.driver.claims.inventory import Inventory
-from dranode.driver.claims.plugin import DeviceHealth, Health
+from dranode.driver.claims.plugin import DeviceHealth, Health, Inventory
 from dranode.driver.machine.yaml_files import read_documents
 from dranode.driver.slices.plan import complete_slice
 from dranode.show.terminal import show_slices

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from dranode.api.resource import Device
-from dranode.driver.claims.inventory import Inventory
+from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.forms import open_machine
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.scan import scan
