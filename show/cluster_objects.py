@@ -18,9 +18,8 @@ from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIDocument
 from dranode.driver.kube.client import APIRequest, Client
-from dranode.driver.kube.errors import ApiError
+from dranode.driver.kube.errors import NO_ANSWER, ApiError
 from dranode.driver.kube.http1 import MAX_BODY
-from dranode.driver.kube.retry import NO_ANSWER
 
 T = TypeVar("T")
 

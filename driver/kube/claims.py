@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Any, Final
 
 from dranode.api.documents import decode
@@ -14,7 +15,6 @@ from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.kube.client import TOTAL_SECONDS, APIRequest, Client
 from dranode.driver.kube.errors import NO_UID, ApiError
-from dranode.driver.kube.retry import NOT_FOUND
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class KubeClaims:
             return _claim(self._client.resource(_request(ref)))
         except ApiError as error:
             # Any other 404 says nothing of the claim, and is no reason to release one.
-            if error.status == NOT_FOUND and error.of_object:
+            if error.status == HTTPStatus.NOT_FOUND and error.of_object:
                 return ClaimGoneError(f"claim {ref} does not exist any more; recreate the pod if it is to run")
             return DranodeError(f"claim {ref} cannot be fetched: {error}")
         except DocumentError as error:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -20,9 +21,8 @@ import msgspec
 
 from dranode.api.documents import API_GROUP, to_v1
 from dranode.api.errors import DocumentError
-from dranode.driver.kube.errors import ApiError, BrokenStreamError, error_of
+from dranode.driver.kube.errors import UNTOUCHED, ApiError, Backoff, BrokenStreamError, error_of
 from dranode.driver.kube.http1 import MAX_BODY, Begins, BrokenError, Outgoing, Wire
-from dranode.driver.kube.retry import FORBIDDEN, NOT_FOUND, OK, UNTOUCHED, Backoff
 from dranode.driver.kube.server import UnreachableError, UnusableCredentialsError
 
 log = logging.getLogger(__name__)
@@ -159,9 +159,9 @@ class Client:
             document = self.send(group, seconds=seconds, patient=patient)
             offered = tuple(str(one["version"]) for one in document["versions"])
         except ApiError as error:
-            if error.status == FORBIDDEN:
+            if error.status == HTTPStatus.FORBIDDEN:
                 return VERSIONS[0]
-            if error.status != NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
             offered = ()
         except (KeyError, TypeError) as error:
@@ -203,7 +203,7 @@ class Client:
         try:
             return send(version)
         except ApiError as error:
-            if error.status != NOT_FOUND or error.of_object:
+            if error.status != HTTPStatus.NOT_FOUND or error.of_object:
                 raise
             if self._version == version:
                 self._version = None
@@ -317,20 +317,22 @@ class Client:
 
 def _document(data: bytes) -> dict[str, Any]:
     if not data:
-        raise ApiError("the API server's answer is empty; see that the address is one's", OK)
+        raise ApiError("the API server's answer is empty; see that the address is one's", HTTPStatus.OK)
     try:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         begins = f"it begins with {data[:40]!r}; see that the address is one's"
         raise ApiError(f"the API server's answer is not JSON: {error}; {begins}") from error
     if not isinstance(document, dict):
-        raise ApiError(f"the API server's answer is no object, but {data[:40]!r}; see that the address is one's", OK)
+        raise ApiError(
+            f"the API server's answer is no object, but {data[:40]!r}; see that the address is one's", HTTPStatus.OK
+        )
     return document
 
 
 def _object(answer: Any) -> Any:
     """The object in the answer to `begin`; None if there is none."""
-    if answer is None or answer.status != OK:
+    if answer is None or answer.status != HTTPStatus.OK:
         return None
     try:
         return _read_v1(answer.data)

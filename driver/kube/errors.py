@@ -1,4 +1,4 @@
-"""The errors of an API server, in one sentence each."""
+"""Errors of the API server: one sentence for each, whether another try is worth it, and when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from dranode.api.errors import DranodeError
-from dranode.driver.kube import retry
 
 NO_UID: Final = "metadata.uid is missing, which every object of an API server has; see that the address is one's"
 """The error of a document that is to be an object of the API server: `{}` decodes to one as well."""
@@ -20,20 +19,28 @@ _FIRST_ERROR: Final = 400
 _LONGEST_WAIT: Final = 3600.0
 
 
+# The status of a request that got no answer.
+NO_ANSWER: Final = 0
+# Statuses of a server that is overloaded, starting or stopping: the same request may succeed later.
+_TEMPORARY: Final = frozenset({NO_ANSWER, HTTPStatus.TOO_MANY_REQUESTS, 500, 502, 503, 504})
+# After these the server has done nothing, so that even a request that creates an object may be sent again.
+UNTOUCHED: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS})
+
+
 class ApiError(DranodeError):
-    """An answer that is no success, or none at all.
+    """A request to the API server that failed or was not answered.
 
     Attributes:
         status: the HTTP status; 0 if there was no answer.
-        retry_after: for how many seconds the server wants to be left alone.
-        of_object: the answer is about the object asked for, not about an API that is not there.
-        unasked: nothing was asked, since the credentials cannot be used; seconds do not change that.
+        retry_after: how many seconds the server asks clients to wait.
+        of_object: the answer is about the object in the request; otherwise the API itself may be missing.
+        unasked: no request was sent, because the credentials cannot be used; waiting does not help.
     """
 
     def __init__(
         self,
         message: str,
-        status: int = retry.NO_ANSWER,
+        status: int = NO_ANSWER,
         *,
         retry_after: float = 0,
         of_object: bool = False,
@@ -48,20 +55,24 @@ class ApiError(DranodeError):
     @property
     def passes(self) -> bool:
         """Return whether the same request may succeed later without a change by an administrator."""
-        return self.status in retry.PASSING
+        return self.status in _TEMPORARY
 
 
 class BrokenStreamError(ApiError):
-    """An answer that came line by line has ended in the middle: servers restart, and connections do not last."""
+    """A watch that ended in the middle of an answer, because the server restarts or the connection broke."""
 
 
 def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error for an answer to the request `what` (`get resourceclaims in namespace default`, say).
+    """Return the error in an answer.
 
-    Names of headers are in lower case.
+    Args:
+        what: the request, such as `get resourceclaims in namespace default`.
+        status: the answer's HTTP status.
+        headers: the answer's headers, with names in lower case.
+        body: the answer's body, usually a Status object.
     """
     said = _status_object(body)
-    # A proxy's page or an admission webhook's reason may have many lines; a log's line and an event's note have one.
+    # A proxy's page or an admission webhook's reason may have many lines, but a log line and an Event have one.
     message = " ".join(str(said.get("message") or body.decode(errors="replace")).split())
     if status < _FIRST_ERROR:
         why = f"it leads to {headers['location']}" if "location" in headers else "it has no object"
@@ -95,11 +106,11 @@ def _seconds(wait: Any) -> float:
 
 def _sentence(what: str, status: int, message: str) -> str:
     match status:
-        case retry.UNAUTHORIZED:
+        case HTTPStatus.UNAUTHORIZED:
             return f"the API server does not take this account's token for {what}; see that the account exists"
-        case retry.FORBIDDEN:
+        case HTTPStatus.FORBIDDEN:
             return f"RBAC or an admission policy does not let this account {what}: {message}"
-        case retry.NOT_FOUND:
+        case HTTPStatus.NOT_FOUND:
             return f"the API server does not find what to {what}: {message}"
         case _:
             return f"the API server answered {_phrase(status)} to {what}{message and f': {message}'}"
@@ -110,3 +121,27 @@ def _phrase(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Waiting times that double, each spread at random, so that the nodes of a cluster do not retry at the same time.
+
+    Attributes:
+        first: the first waiting time, in seconds.
+        most: the longest one.
+    """
+
+    first: float
+    most: float
+
+    def delay(self, attempt: int, dice: float, at_least: float = 0.0) -> float:
+        """Return the seconds to wait after an attempt.
+
+        Args:
+            attempt: the number of the attempt, from 0.
+            dice: a random number in [0, 1).
+            at_least: the seconds that the server asks for (`Retry-After`).
+        """
+        # The exponent is bounded only to keep the number small; the delay is bounded by `most` long before.
+        doubled = min(self.first * 2.0 ** min(attempt, 16), self.most)
+        return max(doubled * (0.75 + dice / 2), at_least * (1 + dice / 4))

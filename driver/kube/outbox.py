@@ -11,8 +11,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from dranode.driver.kube.client import Timing
-from dranode.driver.kube.errors import ApiError
-from dranode.driver.kube.retry import Backoff
+from dranode.driver.kube.errors import ApiError, Backoff
 from dranode.driver.process.threads import Fatal, OwnedThread
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, Protocol, assert_never
 
 import msgspec
@@ -24,7 +25,6 @@ from dranode.driver.claims.status import DeviceState, device_statuses, failed_st
 from dranode.driver.kube.client import APPLY, APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox, PendingItems
-from dranode.driver.kube.retry import CONFLICT, NOT_FOUND, UNPROCESSABLE
 from dranode.driver.process.threads import Fatal
 
 log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class ClaimReporter(msgspec.Struct, frozen=True):
 # 1.36 it takes the verb `associated-node:patch` on `resourceclaims/driver` beside `patch` on `resourceclaims/status`.
 
 # The claim is gone, or is another one of its name, or was taken back meanwhile: there is nothing to say any more.
-_PAST: Final = frozenset({NOT_FOUND, CONFLICT, UNPROCESSABLE})
+_PAST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 
 # How many claims it is remembered of that their entries were removed: far more than in the time that a read may take.
 _CAPACITY: Final = 1000

@@ -22,8 +22,7 @@ from dranode.api.resource import Node, OwnerReference, ResourceSlice
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.kube.client import APIRequest, Client, from_v1
 from dranode.driver.kube.connection import APIResponse
-from dranode.driver.kube.errors import NO_UID, ApiError, BrokenStreamError
-from dranode.driver.kube.retry import NOT_FOUND, Backoff, Pace
+from dranode.driver.kube.errors import NO_UID, ApiError, Backoff, BrokenStreamError
 from dranode.driver.process.threads import Fatal, OwnedThread
 from dranode.driver.slices.plan import (
     CreateSlice,
@@ -49,6 +48,34 @@ _MADE_UP: Final = "[a-z0-9]{5}"
 _DRY_RUN: Final = {"dryRun": "All"}
 
 
+_REPAIR: Final = Backoff(first=1.0, most=30.0)
+# A fight over slices is over after this many seconds without a repair.
+_QUIET: Final = 300.0
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How soon slices that somebody else changed are repaired: at first soon, later and later while it goes on.
+
+    Attributes:
+        repairs: the number of repairs in a row.
+        last: the time of the last one, in seconds.
+    """
+
+    repairs: int = 0
+    last: float = 0.0
+
+    def delay(self, now: float) -> float:
+        """Return the seconds until the next repair."""
+        return _REPAIR.delay(self._row(now), 0.5)
+
+    def repaired(self, now: float) -> Pace:
+        """Return the pace after a repair."""
+        return Pace(self._row(now) + 1, now)
+
+    def _row(self, now: float) -> int:
+        return self.repairs if self.repairs and now - self.last < _QUIET else 0
+
+
 class SliceWriter:
     """Writes slices of one node."""
 
@@ -72,7 +99,7 @@ class SliceWriter:
         except DocumentError as error:
             raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
         except ApiError as error:
-            if error.status == NOT_FOUND:
+            if error.status == HTTPStatus.NOT_FOUND:
                 raise ApiError(
                     f"the cluster has no node {self._node_name}; name this one with --node-name", error.status
                 ) from error
@@ -97,7 +124,7 @@ class SliceWriter:
                 )
             )
         except ApiError as error:
-            if error.status != NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
     def update(self, change: UpdateSlice, *, dry_run: bool = False) -> ResourceSlice:

@@ -19,8 +19,7 @@ from dranode.api.manifests import SourceDocument
 from dranode.api.resource import ResourceClaim, ResourcePool, ResourceSlice, ResourceSliceSpec
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.kube.client import APIRequest, best_version, from_v1
-from dranode.driver.kube.errors import ApiError
-from dranode.driver.kube.retry import NO_ANSWER
+from dranode.driver.kube.errors import NO_ANSWER, ApiError
 from dranode.driver.slices.storable import dropped_fields
 from dranode.show.cluster_objects import ApiObjects
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules

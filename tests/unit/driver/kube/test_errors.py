@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dranode.driver.kube.errors import error_of
-from dranode.driver.kube.retry import Backoff, Pace
+from dranode.driver.kube.errors import Backoff, error_of
+from dranode.driver.kube.slice_loop import Pace
 
 BACKOFF = Backoff(first=0.1, most=5.0)
 
