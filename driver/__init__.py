@@ -32,12 +32,10 @@ from dranode.driver.claims.hooks import (
 from dranode.driver.claims.options import Option
 from dranode.driver.claims.plugin import DeviceHealth, Health, Impairment, Inventory, Plugin, Stop
 from dranode.driver.claims.record import Record
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.kubepods import pods_cgroup_changes, read_pods_cgroup
 from dranode.driver.machine.numa import missing_nodes, node_cpus
 from dranode.driver.machine.pci import numa_node, pcie_root
 from dranode.driver.machine.root import Root, read_text
-from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.pinning.pods_cgroup import PodsCgroup
 from dranode.driver.pinning.snapshot import Part, PinnedClaim, Pins, PinSnapshot
 
@@ -83,7 +81,6 @@ __all__ = [
     "Recovers",
     "Reports",
     "Root",
-    "ScratchMachine",
     "Spec",
     "Stop",
     "Tunes",
@@ -91,7 +88,6 @@ __all__ = [
     "missing_nodes",
     "node_cpus",
     "numa_node",
-    "open_machine",
     "pcie_root",
     "pods_cgroup_changes",
     "read_pods_cgroup",

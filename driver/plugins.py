@@ -1,4 +1,4 @@
-"""Drivers by name, found through entry points: `dranode.plugins` makes them, `dranode.options` lists their options."""
+"""What is found through entry points: drivers (`dranode.plugins`), their options, and machines other than the host."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ GROUP: Final = "dranode.plugins"
 OPTIONS_GROUP: Final = "dranode.options"
 # The drivers that run where no driver is named: what this package itself says, whatever else is installed.
 DEFAULT_GROUP: Final = "dranode.default"
+# Opens a machine that is not the host: a node needs none of them, so the code is not loaded there.
+MACHINES_GROUP: Final = "dranode.machines"
 _PACKAGE: Final = "dranode."
 
 
@@ -43,6 +45,18 @@ def declared() -> Declarations:
     """The options of all installed drivers; this package's own are taken in first, so that no other can take a name."""
     ordered = sorted(_by_name(OPTIONS_GROUP).values(), key=lambda point: (not _is_ours(point), point.name))
     return declarations((point.name, _loaded(point)) for point in ordered)
+
+
+def open_machine(text: str) -> Root:
+    """Open the machine that `--machine TEXT` names, if it is not the host (docs/machines.md).
+
+    Raises:
+        UsageError: the text is not a form of a machine, names nothing, or is an invalid description.
+        DocumentError: a YAML machine breaks its rules.
+        MachineError: a folder or an archive cannot be read or holds no `sys/`.
+    """
+    root: Root = _by_name(MACHINES_GROUP)["open"].load()(text)
+    return root
 
 
 def load_plugins(names: Iterable[str], root: Root, options: Mapping[str, Any]) -> list[Plugin]:

@@ -13,8 +13,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 import msgspec
 
@@ -37,7 +38,6 @@ from dranode.driver.claims.hooks import Configures, Tunes
 from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import allocated
 from dranode.driver.claims.record import ClaimState, PreparedDevice, Record, record_of
-from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.slices.desired import publishable
 
@@ -60,12 +60,22 @@ sys.stdout.buffer.write(pickle.dumps([plugin.grant(claim, Held(), inventory) for
 """
 
 
+class WritableMachine(Protocol):
+    """A machine that drivers may write to, such as `dranode.sim.machines.ScratchMachine`."""
+
+    def contents(self) -> Mapping[str, bytes]:
+        """Return every file with its contents, by path."""
+
+    def gone(self) -> AbstractContextManager[None]:
+        """Have no hardware in the `with` block, as if it had been unplugged."""
+
+
 def check_plugin(
     plugin: Plugin,
     folder: Path,
     configs: Iterable[Mapping[str, Any]] = (),
     *,
-    machine: ScratchMachine | None = None,
+    machine: WritableMachine | None = None,
 ) -> None:
     """Prove a driver: what it publishes, what it decides, and that Prepare and Unprepare of every device behave.
 
@@ -240,7 +250,7 @@ def _elsewhere(
 
 
 def _check_hardware(
-    plugin: Configures, claim: ClaimRef, grants: tuple[Grant, ...], machine: ScratchMachine | None
+    plugin: Configures, claim: ClaimRef, grants: tuple[Grant, ...], machine: WritableMachine | None
 ) -> None:
     def seen() -> object:
         return None if machine is None else machine.contents()
@@ -277,7 +287,7 @@ class _MemoryNotes:
         self._text = msgspec.json.encode(notes)
 
 
-def _check_settings(plugin: Tunes, records: Sequence[Record], machine: ScratchMachine | None) -> None:
+def _check_settings(plugin: Tunes, records: Sequence[Record], machine: WritableMachine | None) -> None:
     """Prove that settings follow from the claims that need them alone, whatever claims came and went before."""
     notes = _MemoryNotes()
 

@@ -8,7 +8,7 @@ from fuzz.harness import fuzz, instrumented
 
 with instrumented():
     from dranode.api.errors import DranodeError
-    from dranode.driver.machine.forms import open_machine
+    from dranode.sim.machines.forms import open_machine
 
 
 def test_one_input(data: bytes) -> None:

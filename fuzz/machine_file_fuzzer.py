@@ -8,7 +8,7 @@ from fuzz.harness import fuzz, instrumented
 
 with instrumented():
     from dranode.api.errors import DranodeError
-    from dranode.driver.machine.machine_file import read_machine_file
+    from dranode.sim.machines.machine_file import read_machine_file
 
 
 def test_one_input(data: bytes) -> None:

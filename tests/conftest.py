@@ -6,7 +6,6 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
-from dranode.driver.machine.guard import release_host
 from tests.fakes.waiting import PATIENCE
 
 settings.register_profile("dranode", deadline=None)
@@ -19,13 +18,6 @@ _LIMITS: Final = (
     "dranode.tools.readers.node._TIMEOUT",
     "dranode.sim.local.kubelet._NOTIFY_SECONDS",
 )
-
-
-@pytest.fixture(autouse=True)
-def _own_machine() -> Iterator[None]:
-    """A command that was tried on a made-up machine guards the host for the life of its process, which is ours."""
-    yield
-    release_host()
 
 
 @pytest.fixture(autouse=True, scope="session")

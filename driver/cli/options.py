@@ -17,10 +17,9 @@ import click
 
 from dranode.api.errors import DocumentError, UsageError
 from dranode.driver.claims.options import FRAMEWORK_KEYS, DriverOption
-from dranode.driver.machine.forms import HOST, open_machine
-from dranode.driver.machine.guard import guard_host
+from dranode.driver.machine.folder import HOST, HostRoot
 from dranode.driver.machine.root import Root
-from dranode.driver.plugins import declared, default_drivers, installed
+from dranode.driver.plugins import declared, default_drivers, installed, open_machine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -432,10 +431,7 @@ def unknown_variables(
 
 def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
     del ctx, parameter
-    # On another machine this process touches nothing of the host's.
-    if value != HOST:
-        guard_host()
-    return open_machine(value)
+    return HostRoot() if value == HOST else open_machine(value)
 
 
 def machine_option(function: F) -> F:

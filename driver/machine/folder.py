@@ -7,10 +7,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import Final
 
 _CHUNK = 1 << 16
 # No file of a machine is this long, but a device or a sparse file in a capture may never end.
 _MAX_BYTES = 512 << 20
+
+
+HOST: Final = "host"
+"""The value of `--machine` that stands for the machine that the process runs on."""
 
 
 class HostRoot:

@@ -11,7 +11,6 @@ from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument, custom_group
 from dranode.api.validation import FieldError
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_installed
 from dranode.driver.slices.desired import publishable
 from dranode.show.output import console, emit, output_option
@@ -21,6 +20,7 @@ from dranode.sim.cli.documents import asked_features, release_options, report_no
 from dranode.sim.cluster.across import PublishedDevice
 from dranode.sim.cluster.check import CheckResult, check, check_parameters, nothing_checked
 from dranode.sim.cluster.controllers import ignored_documents
+from dranode.sim.machines.forms import open_machine
 
 
 @click.command(short_help="Check claims, templates, classes and configurations, and what they count against a quota.")

@@ -8,7 +8,6 @@ from typing import Final
 
 import click
 
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, reporting
 from dranode.show.terminal import show_slices
@@ -16,6 +15,7 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.local.run import local_run
 from dranode.sim.local.show import heading, picture_of, show_claims, show_picture
+from dranode.sim.machines.forms import open_machine
 
 MACHINE: Final = "sockets=2,numa=4,cores=4,threads=2"
 # The demo shows one claim that cannot fit; anything else that fails is a failure of the demo.

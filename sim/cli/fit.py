@@ -13,7 +13,6 @@ import click
 from dranode.api.errors import DocumentError, UsageError
 from dranode.api.manifests import SourceDocument
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import default_drivers, load_plugins
 from dranode.show.cluster_objects import ApiObjects, cluster_documents
 from dranode.show.cluster_option import is_given, kubeconfig_options, named_cluster
@@ -28,6 +27,7 @@ from dranode.sim.fit.changes import Changes, changes_document, show_changes
 from dranode.sim.fit.dump import ESSENTIAL_KINDS, ClusterDump, live_kinds, read_dump
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer, cluster_notes
 from dranode.sim.fit.show import answer_document, show_answers
+from dranode.sim.machines.forms import open_machine
 from dranode.sim.report.cluster import cluster_seen
 from dranode.sim.report.picture import placed_picture
 

@@ -11,7 +11,6 @@ import click
 from dranode.api.errors import UsageError
 from dranode.api.manifests import SourceDocument
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.yaml_files import load_documents
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, reporting, write_pictures
@@ -24,6 +23,7 @@ from dranode.sim.cluster.workload import read_workload, require_pods
 from dranode.sim.fleet.report import FleetReport, fleet_document, report_picture
 from dranode.sim.fleet.run import ImaginedFleet, admit, place
 from dranode.sim.fleet.show import attempts_drawn, show_fleet
+from dranode.sim.machines.forms import open_machine
 from dranode.sim.queues.report import QueueRun
 
 

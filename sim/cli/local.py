@@ -14,7 +14,6 @@ from dranode.api.errors import UsageError
 from dranode.api.resource import ResourceSlice
 from dranode.driver.cli.options import DriverCommand, driver_options, machine_option
 from dranode.driver.machine.root import Root
-from dranode.driver.machine.scratch import WritableMachine
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.show.picture.node import node_picture
@@ -33,6 +32,7 @@ from dranode.sim.local.show import (
     views_of,
     written_files,
 )
+from dranode.sim.machines.scratch import WritableMachine
 
 
 @click.command(

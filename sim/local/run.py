@@ -34,7 +34,6 @@ from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
 from dranode.driver.machine.root import Root
-from dranode.driver.machine.scratch import RehearsedMachine
 from dranode.driver.pinning.snapshot import Pins
 from dranode.driver.serve.service import DriverService
 from dranode.sim.allocator.allocate import Allocator
@@ -47,6 +46,7 @@ from dranode.sim.cluster.pods import not_scheduled
 from dranode.sim.cluster.sharing import claims_in_use, container_conflicts, exclusive_use, pods_conflict
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, with_special
 from dranode.sim.local.kubelet import KubeletError, StandInKubelet
+from dranode.sim.machines.scratch import RehearsedMachine
 
 _PODS: Final = "sys/fs/cgroup/kubepods.slice"
 

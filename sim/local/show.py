@@ -13,12 +13,12 @@ from rich.text import Text
 from dranode.api.quantity import Quantity
 from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.hooks import Reports
-from dranode.driver.machine.scratch import WritableMachine
 from dranode.show.picture.fleet import FleetPicture, WaitingPod
 from dranode.show.picture.node import DriverView, NodePicture, node_picture
 from dranode.show.picture.pictures import shares_of, views_picture
 from dranode.show.terminal import PlainTable, columns, hanging, show_node
 from dranode.sim.local.run import ClaimResult, LocalRun
+from dranode.sim.machines.scratch import WritableMachine
 
 _NUMBER: Final = re.compile("[0-9]+")
 # A pod's UID or a container's id; its beginning tells it from others.

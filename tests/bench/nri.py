@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.api.pods import PodSandbox
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer
@@ -24,6 +23,7 @@ from dranode.driver.pinning.containers import Container, ContainerUpdate, Resour
 from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 from dranode.proto import nri_v1alpha1_pb2 as nri
+from dranode.sim.machines.forms import open_machine
 from tests.bench.table import Row
 from tests.fakes.nri import FakeRuntime, container, pod
 

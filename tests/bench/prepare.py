@@ -26,13 +26,13 @@ from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.serve.service import DriverService
 from dranode.proto import dra_v1_pb2 as api
 from dranode.proto import drahealth_v1_pb2 as health
 from dranode.proto.dra_v1_pb2_grpc import DRAPluginStub, add_DRAPluginServicer_to_server
 from dranode.proto.drahealth_v1_pb2_grpc import DRAResourceHealthStub
+from dranode.sim.machines.forms import open_machine
 from tests.bench.table import Row
 from tests.fakes.cluster import MemoryCluster
 

@@ -19,7 +19,6 @@ from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.claims.held import ClaimRef, Holding
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.forms import open_machine
 from dranode.show.picture.fleet import (
     DeviceKey,
     DeviceShare,
@@ -33,6 +32,7 @@ from dranode.show.picture.fleet import (
 from dranode.show.picture.node import DriverView
 from dranode.show.picture.page import fleet_page
 from dranode.show.picture.pictures import fleet_picture, views_picture
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.browser import PROGRAM, Browser
 from tests.fakes.fleets import CPUS, GPUS, NICS, training_fleet
 

@@ -21,14 +21,14 @@ from dranode.api.resource import (
     DeviceRequestAllocationResult,
 )
 from dranode.cdi.spec import ContainerEdits
-from dranode.driver import ScratchMachine
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held, Holding
 from dranode.driver.claims.hooks import Configures
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import installed, load_plugins
 from dranode.driver.testing import check_plugin
+from dranode.sim.machines import ScratchMachine
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import Board, Lamps, WiredLamps
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lamps" / "lamps.py"

@@ -9,9 +9,10 @@ import pytest
 
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver import Grant, Notes, Record, ScratchMachine, Tunes
-from dranode.driver.machine.forms import open_machine
+from dranode.driver import Grant, Notes, Record, Tunes
 from dranode.driver.testing import check_plugin
+from dranode.sim.machines import ScratchMachine
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import Lamps
 from tests.fakes.settings import DEFAULT, RPS, WORKQUEUE, XPS, eight_cpus
 

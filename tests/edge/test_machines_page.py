@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from dranode.api import Quantity
-from dranode.driver import open_machine
-from dranode.driver.machine import machine_file
-from dranode.driver.machine.synthetic import KEYS
 from dranode.gpu.plugin import plugin as gpu_plugin
 from dranode.sim.cluster.node_kinds import NodeKind
 from dranode.sim.cluster.nodes_file import read_nodes
+from dranode.sim.machines import machine_file, open_machine
+from dranode.sim.machines.synthetic import KEYS
 from dranode.sim.scheduler.documents import NodeTaint
 from tests.edge.test_docs import BLOCK, PROGRAM, ROOT, Block, matches, sessions
 from tests.fakes.waiting import PATIENCE

@@ -16,12 +16,12 @@ from dranode.driver.claims.answers import Prepared
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.plugins import load_plugins
 from dranode.driver.serve.pinning import PinningTogether
 from dranode.driver.serve.service import DriverService
 from dranode.sim.local.kubelet import StandInKubelet
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import ApiClaims, KubeletPods
 from tests.fakes.nri import FakeRuntime, container, pod

@@ -13,8 +13,8 @@ from dranode.driver.claims.events import ClaimImpaired, ClaimRestored, Enforceme
 from dranode.driver.claims.status import PREPARED, prepared_states
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.serve.service import DriverService
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import reference
 from tests.fakes.machine import EIGHT_CPUS
 from tests.fakes.pinning_node import CLAIM, DRIVER, OTHER, World, pinning_node

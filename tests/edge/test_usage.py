@@ -7,9 +7,9 @@ import itertools
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.serve.metrics import Metrics
 from dranode.proto import nri_v1alpha1_pb2 as nri
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import write_machine
 from tests.fakes.nri import container
 from tests.fakes.pinning_node import CLAIM, CLAIMS, EXCLUSIVE, PODS, SHARED, pinning_node

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dranode.api.cpuset import CPUSet
-from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, leaves
+from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.tree import DeviceFile, Link, TreeEntry, TreeFiles, leaves
 
 DEVICES = "sys/bus/pci/devices"
 

@@ -6,7 +6,7 @@ import errno
 import os
 from dataclasses import dataclass, field
 
-from dranode.driver.machine.confined import ConfinedRoot
+from dranode.sim.machines.confined import ConfinedRoot
 from tests.fakes.gpu import DEVICES, DRIVERS, Machine
 
 

@@ -13,9 +13,9 @@ from dranode.api.documents import decode
 from dranode.api.errors import ClaimGoneError, DranodeError
 from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.proto import podresources_v1_pb2 as api
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.grpc_server import service
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.synthetic import parse_description, synthetic_tree
-from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, leaves, plant
+from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.synthetic import parse_description, synthetic_tree
+from dranode.sim.machines.tree import DeviceFile, Link, TreeEntry, TreeFiles, leaves, plant
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"

@@ -10,12 +10,12 @@ from dranode.api.resource import DeviceAllocationConfiguration, DeviceRequestAll
 from dranode.api.resource import OpaqueDeviceConfiguration as Opaque
 from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, ClaimGrant, Config, configs_for
 from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
-from dranode.driver.machine.forms import open_machine
 from dranode.memory.config import parse_memory_config
 from dranode.memory.devices import MemoryDevice, MemoryInventory, memory_devices, memory_inventory
 from dranode.memory.grant import grant_memory
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import CPU, NODE
 
 GIB = 1 << 30

@@ -19,12 +19,12 @@ from dranode.driver.claims.answers import Prepared
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.serve.service import DriverService
 from dranode.proto import nri_v1alpha1_pb2 as nri
 from dranode.sim.local.kubelet import StandInKubelet
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import ApiClaims, KubeletPods, cpu_claim
 from tests.fakes.machine import EIGHT_CPUS

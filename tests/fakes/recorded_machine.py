@@ -13,8 +13,8 @@ from dranode.api.errors import DranodeError
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli.claims import command
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import claim_of_requests, cpu_claim, group_claim

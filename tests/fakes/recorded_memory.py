@@ -14,11 +14,11 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Record
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import PinnedClaim
 from dranode.memory.options import MemoryOptions
 from dranode.memory.plugin import MemoryPlugin
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import POD_GROUP
 from tests.fakes.recorded_machine import RecordedMachine

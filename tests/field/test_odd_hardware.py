@@ -12,13 +12,13 @@ from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, Config
 from dranode.driver.claims.held import ClaimRef, Held, HeldDevice, Holding
 from dranode.driver.claims.record import ClaimState, record_of
 from dranode.driver.machine.pci import pcie_root, read_function
-from dranode.driver.machine.tree import Link
 from dranode.gpu.config import parse_gpu_config
 from dranode.gpu.grants import gpu_sources, grant_gpus
 from dranode.gpu.scan import scan
 from dranode.memory.devices import memory_impairments, memory_inventory
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
+from dranode.sim.machines.tree import Link
 from tests.fakes.gpu import NVIDIA, VGA, Machine
 from tests.fakes.gpu_machines import hgx
 from tests.fakes.machine import CPU, cpu_files, machine

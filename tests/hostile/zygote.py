@@ -45,7 +45,7 @@ PACKAGES: Final = tuple(
 )
 MODULES: Final = (
     "dranode.driver.cli.serve", "dranode.driver.local.cluster",
-    "dranode.driver.machine.synthetic", "dranode.driver.machine.folder_events",
+    "dranode.sim.machines.synthetic", "dranode.driver.machine.folder_events",
     "dranode.driver.kubelet.service", "dranode.driver.kubelet.podresources", "dranode.driver.kubelet.health",
 )  # fmt: skip
 _MESSAGE: Final = 1 << 16

@@ -7,13 +7,13 @@ from collections import defaultdict
 import pytest
 
 from dranode.api.resource import Node, ObjectMeta, ResourceSlice
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.slices.desired import desired_slices, publishable
 from dranode.driver.slices.plan import complete_slice
 from dranode.sim.allocator.features import Features
 from dranode.sim.bundle.offers import offers_for
 from dranode.sim.cluster.pods import ClusterDocuments
+from dranode.sim.machines.forms import open_machine
 from tests.machines.test_captured_machines import NAMES, archive
 
 DRIVERS = ("cpu", "memory", "gpu")

@@ -10,7 +10,7 @@ import pytest
 
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.readers.capture import record, write_archive
 
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "machines"

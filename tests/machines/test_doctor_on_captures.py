@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.rules import diagnose
 from dranode.tools.readers.examine import judged_options
 from dranode.tools.readers.host import NodeHost

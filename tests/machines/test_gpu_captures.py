@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.gpu.devices import gpu_devices
 from dranode.gpu.inventory import GPUInventory
 from dranode.gpu.scan import scan
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.gpu_machines import power
 
 MACHINES = Path(__file__).resolve().parents[2].parent / "shared" / "machines"

@@ -10,7 +10,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
 from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.cpu_filling import filled
 from tests.machines.test_captured_machines import NAMES, archive
 

@@ -8,11 +8,11 @@ import pytest
 
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.slices.desired import publishable
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.options import MemoryGroupBy, MemoryOptions
 from dranode.memory.sysfs import read_memory
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.readers.capture import record, write_archive
 from tests.machines.test_captured_machines import EXPECTED, NAMES, archive
 

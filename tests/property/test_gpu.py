@@ -4,12 +4,12 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from dranode.api.semver import semver_from_numbers
-from dranode.driver.machine.tree import leaves
 from dranode.driver.slices.desired import publishable
 from dranode.gpu.devices import counters, gpu_devices
 from dranode.gpu.health import AERCounts, GPUCondition, counted, expired, handled, present, report, taints, wedged, xid
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.scan import scan
+from dranode.sim.machines.tree import leaves
 from tests.fakes.gpu import Machine
 from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x, power
 

@@ -11,11 +11,11 @@ from dranode.api.errors import ClaimConflictError, ClaimError
 from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.record import ClaimState, Record, record_of
-from dranode.driver.machine.forms import open_machine
 from dranode.memory.devices import GivenMemory, MemoryInventory, given_sources, memory_impairments, memory_inventory
 from dranode.memory.grant import grant_memory
 from dranode.memory.options import MemoryGroupBy, MemoryOptions
 from dranode.memory.sysfs import read_memory
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.memory import result
 
 # Two sockets of two NUMA nodes.

@@ -9,9 +9,9 @@ from dranode.api.cpuset import CPUSet
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.machine.forms import open_machine
 from dranode.show.picture.node import NodePicture
 from dranode.show.picture.text import node_text
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import CPU, NODE, machine
 
 cpu_lists = st.sets(st.integers(0, 9), max_size=10).map(lambda cpus: str(CPUSet(cpus)))

@@ -28,7 +28,7 @@ PLANTED = {
         ("sanity/breach.py", "from dranode.tools.readers import host", "sanity.breach -> .*tools.readers.host"),
     ],
     "Layers of the node driver": [
-        ("driver/machine/forms.py", "from dranode.driver.node import ledger", "machine.forms -> .*node.ledger"),
+        ("driver/machine/folder.py", "from dranode.driver.node import ledger", "machine.folder -> .*node.ledger"),
         ("driver/kube/errors.py", "from dranode.driver.kubelet import sockets", "kube.errors -> .*kubelet.sockets"),
         (
             "driver/process/locks.py",

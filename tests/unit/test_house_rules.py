@@ -110,11 +110,9 @@ def test_deciding_modules_call_nothing_that_acts() -> None:
 # What the seam has that acts: a deciding module of a driver that is written through it imports none of these.
 ACTING_SEAM = {
     "Root",
-    "ScratchMachine",
     "missing_nodes",
     "node_cpus",
     "numa_node",
-    "open_machine",
     "pcie_root",
     "pods_cgroup_changes",
     "read_pods_cgroup",

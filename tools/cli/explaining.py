@@ -19,9 +19,9 @@ from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.prepare import refused_beforehand
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import pods_among
-from dranode.driver.machine.forms import open_machine
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli.on_node import ThisNode, plugins_here
 from dranode.tools.diagnosis.live_objects import FitAnswer, Lookup, PodFacts
 from dranode.tools.diagnosis.pod import follow_pod

@@ -11,9 +11,9 @@ import click
 from dranode.api.errors import number_of
 from dranode.driver.cli.options import machine_option
 from dranode.driver.machine.root import Root
-from dranode.driver.machine.scratch import ScratchMachine
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns
+from dranode.sim.machines.scratch import ScratchMachine
 from dranode.tools.readers.capture import record, summarize, write_archive
 
 _MOST_NAMED = 5

@@ -22,7 +22,7 @@ import msgspec
 
 from dranode.api.errors import MachineError, UsageError
 from dranode.driver.machine.root import Root, names, read_attribute
-from dranode.driver.machine.tree import INDEX, DeviceFile, index_of
+from dranode.sim.machines.tree import INDEX, DeviceFile, index_of
 
 _MAX_FILE: Final = 1 << 20
 _MAX_TOTAL: Final = 256 << 20

@@ -9,9 +9,9 @@ from typing import Any, Final
 from dranode.api.errors import DranodeError
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.errors import ApiError
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.show.cluster_objects import ApiObjects
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.facts import ClusterFacts, Facts, Kubelet, RuntimeFacts, ServeOptions
 from dranode.tools.diagnosis.live_objects import LiveDaemonSet, LiveNode, LivePod
 from dranode.tools.diagnosis.scheduler import daemon_excluded_by

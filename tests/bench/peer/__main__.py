@@ -27,8 +27,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from dranode.driver.machine.synthetic import parse_description, synthetic_tree
-from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
+from dranode.sim.machines.synthetic import parse_description, synthetic_tree
+from dranode.sim.machines.tree import LazyFolder, Link, TreeEntry
 from tests.bench.peer.drivers import Command, Driver, dranode, peer, serving
 from tests.bench.peer.growth import churn, many_claims, seed
 from tests.bench.peer.image_form import image_form

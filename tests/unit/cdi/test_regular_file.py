@@ -17,10 +17,10 @@ from dranode.cdi.directory import read_spec, write_file
 from dranode.cdi.regular_file import read_given, read_regular
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.local.store import Store
-from dranode.driver.machine.archive import read_archive
 from dranode.driver.machine.yaml_files import load_documents, read_yaml
 from dranode.driver.node.ledger import damage_of
 from dranode.driver.node.ledger_copy import LedgerCopy
+from dranode.sim.machines.archive import read_archive
 
 
 @pytest.fixture

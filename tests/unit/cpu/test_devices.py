@@ -19,11 +19,11 @@ from dranode.cpu.policies import Isolation, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.synthetic import parse_description, synthetic_tree
-from dranode.driver.machine.tree import TreeFiles
 from dranode.driver.slices.desired import desired_slices, publishable
 from dranode.driver.slices.plan import published_specs
+from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.synthetic import parse_description, synthetic_tree
+from dranode.sim.machines.tree import TreeFiles
 from tests.fakes.cpu import MACHINES, cpus, typed
 from tests.fakes.slices import SliceShelf, slice_problems
 from tests.fakes.topology import regular, topology

@@ -4,7 +4,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.claims.hooks import Box
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import CPU, NODE, cpu_files, machine
 
 

@@ -12,7 +12,7 @@ from dranode.cpu.pick_packed import Caches
 from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.topology import regular, topology
 
 # One package of 8 cores with 2 threads, one L3; and two packages of 2 NUMA nodes with 2 L3 caches of 4 such cores.

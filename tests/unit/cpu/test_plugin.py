@@ -14,8 +14,8 @@ from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin, plugin, read_pcie_roots
 from dranode.driver.claims.grant import Config
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.testing import check_plugin
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.cpu import cpus
 from tests.fakes.machine import machine
 

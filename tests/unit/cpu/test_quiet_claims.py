@@ -16,11 +16,11 @@ from dranode.api.errors import LedgerError
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Commit, Prepared, Refused
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import decoded_notes
 from dranode.driver.node.node import NodeClaims
 from dranode.show.ledger_reading import read_ledger
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import lose_copy, reference
 from tests.fakes.machine import machine
 from tests.fakes.node import prepare, specs, unprepare

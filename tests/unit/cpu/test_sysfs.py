@@ -8,8 +8,8 @@ import pytest
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import CPU, NODE, cpu_files, machine
 
 

@@ -14,8 +14,8 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.cpu.remaining import kernels_words
 from dranode.cpu.settings import Setting
 from dranode.driver.claims.answers import Refused
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.node import prepare, unprepare
 from tests.fakes.settings import SYSTEM, Kernel, MemoryNotes, peered, quiet_claim, quiet_record, settle
 from tests.fakes.systemd import FakeSystemd

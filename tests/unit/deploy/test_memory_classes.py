@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dranode.api.resource import Device
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.sim.cel.expression import compile_selector
 from dranode.sim.cluster.workload import DEFAULT_CLASSES
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.kustomize import DEPLOY, the
 from tests.kubernetes_schemas import documents
 

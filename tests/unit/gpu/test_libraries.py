@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from dranode.api.errors import MachineError
-from dranode.driver.machine.tree import Link
 from dranode.gpu.config import GPUMode
 from dranode.gpu.edits import user_space
+from dranode.sim.machines.tree import Link
 from tests.fakes.gpu import Machine
 from tests.fakes.gpu_machines import hgx
 

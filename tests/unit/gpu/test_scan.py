@@ -4,11 +4,11 @@ import os
 import pytest
 
 from dranode.api.errors import MachineError
-from dranode.driver.machine.confined import ConfinedRoot
 from dranode.gpu.devices import gpu_devices
 from dranode.gpu.inventory import GPU, GPUInventory, GPUKind
 from dranode.gpu.nvml import NVMLFacts
 from dranode.gpu.scan import scan
+from dranode.sim.machines.confined import ConfinedRoot
 from tests.fakes.gpu import AMD, ASPEED, AUDIO, CONTROLLER_3D, DEVICES, DISPLAY, GIB, INTEL, NVIDIA, VGA, Machine
 from tests.fakes.gpu_machines import flex, hgx, laptop, mi300x, plain, power
 

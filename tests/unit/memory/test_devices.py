@@ -10,13 +10,13 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.resource import Device, DeviceAttribute
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.slices.desired import publishable
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.machine import MachineMemory, MemoryNode, PagePool
 from dranode.memory.options import ORDINARY, MemoryGroupBy, MemoryOptions, parse_reserved
 from dranode.memory.plugin import MemoryPlugin
 from dranode.memory.sysfs import read_memory
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import write_machine
 from tests.fakes.memory import GIB, MIB
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.record import ClaimState, Record, record_of
-from dranode.driver.machine.forms import open_machine
 from dranode.memory.grant import held_memory, memory_pool, unread_memory_pool
 from dranode.memory.machine import MachineMemory, MemoryNode
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.machine import machine
 from tests.fakes.memory import GIB, MIB, claim, config, granted, one_node, pages, result
 

@@ -14,13 +14,13 @@ from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Answer, Commit, Conflict, Prepared
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Record, holdings
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.claim_metrics import device_metrics
 from dranode.memory.devices import memory_impairments
 from dranode.memory.options import MemoryGroupBy, MemoryOptions, parse_reserved
 from dranode.memory.plugin import MemoryPlugin
 from dranode.show.picture.node import DriverView, node_picture
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.memory import GIB, TWO_NODES, inventory
 
 # Each of the two NUMA nodes of the machine is a socket.

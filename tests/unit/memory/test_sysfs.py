@@ -6,12 +6,12 @@ import os
 import pytest
 
 from dranode.api.errors import MachineError
-from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.forms import open_machine
 from dranode.memory.devices import memory_devices
 from dranode.memory.machine import MachineMemory, PagePool
 from dranode.memory.options import MemoryOptions
 from dranode.memory.sysfs import read_memory
+from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.readers.capture import record
 from tests.fakes.machine import CPU, NODE, machine
 from tests.fakes.memory import GIB, MIB, node_files, one_node, pages

@@ -7,9 +7,9 @@ import pytest
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.forms import open_machine
 from dranode.show.picture.fleet import CPUS as CPUS_ONE_BY_ONE
 from dranode.show.views import driver_views, machine_picture, records_root
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.doctor import forbid
 from tests.fakes.machine import machine
 

@@ -33,7 +33,7 @@ from dranode.driver.claims.reconcile import (
 )
 from dranode.driver.claims.record import Record, claim_spec, holdings, recovered
 from dranode.driver.claims.uses import ClaimUse, UsedClaim, used_claims
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.draining import leftover
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.lifecycle import KIND, cpu_claim

@@ -13,11 +13,11 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.pods import PodSandbox
 from dranode.driver.claims.events import DriftRepaired, Occurrence, QuotaStillCaps, Unpinned, events_of
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
+from dranode.sim.machines.forms import open_machine
 
 CLAIM = ClaimRef("default", "a", "uid-a")
 HELD = PinSnapshot(

@@ -8,10 +8,10 @@ import pytest
 from dranode.api.cpuset import CPUSet
 from dranode.driver.machine.cgroups import Cgroups, cgroup_folder
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.kubepods import containers_of, pods_on
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.container_cgroups import container_cgroup
+from dranode.sim.machines.forms import open_machine
 
 KUBEPODS = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice"
 

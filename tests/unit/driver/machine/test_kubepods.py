@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dranode.api.errors import MachineError
-from dranode.driver.machine.confined import ConfinedRoot
 from dranode.driver.machine.kubepods import cgroup_cpus, has_changed, pods_cgroup_changes, read_pods_cgroup
 from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
+from dranode.sim.machines.confined import ConfinedRoot
 from tests.fakes.cpu import cpus
 from tests.fakes.machine import machine
 

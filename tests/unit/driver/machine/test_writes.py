@@ -16,9 +16,9 @@ from dranode.driver.claims.answers import Refused
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.root import Root
 from dranode.driver.node.node import NodeClaims
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import Board, WiredLamps, allocated_claim
 
 FILE = "sys/class/lamps/lamp-0/brightness"
@@ -127,39 +127,3 @@ def test_a_file_that_nobody_may_write_differs_from_a_file_of_another_user() -> N
 )
 def test_an_error_is_reported_with_its_file_and_in_one_line(error: Exception, words: str) -> None:
     assert in_words(error) == words
-
-
-GUARDED = """
-import os, pathlib, sys
-from click.testing import CliRunner
-from dranode.driver.cli.commands import cli
-def tried(call):
-    try:
-        call()
-    except OSError as error:
-        return error.strerror
-    return "written"
-path = pathlib.Path("/proc/sys/dranode/none")
-before = tried(lambda: path.write_text("x"))
-CliRunner().invoke(cli, ["slices", "--machine", sys.argv[1]])
-print(before)
-print(tried(lambda: path.write_text("x")))
-print(tried(lambda: os.close(os.open(b"/sys/kernel/../dranode", os.O_RDWR))))
-print(tried(lambda: pathlib.Path("/sys/dranode/below").mkdir()))
-print(tried(lambda: os.rename("/sys/dranode", "/sys/dranode2")))
-print(tried(lambda: os.truncate(b"/proc/sys/dranode/none", 0)))
-print(tried(lambda: os.symlink("/sys/dranode", sys.argv[2] + "-link")))
-print(tried(lambda: pathlib.Path("/dev/null").write_text("x")))
-print(tried(lambda: pathlib.Path(sys.argv[2]).write_text("x")))
-print(tried(lambda: pathlib.Path("/proc/self/status").read_text()))
-"""
-
-
-@pytest.mark.parametrize("machine", ["host", "cores=2"])
-def test_a_driver_that_opens_kernel_files_by_itself_is_held_back_too(tmp_path: Path, machine: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", GUARDED, machine, str(tmp_path / "file")], capture_output=True, text=True, check=True
-    )
-    missing = "No such file or directory"
-    refused = missing if machine == "host" else "--machine names another machine, so the host is not written to"
-    assert ran.stdout.splitlines() == [missing, *[refused] * 5, *["written"] * 4]

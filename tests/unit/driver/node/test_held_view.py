@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import cpu_claim
 

@@ -18,13 +18,13 @@ from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Commit, Prepared
 from dranode.driver.claims.record import LOST, Copied, Record, salvaged
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node import ledger_recovery
 from dranode.driver.node.ledger import DOUBTFUL, CorruptLedgerError, Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.node import NodeClaims
 from dranode.show.ledger_reading import had_ledger, read_ledger
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli import claims, drain, forget_lost
 from dranode.tools.cli.forget_lost import command
 from tests.fakes.drivers import Board, WiredLamps, allocated_claim, lose_copy, reference

@@ -15,9 +15,9 @@ from dranode.api.errors import LedgerError, UnreadError
 from dranode.cpu.options import CPUOptions
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared, Refused
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.snapshot import PinSnapshot
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.doctor import forbid
 from tests.fakes.drivers import reference
 from tests.fakes.ledger import FAULTS, Fault

@@ -21,11 +21,11 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import PreparedDevice, Record
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.pinning.container_cgroups import Process, with_processes
 from dranode.driver.serve.pinning import Pinning
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.placement import placements
 from tests.fakes.drivers import DAMAGES, reference
 from tests.fakes.nri import CallFailedError, FakeRuntime, container, pod, updates_of

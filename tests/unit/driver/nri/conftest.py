@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri import client as attempts_module
 from dranode.driver.nri import client as client_module
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.nri_client import HELD, Bench, Node
 from tests.fakes.waiting import PATIENCE
 

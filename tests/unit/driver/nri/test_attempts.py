@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri import client as attempts_module
 from dranode.driver.nri.client import Attempts, NRIClient, delay
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.process.threads import Wake
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.nri import FakeRuntime
 from tests.fakes.nri_client import Bench, Node
 from tests.fakes.waiting import PATIENCE, eventually

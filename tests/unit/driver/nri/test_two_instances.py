@@ -14,13 +14,13 @@ from dranode.driver.claims.events import Occurrence, Unpinned
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Unread
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer
 from dranode.driver.nri.unsolicited import EnforcementStatus
 from dranode.driver.pinning.containers import Container, Resources
 from dranode.driver.pinning.identity import KubeletPodClaims
 from dranode.driver.pinning.snapshot import JoinedSnapshots, Part, PinnedClaim, PinSnapshot
+from dranode.sim.machines.forms import open_machine
 
 EMPTY = PinSnapshot(online=CPUSet(range(8)), variable="DRA_CPUSET_", cdi_kind="dra.k8s.io/cpu")
 CLAIM = PinnedClaim(ClaimRef("default", "mine", "a"), CPUSet((2, 3)), CPUSet((2, 3)), frozenset(("p1",)))

@@ -8,9 +8,9 @@ from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Disturbance
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.claim_metrics import disturbance_metrics
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.cpu import cpus
 from tests.fakes.node import prepare, unprepare
 from tests.fakes.settings import Kernel, quiet_claim

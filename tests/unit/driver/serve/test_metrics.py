@@ -19,12 +19,12 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Record
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.serve.metrics import Metrics
 from dranode.driver.serve.service import DriverService
 from dranode.driver.serve.state_metrics import prefix_of
 from dranode.driver.slices.plan import PublisherStatus
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.cluster import MemoryCluster
 from tests.fakes.drivers import Lamps, allocated_claim, reference
 from tests.fakes.ledger import newer_schema

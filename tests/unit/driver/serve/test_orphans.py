@@ -19,10 +19,10 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.reconcile import ORPHAN_SECONDS
 from dranode.driver.claims.uses import ClaimUse
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.orphans import ClaimLookup, Orphans, take_over
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.drivers import reference
 from tests.fakes.lifecycle import KIND, ApiClaims, cpu_claim, group_claim, leave_spec
 

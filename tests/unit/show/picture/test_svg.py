@@ -12,11 +12,11 @@ from dranode.cpu.layout import cpu_layout
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.claims.held import ClaimRef, Holding
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.forms import open_machine
 from dranode.show.picture.fleet import FleetMoment, FleetNode, FleetPicture
 from dranode.show.picture.node import DriverView
 from dranode.show.picture.pictures import views_picture
 from dranode.show.picture.svg import fleet_svg
+from dranode.sim.machines.forms import open_machine
 from tests.fakes.fleets import training_fleet
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.slices.desired import publishable
 from dranode.sim.cli.check import command
+from dranode.sim.machines.forms import open_machine
 
 DRA = "resource.k8s.io/v1"
 SPREAD = {

@@ -19,11 +19,11 @@ from dranode.cpu.options import CPUOptions, read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.record import LOST, Record
-from dranode.driver.machine.forms import open_machine
-from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.node.ledger import Ledger
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.pinning.container_cgroups import container_cgroup
+from dranode.sim.machines.forms import open_machine
+from dranode.sim.machines.scratch import ScratchMachine
 from dranode.tools.cli.claims import command
 from tests.fakes.doctor import forbid
 from tests.fakes.drivers import reference

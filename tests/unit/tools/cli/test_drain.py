@@ -22,11 +22,11 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
 from dranode.driver.local.cluster import FolderCluster
 from dranode.driver.local.store import Store
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.driver.process.locks import FileLock
 from dranode.driver.serve.service import DriverService
 from dranode.show.ledger_reading import read_ledger
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli.drain import _draw, command
 from tests.fakes.doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode, forbid
 from tests.fakes.lifecycle import KubeletPods

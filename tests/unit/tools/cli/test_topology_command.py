@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import UsageError
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli.machine import command as machine_command
 from dranode.tools.cli.topology import command, topology_document
 

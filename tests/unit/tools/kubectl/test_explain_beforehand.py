@@ -15,9 +15,9 @@ from dranode.api.errors import ClaimError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.prepare import Circumstances, decide_claim
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.plugins import load_plugins
 from dranode.sanity.kinds import kind_of
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.steps import StopCause
 from dranode.tools.kubectl.plugin import plugin as kubectl_dranode
 from tests.fakes.apiserver import ApiServer, Fault

@@ -24,9 +24,9 @@ from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.plugins import load_plugins
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli.explain import command
 from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.doctor import DRIVER, KUBELET, MACHINE, SOCKET, FakeNode, forbid

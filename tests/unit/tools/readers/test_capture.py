@@ -9,8 +9,8 @@ import pytest
 
 from dranode.api.errors import MachineError, UsageError
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.machine.confined import ConfinedRoot
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.readers import capture
 from dranode.tools.readers.capture import record, summarize, write_archive
 from tests.fakes.machine import CPU, machine

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from dranode.api.resource import Device
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.machine.forms import open_machine
 from dranode.gpu.plugin import GPUPlugin
 from dranode.gpu.scan import scan
 from dranode.sanity.objects import Objects
+from dranode.sim.machines.forms import open_machine
 from dranode.tools.cli.doctor import _draw, command
 from dranode.tools.diagnosis.facts import Facts, ServeOptions, Severity
 from dranode.tools.diagnosis.rules import diagnose

@@ -9,11 +9,11 @@ import pytest
 from dranode.api.errors import MachineError, UsageError
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
-from dranode.driver.machine.forms import open_machine
 from dranode.driver.machine.pci import network_functions, numa_node, pcie_root
-from dranode.driver.machine.scratch import ScratchMachine
 from dranode.driver.testing import check_plugin
 from dranode.gpu.plugin import plugin
+from dranode.sim.machines.forms import open_machine
+from dranode.sim.machines.scratch import ScratchMachine
 
 SERVER = "sockets=2,numa=2,cores=8,threads=2"
 

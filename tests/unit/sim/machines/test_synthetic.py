@@ -4,7 +4,7 @@ import pytest
 
 from dranode.api.errors import UsageError
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 
 
 def test_numbers_are_per_parent_and_cpus_numbered_thread_by_thread() -> None:

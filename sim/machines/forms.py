@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from dranode.api.errors import DocumentError, MachineError, UsageError
-from dranode.driver.machine.confined import ConfinedFiles, ConfinedRoot, OverlayFiles
-from dranode.driver.machine.folder import FolderFiles, HostRoot
+from dranode.driver.machine.folder import HOST, FolderFiles, HostRoot
 from dranode.driver.machine.root import Root
-from dranode.driver.machine.scratch import RehearsedMachine, ScratchMachine
-from dranode.driver.machine.tree import INDEX, TreeEntry, TreeFiles
+from dranode.sim.machines.archive import read_archive
+from dranode.sim.machines.confined import ConfinedFiles, ConfinedRoot, OverlayFiles
+from dranode.sim.machines.machine_file import parse_machine, read_machine_file
+from dranode.sim.machines.scratch import RehearsedMachine, ScratchMachine
+from dranode.sim.machines.synthetic import parse_description, synthetic_tree
+from dranode.sim.machines.synthetic_devices import plant_devices
+from dranode.sim.machines.tree import INDEX, TreeEntry, TreeFiles
 
 # Finds the machine in a folder or an archive: the folder that holds `sys/`.
 
@@ -60,7 +64,6 @@ def find_machine(folders: Callable[[str], list[str]], place: str) -> str:
     raise MachineError(f"{place} holds no sys/ folder; it takes a copy of a machine's /sys (dranode machine capture)")
 
 
-HOST: Final = "host"
 SCRATCH: Final = "scratch:"
 """Before a folder that may be written to."""
 _ARCHIVE: Final = re.compile(r".*\.(tar(\.[A-Za-z0-9]+)?|tgz|tbz2?|txz)", re.DOTALL)
@@ -88,15 +91,9 @@ def open_machine(text: str) -> Root:
         if _ARCHIVE.fullmatch(path.name):
             return _archive(path)
         if path.suffix in _YAML:
-            from dranode.driver.machine.machine_file import read_machine_file  # noqa: PLC0415 - YAML
-
             return read_machine_file(path)
         raise UsageError(f"{text} is not a machine: it is neither a folder nor named .tar*, .yaml or .yml")
     if _DESCRIPTION.match(text):
-        # A node never loads what makes machines up, nor tarfile.
-        from dranode.driver.machine.synthetic import parse_description, synthetic_tree  # noqa: PLC0415 - as above
-        from dranode.driver.machine.synthetic_devices import plant_devices  # noqa: PLC0415 - likewise
-
         description = parse_description(text)
         tree = synthetic_tree(description)
         plant_devices(tree, description)
@@ -131,8 +128,6 @@ def _folders(path: Path) -> Callable[[str], list[str]]:
 
 
 def _archive(path: Path) -> Root:
-    from dranode.driver.machine.archive import read_archive  # noqa: PLC0415 - tarfile
-
     tree = TreeFiles(read_archive(path))
 
     def folders(inner: str) -> list[str]:
@@ -161,8 +156,6 @@ def _index(files: ConfinedFiles, place: str) -> dict[str, TreeEntry]:
     except OSError as error:
         # Without the index the machine would have no device nodes, and no message would say why.
         raise MachineError(f"{place}: {INDEX} cannot be read: {error.strerror}") from error
-    from dranode.driver.machine.machine_file import parse_machine  # noqa: PLC0415 - YAML
-
     try:
         return parse_machine(json.loads(text))[0]
     except (ValueError, DocumentError) as error:

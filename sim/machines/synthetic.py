@@ -21,7 +21,7 @@ import msgspec
 
 from dranode.api.errors import UsageError
 from dranode.api.quantity import Quantity
-from dranode.driver.machine.tree import LazyFolder, Link, TreeEntry
+from dranode.sim.machines.tree import LazyFolder, Link, TreeEntry
 
 _MAX_CPUS: Final = 65_536
 _GIB: Final = 1 << 30

@@ -8,9 +8,9 @@ import pytest
 
 from dranode.api.errors import DocumentError
 from dranode.cpu.sysfs import read_topology
-from dranode.driver.machine.confined import ConfinedRoot, OverlayFiles
-from dranode.driver.machine.forms import open_machine
-from dranode.driver.machine.machine_file import parse_machine
+from dranode.sim.machines.confined import ConfinedRoot, OverlayFiles
+from dranode.sim.machines.forms import open_machine
+from dranode.sim.machines.machine_file import parse_machine
 from tests.fakes.machine import CPU, NODE, machine
 
 

@@ -13,7 +13,7 @@ from typing import IO, Any, Final, Self
 
 from dranode.api.errors import MachineError
 from dranode.cdi.regular_file import open_given
-from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
+from dranode.sim.machines.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 
 # A machine has many small files; the limits keep a wrong or hostile archive from taking all memory.
 _MAX_BYTES: Final = 512 << 20

@@ -8,7 +8,7 @@ import re
 from typing import Final, Protocol
 
 from dranode.driver.machine.root import ReadOnlyMachineError
-from dranode.driver.machine.tree import TreeEntry, TreeFiles
+from dranode.sim.machines.tree import TreeEntry, TreeFiles
 
 # ruff: noqa: D102 - the protocols Root and Files say what their methods promise
 

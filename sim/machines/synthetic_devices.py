@@ -11,8 +11,8 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from dranode.api.cpuset import CPUSet, mask_text
-from dranode.driver.machine.synthetic import Description
-from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, plant
+from dranode.sim.machines.synthetic import Description
+from dranode.sim.machines.tree import DeviceFile, Link, TreeEntry, plant
 
 _GIB: Final = 1 << 30
 # Root complexes are at buses 10, 20 ... f0 of a PCI domain.

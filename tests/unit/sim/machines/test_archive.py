@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dranode.api.errors import MachineError
-from dranode.driver.machine import archive, forms
-from dranode.driver.machine.forms import open_machine
-from dranode.driver.machine.tree import TreeFiles
+from dranode.sim.machines import archive, forms
+from dranode.sim.machines.forms import open_machine
+from dranode.sim.machines.tree import TreeFiles
 
 ONLINE = "sys/devices/system/cpu/online"
 

@@ -8,7 +8,7 @@ import pytest
 from dranode.api.errors import DranodeError, MachineError, UsageError
 from dranode.driver.machine import folder
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.forms import open_machine
+from dranode.sim.machines.forms import open_machine
 
 ONLINE = "sys/devices/system/cpu/online"
 

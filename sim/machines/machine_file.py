@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from dranode.api.errors import DocumentError
-from dranode.driver.machine.confined import CPU_FOLDER, NODE_NAME, ConfinedRoot, OverlayFiles
 from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.root import Root
-from dranode.driver.machine.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 from dranode.driver.machine.yaml_files import read_yaml
+from dranode.sim.machines.confined import CPU_FOLDER, NODE_NAME, ConfinedRoot, OverlayFiles
+from dranode.sim.machines.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 
 _LONG_KEYS: Final = ("base", "files", "links", "devices")
 _MAX_PATH: Final = 4096  # Linux's PATH_MAX

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dranode.api.errors import MachineError
-from dranode.driver.machine.forms import open_machine
-from dranode.driver.machine.scratch import RehearsedMachine, ScratchMachine, WritableMachine
+from dranode.sim.machines.forms import open_machine
+from dranode.sim.machines.scratch import RehearsedMachine, ScratchMachine, WritableMachine
 from tests.fakes.gpu import INTEL, VGA, Machine
 
 IRQ = "proc/irq/24/smp_affinity_list"
