@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.api.documents import decode
 from dranode.api.errors import ClaimError, DocumentError
-from dranode.cpu.policies import L3, Isolation, PickPolicy, Threads
+from dranode.cpu.options import L3, Isolation, PickPolicy, Threads
 from dranode.driver.claims.grant import Config
 
 API_VERSION: Final = "dra.cpu/v1alpha1"

@@ -33,8 +33,7 @@ from dranode.api.resource import (
     NodeAllocatableResource,
     PlainAttribute,
 )
-from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
-from dranode.cpu.policies import Isolation, Threads
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, Isolation, Threads
 from dranode.cpu.topology import Topology
 from dranode.cpu.treatment import treatment_of
 from dranode.driver.claims.grant import Grant

@@ -17,15 +17,13 @@ from msgspec.structs import replace
 from dranode.api.cpuset import NO_CPUS, CPUSet
 from dranode.api.errors import ClaimError
 from dranode.api.resource import DeviceRequestAllocationResult, PlainAttribute
-from dranode.cpu.claim_env import claim_edits, request_edits
 from dranode.cpu.config import CPUPolicy, Memory, merge
 from dranode.cpu.devices import individual_cpu, individual_cpus, is_core
 from dranode.cpu.grouped import Asked, NodeView, Share, conflict, grouped_share
-from dranode.cpu.options import CPUOptions, DeviceMode
+from dranode.cpu.options import L3, CPUOptions, DeviceMode, Isolation, Threads
 from dranode.cpu.pick_packed import Caches
-from dranode.cpu.policies import L3, Isolation, Threads
 from dranode.cpu.topology import Topology
-from dranode.cpu.treatment import treatment_state
+from dranode.cpu.treatment import claim_edits, request_edits, treatment_state
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant, main_request
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.slices.limits import MAX_STRING

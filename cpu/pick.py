@@ -26,6 +26,7 @@ import msgspec
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import ClaimError, UsageError
+from dranode.cpu.options import L3, Order, PickPolicy, Threads
 from dranode.cpu.pick_packed import (
     Caches,
     CoreSizes,
@@ -38,7 +39,6 @@ from dranode.cpu.pick_packed import (
     subset_of,
     sums,
 )
-from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.topology import CPUGroups, Topology
 
 # NUMA-distributed picks (KEP-2902): the same number of CPUs from every NUMA node that is needed.  The smallest number

@@ -12,7 +12,6 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
 from dranode.cdi.spec import Spec
-from dranode.cpu.claim_env import CDI_KIND, env_isolation, spec_cpus
 from dranode.cpu.config import parse_cpu_config
 from dranode.cpu.devices import (
     ATTRIBUTES,
@@ -24,17 +23,16 @@ from dranode.cpu.devices import (
     kept_back,
     left_out,
 )
-from dranode.cpu.disturbances import disturbances, loss
 from dranode.cpu.grant import adopted, grant_cpus
+from dranode.cpu.isolation.disturbances import disturbances, loss
+from dranode.cpu.isolation.peers import IRQBalance, Peers, Systemd
+from dranode.cpu.isolation.setting_files import BUS
+from dranode.cpu.isolation.tuner import Tuner
 from dranode.cpu.layout import cpu_layout
-from dranode.cpu.options import CPUOptions, check_reserved, read_options
-from dranode.cpu.peers import IRQBalance, Peers, Systemd
-from dranode.cpu.policies import Isolation
-from dranode.cpu.setting_files import BUS
+from dranode.cpu.options import CPUOptions, Isolation, check_reserved, read_options
 from dranode.cpu.sysfs import read_online_for_pods, read_topology
 from dranode.cpu.topology import Topology
-from dranode.cpu.treatment import claim_treatment, held_claim, pool, unread_pool
-from dranode.cpu.tuner import Tuner
+from dranode.cpu.treatment import CDI_KIND, claim_treatment, env_isolation, held_claim, pool, spec_cpus, unread_pool
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Config, Grant
 from dranode.driver.claims.held import Held
 from dranode.driver.claims.hooks import (
@@ -224,7 +222,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         return claim_treatment(grants).isolation is not Isolation.CPUSET
 
     def tune(self, claims: Collection[Record], notes: Notes) -> None:
-        """Keep interrupts, unbound kernel work and host services off the CPUs of these claims (`dranode.cpu.tuner`)."""
+        """Keep interrupts, unbound kernel work and host services off the CPUs of these claims (`isolation.tuner`)."""
         if self._tuner is None:
             peers = Peers()
             if isinstance(self._host, HostRoot):
@@ -235,7 +233,7 @@ class CPUPlugin(Plugin, Reports, Pins, Recovers, Tunes):
         self.must_notify = self._tuner.must_notify
 
     def notify(self, locked: LockedTuning) -> bool:
-        """Have irqbalance and systemd keep off the CPUs of these claims (`dranode.cpu.peers`)."""
+        """Have irqbalance and systemd keep off the CPUs of these claims (`dranode.cpu.isolation.peers`)."""
         return self._tuner is not None and self._tuner.notify(locked)
 
     @property

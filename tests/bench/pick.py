@@ -11,8 +11,8 @@ from time import perf_counter
 from typing import Final
 
 from dranode.api.cpuset import CPUSet
+from dranode.cpu.options import L3, PickPolicy, Threads
 from dranode.cpu.pick import PickError, pick
-from dranode.cpu.policies import L3, PickPolicy, Threads
 from dranode.cpu.topology import Topology
 from tests.bench.table import Row
 from tests.fakes.topology import regular

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import Device
 from dranode.cpu.devices import cpu_devices, groups
-from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
-from dranode.cpu.policies import Threads
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.grant import AllocatedClaim
 from tests.fakes.cpu import claim, config, granted, holding, own, result

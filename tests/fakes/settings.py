@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.peers import Peers
-from dranode.cpu.tuner import Tuner
+from dranode.cpu.isolation.peers import Peers
+from dranode.cpu.isolation.tuner import Tuner
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.hooks import Notes
 from dranode.driver.claims.record import Record

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.peers import IRQBalance
-from dranode.cpu.settings import Setting
+from dranode.cpu.isolation.peers import IRQBalance
+from dranode.cpu.isolation.settings import Setting
 from tests.fakes.waiting import eventually
 
 FOLDER = Path("/run/irqbalance")

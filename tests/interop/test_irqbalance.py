@@ -126,7 +126,7 @@ def killed(folder: Path, what: str) -> None:
     """A driver prepares the claim, or unprepares it too, and is killed before or after it talks to irqbalance."""
     script = (
         "import os, signal; from tests.interop.test_isolation import *\n"
-        "from dranode.cpu.peers import IRQBalance\n"
+        "from dranode.cpu.isolation.peers import IRQBalance\n"
         "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
         "def before(*_): die()\n"
         "told = IRQBalance.ban\n"

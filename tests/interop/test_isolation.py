@@ -20,9 +20,9 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaim, ResourceClaimConsumerReference
+from dranode.cpu.isolation.setting_files import why_kept
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
-from dranode.cpu.setting_files import why_kept
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims

@@ -7,8 +7,7 @@ from itertools import cycle
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy
-from dranode.cpu.policies import Isolation, Threads
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, Isolation, Threads
 from dranode.cpu.sysfs import read_topology
 from dranode.sim.machines.forms import open_machine
 from tests.fakes.cpu_filling import filled

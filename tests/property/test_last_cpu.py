@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import UsageError
-from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved
-from dranode.cpu.policies import Isolation, Threads
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, Isolation, Threads, check_reserved
 from dranode.cpu.topology import Topology
 from tests.fakes.cpu_filling import filled
 from tests.property.test_pick import machines

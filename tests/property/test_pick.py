@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
+from dranode.cpu.options import L3, Order, PickPolicy, Threads
 from dranode.cpu.pick import Pick, PickError, pick
-from dranode.cpu.policies import L3, Order, PickPolicy, Threads
 from dranode.cpu.topology import Topology
 from tests.fakes.topology import Place, regular, topology
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import ClaimError
-from dranode.cpu.settings import Kind, Machine, goal
-from dranode.cpu.tuner import Tuner
+from dranode.cpu.isolation.settings import Kind, Machine, goal
+from dranode.cpu.isolation.tuner import Tuner
 from dranode.driver.claims.record import Record
 from tests.fakes.settings import (
     DEFAULT,

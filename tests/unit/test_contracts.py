@@ -22,7 +22,7 @@ PLANTED = {
         ("driver/kube/errors.py", "from dranode.show import terminal", "kube.retry -> .*show.terminal"),
         ("show/terminal.py", "from dranode.sim.local import show", "show.terminal -> .*sim.local.show"),
         ("cpu/grouped.py", "from dranode.sim.queues import values", "cpu.grouped -> .*sim.queues.values"),
-        ("gpu/inventory.py", "def later():\n    from dranode.cpu import policies", "gpu.inventory -> .*cpu.policies"),
+        ("gpu/inventory.py", "def later():\n    from dranode.cpu import options", "gpu.inventory -> .*cpu.options"),
         ("memory/counts.py", "from dranode.tools.cli import cdi", "memory.counts -> .*tools.cli.cdi"),
         ("sim/local/show.py", "from dranode.sanity import claims", "sim.local.show -> .*sanity.claims"),
         ("sanity/breach.py", "from dranode.tools.readers import host", "sanity.breach -> .*tools.readers.host"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaimConsumerReference
-from dranode.cpu.claim_env import claim_edits
+from dranode.cpu.treatment import claim_edits
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.record import Record
 from dranode.driver.node.ledger import Ledger

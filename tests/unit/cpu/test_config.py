@@ -10,7 +10,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.documents import encode_json
 from dranode.api.errors import ClaimError
 from dranode.cpu.config import CFSQuota, CPUConfig, CPUPolicy, CPUSharing, Memory, Spread, merge, parse_cpu_config
-from dranode.cpu.policies import L3, PickPolicy, Threads
+from dranode.cpu.options import L3, PickPolicy, Threads
 from dranode.driver.claims.grant import Config
 from tests.fakes.cpu import own
 

@@ -14,8 +14,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.documents import encode_json
 from dranode.api.errors import UsageError
 from dranode.cpu.devices import cpu_devices, individual_cpus, left_out
-from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, check_reserved, read_options
-from dranode.cpu.policies import Isolation, Threads
+from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, Isolation, Threads, check_reserved, read_options
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.plugin import Inventory

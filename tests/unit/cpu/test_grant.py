@@ -16,8 +16,7 @@ from dranode.api.resource import DeviceAttribute, DeviceRequestAllocationResult
 from dranode.cdi.spec import ContainerEdits
 from dranode.cpu.devices import cpu_devices
 from dranode.cpu.grant import adopted
-from dranode.cpu.options import CPUOptions, GroupBy
-from dranode.cpu.policies import Isolation, Order, Threads
+from dranode.cpu.options import CPUOptions, GroupBy, Isolation, Order, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.grant import ClaimGrant
 from tests.fakes.cpu import MACHINES, claim, config, cpus, granted, holding, own, result

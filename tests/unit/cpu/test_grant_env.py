@@ -6,8 +6,8 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
-from dranode.cpu.claim_env import claim_edits, spec_cpus
-from dranode.cpu.policies import Isolation
+from dranode.cpu.options import Isolation
+from dranode.cpu.treatment import claim_edits, spec_cpus
 from dranode.driver.claims.grant import ClaimGrant
 from tests.fakes.cpu import cpus
 

@@ -8,8 +8,7 @@ import pytest
 
 from dranode.api.errors import ClaimConflictError, ClaimError
 from dranode.cdi.spec import ContainerEdits
-from dranode.cpu.options import CPUOptions, DeviceMode
-from dranode.cpu.policies import Threads
+from dranode.cpu.options import CPUOptions, DeviceMode, Threads
 from dranode.cpu.topology import Topology
 from dranode.driver.claims.grant import ClaimGrant
 from tests.fakes.cpu import MACHINES, claim, config, cpus, granted, holding, own, result

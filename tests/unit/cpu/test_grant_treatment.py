@@ -8,7 +8,7 @@ import pytest
 
 from dranode.api.errors import DocumentError
 from dranode.cpu.config import CFSQuota, CPUPolicy, CPUSharing, Memory
-from dranode.cpu.policies import Isolation
+from dranode.cpu.options import Isolation
 from dranode.cpu.treatment import Treatment, claim_treatment, isolated_cpus, treatment_state
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.record import Record

@@ -8,9 +8,8 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.devices import impairments
-from dranode.cpu.options import CPUOptions, DeviceMode
+from dranode.cpu.options import CPUOptions, DeviceMode, Threads
 from dranode.cpu.plugin import CPUEvent, CPUPlugin, cpu_event_of
-from dranode.cpu.policies import Threads
 from dranode.driver.claims.plugin import Health
 from dranode.driver.claims.record import Record
 from dranode.driver.machine.udev import Events

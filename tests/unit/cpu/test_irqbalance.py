@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.peers import BalancerState, IRQBalance
+from dranode.cpu.isolation.peers import BalancerState, IRQBalance
 from dranode.driver.claims.record import Record
 from tests.fakes.irqbalance import FakeIRQBalance
 from tests.fakes.settings import Kernel, MemoryNotes, PowerCutError, interrupt, peered, quiet_record, settle

@@ -8,14 +8,14 @@ import pytest
 from dranode.api.cpuset import CPUSet
 from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaimConsumerReference
+from dranode.cpu.isolation.tuner import Tuner
 from dranode.cpu.treatment import held_claim
-from dranode.cpu.tuner import Tuner
 from dranode.driver.claims.record import Record
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import AskKubelet, Evidence, KubeletPodClaims, identify
 from dranode.driver.pinning.snapshot import PinSnapshot
 from tests.fakes.settings import MemoryNotes, quiet_record
-from tests.unit.cpu.test_partitions import CONTAINER, OTHER, PartitioningKernel, partition
+from tests.unit.cpu.isolation.test_partitions import CONTAINER, OTHER, PartitioningKernel, partition
 
 UID, KIND = "7d3a1f64-5c0b-4a55-9d0f-3a5c8c7b1e10", "dra.k8s.io/cpu"
 GROUP = ResourceClaimConsumerReference(

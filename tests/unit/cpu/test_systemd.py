@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dranode.cpu.isolation.peers import Systemd
+from dranode.cpu.isolation.remaining import kernels_words
+from dranode.cpu.isolation.settings import Setting
 from dranode.cpu.options import read_options
-from dranode.cpu.peers import Systemd
 from dranode.cpu.plugin import CPUPlugin
-from dranode.cpu.remaining import kernels_words
-from dranode.cpu.settings import Setting
 from dranode.driver.claims.answers import Refused
 from dranode.driver.node.node import NodeClaims
 from dranode.sim.machines.forms import open_machine
@@ -156,7 +156,7 @@ def test_a_refusal_without_a_reason_is_not_printed_as_nothing(bus: Path, systemd
 def test_a_systemd_that_hangs_costs_one_deadline_a_round_and_then_rounds_are_left_out(
     bus: Path, systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setattr("dranode.cpu.peers._SECONDS", 0.2)
+    monkeypatch.setattr("dranode.cpu.isolation.peers._SECONDS", 0.2)
     now = [0.0]
     systemd.hangs = where
     kernel = Kernel()
@@ -183,7 +183,7 @@ def test_a_systemd_that_hangs_costs_one_deadline_a_round_and_then_rounds_are_lef
 def test_what_a_silent_systemd_was_not_told_is_said(
     bus: Path, systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dranode.cpu.peers._SECONDS", 0.2)
+    monkeypatch.setattr("dranode.cpu.isolation.peers._SECONDS", 0.2)
     systemd.hangs = "SetUnitProperties"
     tuner = peered(Kernel(), systemd=Systemd(str(bus)))
     settle(tuner, [A], MemoryNotes(Kernel()))

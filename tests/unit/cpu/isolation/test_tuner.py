@@ -11,8 +11,8 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import ClaimError, DocumentError
-from dranode.cpu.disturbances import disturbances
-from dranode.cpu.tuner import Tuner
+from dranode.cpu.isolation.disturbances import disturbances
+from dranode.cpu.isolation.tuner import Tuner
 from dranode.driver.claims.record import ClaimState, Record
 from tests.fakes.settings import (
     BOOT,

@@ -1,4 +1,4 @@
-"""Reads the settings of `dranode.cpu.settings` from a machine's files."""
+"""Reads the settings of `dranode.cpu.isolation.settings` from a machine's files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
-from dranode.cpu.settings import NEW_INTERRUPTS, Kind, Setting
+from dranode.cpu.isolation.settings import NEW_INTERRUPTS, Kind, Setting
 from dranode.driver.machine.root import Root, names, read_attribute
 
 _IRQ: Final = "proc/irq"

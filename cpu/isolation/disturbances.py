@@ -7,10 +7,10 @@ from typing import Any
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DocumentError
-from dranode.cpu.cpu_counters import Begun, CPUCounters, cpu_counters
-from dranode.cpu.policies import Isolation
-from dranode.cpu.remaining import unrestorable
-from dranode.cpu.settings import TuningNotes
+from dranode.cpu.isolation.cpu_counters import Begun, CPUCounters, cpu_counters
+from dranode.cpu.isolation.remaining import unrestorable
+from dranode.cpu.isolation.settings import TuningNotes
+from dranode.cpu.options import Isolation
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.claims.hooks import Disturbance
 from dranode.driver.claims.record import Record

@@ -31,7 +31,7 @@ import msgspec
 from dranode.api.cpuset import CPUSet, mask_text
 from dranode.api.documents import decode, encode
 from dranode.api.errors import DocumentError
-from dranode.cpu.cpu_counters import Begun
+from dranode.cpu.isolation.cpu_counters import Begun
 
 
 class Kind(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.cpu.cpu_counters import Begun, cpu_counters
+from dranode.cpu.isolation.cpu_counters import Begun, cpu_counters
 from dranode.driver.claims.held import ClaimRef
 from tests.fakes.cpu import cpus
 

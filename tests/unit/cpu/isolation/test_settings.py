@@ -8,7 +8,7 @@ import pytest
 
 from dranode.api.cpuset import CPUSet, mask_text
 from dranode.api.errors import DocumentError
-from dranode.cpu.settings import (
+from dranode.cpu.isolation.settings import (
     Kind,
     Machine,
     Noted,

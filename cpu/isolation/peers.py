@@ -25,9 +25,19 @@ from jeepney.low_level import Parser
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.remaining import refused_settings, unread_settings
-from dranode.cpu.setting_files import HOST_UNITS, every_cpu, has_unified_cgroups, why_kept
-from dranode.cpu.settings import UNITS, Kind, Machine, Noted, Setting, Tuning, TuningNotes, noted_after, tuning
+from dranode.cpu.isolation.remaining import refused_settings, unread_settings
+from dranode.cpu.isolation.setting_files import HOST_UNITS, every_cpu, has_unified_cgroups, why_kept
+from dranode.cpu.isolation.settings import (
+    UNITS,
+    Kind,
+    Machine,
+    Noted,
+    Setting,
+    Tuning,
+    TuningNotes,
+    noted_after,
+    tuning,
+)
 from dranode.driver.machine.root import Root
 
 # Tells irqbalance which CPUs to leave alone, through the socket that irqbalance-ui uses.  A command is one message

@@ -10,7 +10,7 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.resource import ResourceClaimConsumerReference
-from dranode.cpu.tuner import Tuner
+from dranode.cpu.isolation.tuner import Tuner
 from dranode.driver.claims.record import Record
 from tests.fakes.settings import Kernel, MemoryNotes, quiet_record
 

@@ -14,8 +14,8 @@ import msgspec
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
-from dranode.cpu.policies import Isolation
-from dranode.cpu.settings import EXCLUSIVE, Kind, Setting
+from dranode.cpu.isolation.settings import EXCLUSIVE, Kind, Setting
+from dranode.cpu.options import Isolation
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import names_every_pod, pods_among

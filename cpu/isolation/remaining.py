@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from dranode.cpu.settings import EXCLUSIVE, UNITS, Machine, Noted, Tuning, TuningNotes, Write
+from dranode.cpu.isolation.settings import EXCLUSIVE, UNITS, Machine, Noted, Tuning, TuningNotes, Write
 
 NO_CONTAINERS: Final = "which containers are to be partitions is not known"
 

@@ -1,7 +1,7 @@
 """Keeps host work off the CPUs of claims that want them quiet: reads settings, notes them, writes them.
 
-What is decided is in `dranode.cpu.settings`; this module carries it out, and says what the kernel does not do.
-`tune` sees to the kernel's files, under the lock on decisions, and `notify` to other processes (`dranode.cpu.peers`).
+`settings` decides; this module carries it out and reports what the kernel refuses. `tune` writes the kernel's files,
+under the lock on decisions; `notify` talks to irqbalance and systemd (`peers`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import ClaimError, DocumentError, MachineError
-from dranode.cpu.cpu_counters import CPUCounters
-from dranode.cpu.disturbances import read_cpu_counters
-from dranode.cpu.partitions import Partition, exclusive_settings, find_partitions, make_partition
-from dranode.cpu.peers import Peers, is_peers
-from dranode.cpu.policies import Isolation
-from dranode.cpu.remaining import (
+from dranode.cpu.isolation.cpu_counters import CPUCounters
+from dranode.cpu.isolation.disturbances import read_cpu_counters
+from dranode.cpu.isolation.partitions import Partition, exclusive_settings, find_partitions, make_partition
+from dranode.cpu.isolation.peers import Peers, is_peers
+from dranode.cpu.isolation.remaining import (
     NO_CONTAINERS,
     kernels_words,
     no_right,
@@ -30,7 +29,7 @@ from dranode.cpu.remaining import (
     unread_settings,
     unrestorable,
 )
-from dranode.cpu.setting_files import (
+from dranode.cpu.isolation.setting_files import (
     cpus_of_nodes,
     every_cpu,
     is_gone,
@@ -38,7 +37,18 @@ from dranode.cpu.setting_files import (
     reread,
     unmovable,
 )
-from dranode.cpu.settings import UNITS, Kind, Machine, Setting, Tuning, TuningNotes, Write, noted_after, tuning
+from dranode.cpu.isolation.settings import (
+    UNITS,
+    Kind,
+    Machine,
+    Setting,
+    Tuning,
+    TuningNotes,
+    Write,
+    noted_after,
+    tuning,
+)
+from dranode.cpu.options import Isolation
 from dranode.cpu.sysfs import read_online
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.claims.hooks import LockedTuning, Notes

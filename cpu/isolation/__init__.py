@@ -1,0 +1,1 @@
+"""Isolation beyond a CPU set: interrupts, work queues, services and scheduler partitions that a claim keeps away."""
