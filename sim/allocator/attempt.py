@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from dranode.api.quantity import Quantity
 from dranode.api.resource import ResourceClaim
-from dranode.sim.allocator.capacity import consumptions, shortage
+from dranode.sim.allocator.capacity import CounterLedger, Drawn, consumptions, shortage
 from dranode.sim.allocator.constraints import ClaimConstraints
-from dranode.sim.allocator.counters import CounterLedger, Drawn
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationError, Alternative, Reason, claim_name

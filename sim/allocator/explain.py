@@ -22,9 +22,15 @@ from dranode.api.errors import number_of
 from dranode.api.quantity import Quantity
 from dranode.api.resource import AllocationResult, DeviceAttribute, DeviceClass, DeviceConstraint, ResourceClaim
 from dranode.driver.claims.grant import applies
-from dranode.sim.allocator.capacity import Shortage, canonical, shortage, steps_are_inexact
+from dranode.sim.allocator.capacity import (
+    Counters,
+    Shortage,
+    available_counters,
+    canonical,
+    shortage,
+    steps_are_inexact,
+)
 from dranode.sim.allocator.constraints import attribute_values, lookup
-from dranode.sim.allocator.counters import Counters, available_counters
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Candidate, Pool
 from dranode.sim.allocator.requests import AllocationError, AllocationRequest, Alternative, claim_name

@@ -26,8 +26,7 @@ from dranode.api.resource import (
 )
 from dranode.driver.claims.grant import main_request
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.nodeselector import only, union
-from dranode.sim.allocator.pools import Candidate, node_place
+from dranode.sim.allocator.pools import Candidate, node_place, only, union
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationRequest, Alternative
 

@@ -11,8 +11,8 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.pools import Candidate, Content
 from dranode.sim.allocator.releases import Change
 from dranode.sim.allocator.requests import AllocationError, Alternative, Reason
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import compile_attribute, compile_selector
+from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 
 
 @dataclass(frozen=True, slots=True)

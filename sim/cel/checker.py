@@ -9,26 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from dranode.sim.cel.conversions import to_duration, to_timestamp
-from dranode.sim.cel.declarations import KnownToCEL, Overload, functions
-from dranode.sim.cel.errors import CELCompileError
-from dranode.sim.cel.messages import CONSTANTS, MessageKind, messages
-from dranode.sim.cel.strings import check_format, compiled
-from dranode.sim.cel.syntax import (
-    CallExpr,
-    Comprehension,
-    Expr,
-    Ident,
-    ListLiteral,
-    Literal,
-    MapEntry,
-    MapLiteral,
-    MessageLiteral,
-    Select,
-    children,
-    walk,
-)
-from dranode.sim.cel.types import (
+from dranode.sim.cel.declarations import (
     ANY,
     BOOL,
     BYTES,
@@ -47,8 +28,11 @@ from dranode.sim.cel.types import (
     TIMESTAMP,
     UINT,
     CELType,
+    KnownToCEL,
+    Overload,
     Substitutions,
     TypeKind,
+    functions,
     is_dyn,
     list_of,
     map_of,
@@ -58,7 +42,24 @@ from dranode.sim.cel.types import (
     unwrapped,
     variable,
 )
-from dranode.sim.cel.values import TypeValue, UInt
+from dranode.sim.cel.messages import CONSTANTS, MessageKind, messages
+from dranode.sim.cel.strings import check_format, compiled
+from dranode.sim.cel.syntax import (
+    CallExpr,
+    CELCompileError,
+    Comprehension,
+    Expr,
+    Ident,
+    ListLiteral,
+    Literal,
+    MapEntry,
+    MapLiteral,
+    MessageLiteral,
+    Select,
+    children,
+    walk,
+)
+from dranode.sim.cel.values import TypeValue, UInt, to_duration, to_timestamp
 
 _Scope: TypeAlias = dict[str, CELType]
 

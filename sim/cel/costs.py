@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from dranode.sim.cel.declarations import KnownToCEL
-from dranode.sim.cel.errors import CELCancelledError
+from dranode.sim.cel.syntax import CELCancelledError
 from dranode.sim.cel.values import (
     CIDRValue,
     FormatValue,

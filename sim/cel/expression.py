@@ -15,15 +15,23 @@ from typing import Any, Final, TypeAlias
 from dranode.api.resource import Device, DeviceAttribute
 from dranode.sim.cel.checker import check_literals, checked_tree
 from dranode.sim.cel.costs import LIMIT
-from dranode.sim.cel.declarations import KnownToCEL
-from dranode.sim.cel.errors import CELCancelledError, CELCompileError, CELRuntimeError
+from dranode.sim.cel.declarations import ANY, BOOL, DYN, INT, SEMVER, STRING, CELType, KnownToCEL, TypeKind
 from dranode.sim.cel.estimate import greatest_cost
 from dranode.sim.cel.kubernetes import quantity_from, semver_from
 from dranode.sim.cel.parser import parse
 from dranode.sim.cel.plan import planned
 from dranode.sim.cel.run import AnyDomain, Frame, Run
-from dranode.sim.cel.syntax import CallExpr, Expr, Ident, Literal, Select, children
-from dranode.sim.cel.types import ANY, BOOL, DYN, INT, SEMVER, STRING, CELType, TypeKind
+from dranode.sim.cel.syntax import (
+    CallExpr,
+    CELCancelledError,
+    CELCompileError,
+    CELRuntimeError,
+    Expr,
+    Ident,
+    Literal,
+    Select,
+    children,
+)
 from dranode.sim.cel.values import SemverValue, UInt, begin, type_name
 
 AttributeName: TypeAlias = tuple[str, str]

@@ -16,10 +16,7 @@ from typing import Any, Final
 from google.protobuf import any_pb2, duration_pb2, empty_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.message import DecodeError
 
-from dranode.sim.cel.conversions import any_moment, duration_text, timestamp_text
-from dranode.sim.cel.declarations import KnownToCEL
-from dranode.sim.cel.errors import CELCancelledError
-from dranode.sim.cel.types import (
+from dranode.sim.cel.declarations import (
     ANY,
     BOOL,
     BYTES,
@@ -33,9 +30,11 @@ from dranode.sim.cel.types import (
     TIMESTAMP,
     UINT,
     CELType,
+    KnownToCEL,
     list_of,
     map_of,
 )
+from dranode.sim.cel.syntax import CELCancelledError
 from dranode.sim.cel.values import (
     INT64,
     SECOND,
@@ -48,9 +47,12 @@ from dranode.sim.cel.values import (
     Timestamp,
     UInt,
     URLValue,
+    any_moment,
+    duration_text,
     key_value,
     look_at,
     map_key,
+    timestamp_text,
     type_name,
 )
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.syntax import (
     ACCUMULATOR,
     UNUSED,
     CallExpr,
+    CELCompileError,
     Comprehension,
     Expr,
     Ident,

@@ -9,12 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dranode.sim.cel.checker import Checked, text_of
-from dranode.sim.cel.conversions import CONVERSIONS
 from dranode.sim.cel.costs import cost_of
-from dranode.sim.cel.declarations import KnownToCEL, Overload, functions
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
-from dranode.sim.cel.library import UNGUARDED, implementations, refused
-from dranode.sim.cel.operations import OPERATORS
+from dranode.sim.cel.declarations import CELType, KnownToCEL, Overload, TypeKind, functions
+from dranode.sim.cel.operations import OPERATORS, UNGUARDED, implementations, refused
 from dranode.sim.cel.run import (
     Attribute,
     Frame,
@@ -41,6 +38,8 @@ from dranode.sim.cel.run import (
 from dranode.sim.cel.strings import compiled
 from dranode.sim.cel.syntax import (
     CallExpr,
+    CELCompileError,
+    CELRuntimeError,
     Comprehension,
     Expr,
     Ident,
@@ -50,8 +49,7 @@ from dranode.sim.cel.syntax import (
     MessageLiteral,
     Select,
 )
-from dranode.sim.cel.types import CELType, TypeKind
-from dranode.sim.cel.values import MISSING, OptionalValue, UInt, key_value, type_name
+from dranode.sim.cel.values import CONVERSIONS, MISSING, OptionalValue, UInt, key_value, type_name
 
 
 def accepts(parameters: tuple[CELType, ...], values: Sequence[Any]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from dranode.sim.cel.costs import LIMIT, LIST, MAP, STRUCT, equality, inequality
-from dranode.sim.cel.errors import CELCancelledError, CELRuntimeError
+from dranode.sim.cel.syntax import CELCancelledError, CELRuntimeError
 from dranode.sim.cel.values import (
     INT64,
     MISSING,

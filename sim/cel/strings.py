@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from dranode.sim.cel.conversions import to_string
-from dranode.sim.cel.declarations import KnownToCEL
-from dranode.sim.cel.errors import check_length
-from dranode.sim.cel.syntax import Expr, ListLiteral, MapLiteral
-from dranode.sim.cel.types import DYN, CELType, TypeKind
-from dranode.sim.cel.values import Duration, Timestamp, TypeValue, UInt, key_value, type_name
+from dranode.sim.cel.declarations import DYN, CELType, KnownToCEL, TypeKind
+from dranode.sim.cel.syntax import Expr, ListLiteral, MapLiteral, check_length
+from dranode.sim.cel.values import Duration, Timestamp, TypeValue, UInt, key_value, to_string, type_name
 
 # What RE2 knows and Go does not: any byte.
 _ANY_BYTE: Final = re.compile(r"\\(?:Q[\s\S]*?(?:\\E|$)|(?P<code>[\s\S]))")

@@ -1,4 +1,4 @@
-"""The syntax tree of an expression, as the parser makes it and the checker annotates it (cel-spec, langdef.md).
+"""The syntax tree of an expression, as the parser makes it (cel-spec, langdef.md), and the errors of expressions.
 
 Nodes are compared by identity; what the checker, the estimator and the planner learn of a node stands beside the tree.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+from dranode.api.errors import DranodeError
 
 # The variable in which macros collect what they make; an expression cannot contain such a name.
 ACCUMULATOR: Final = "@result"
@@ -156,3 +158,43 @@ def copy(node: Expr) -> Expr:  # noqa: PLR0911 - one for each kind
             parts = (copy(one) for one in children(node))
             over, start, condition, step, result = parts
             return Comprehension(over, node.variable, node.variable2, node.accumulator, start, condition, step, result)
+
+
+# A list that is added to itself again and again, or a text in which every character is replaced, grows faster than its
+# cost. An API server would take gigabytes; this program stops at these bounds.
+
+
+class CELCompileError(DranodeError):
+    """An expression that Kubernetes would not accept."""
+
+
+class CELRuntimeError(DranodeError):
+    """An expression that fails on a device; kube-scheduler gives the pod up."""
+
+
+class CELCancelledError(CELRuntimeError):
+    """An evaluation that costs more than Kubernetes or this program pays; no operator absorbs it."""
+
+
+_MAX_LENGTH: Final = 20_000_000
+_MAX_ELEMENTS: Final = 2_000_000
+
+
+def check_length(length: int) -> None:
+    """Refuse a text that is too long.
+
+    Raises:
+        CELCancelledError: it has more characters or bytes than are built here.
+    """
+    if length > _MAX_LENGTH:
+        raise CELCancelledError(f"operation cancelled: a text of {length:,} characters, more than {_MAX_LENGTH:,}")
+
+
+def check_elements(count: int) -> None:
+    """Refuse a list that is too long.
+
+    Raises:
+        CELCancelledError: it has more elements than are built here.
+    """
+    if count > _MAX_ELEMENTS:
+        raise CELCancelledError(f"operation cancelled: a list of {count:,} elements, more than {_MAX_ELEMENTS:,}")

@@ -7,12 +7,18 @@ and `||` can absorb. Sources: cel-go (common/types), k8s.io/apiserver/pkg/cel.
 from __future__ import annotations
 
 import ipaddress
+import math
+import re
+import struct
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from dranode.sim.cel.errors import CELCancelledError
+from dranode.sim.cel.syntax import CELCancelledError
 
 INT64: Final = range(-(1 << 63), 1 << 63)
 UINT64: Final = range(1 << 64)
@@ -326,3 +332,399 @@ def size(value: Any) -> int | None:
     if kind is CIDRValue:
         return -(-int(value.network.network.prefixlen) // 8)
     return None
+
+
+# Conversions, also of durations and timestamps (cel-go: common/types; Go's package time).
+
+
+_UNITS: Final = {
+    "ns": 1,
+    "us": 1000,
+    "\u00b5s": 1000,
+    "\u03bcs": 1000,
+    "ms": 1_000_000,
+    "s": SECOND,
+    "m": 60 * SECOND,
+    "h": 3600 * SECOND,
+}
+_PART: Final = re.compile(r"([0-9]*)(?:(\.)([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_MOMENT: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)T(\d{1,2}):(\d\d):(\d\d)(?:[.,](\d+))?(?:Z|([+-])(\d\d):(\d\d))", re.ASCII
+)
+_FIRST: Final = -62135596800 * SECOND
+_AFTER_LAST: Final = 253402300800 * SECOND
+_DAY: Final = 86400
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# The calendar of these years Python has in every zone.
+_EARLY: Final = _FIRST // SECOND + 366 * _DAY
+_LATE: Final = _AFTER_LAST // SECOND - 366 * _DAY
+# Go's calendar begins this many seconds before 1970.
+_GO_YEARS: Final = (292277022400 * 3652425 // 10000 + 306) * _DAY - _FIRST // SECOND
+_CYCLE_YEARS: Final = 400
+_CYCLE: Final = 146097 * _DAY
+
+
+def duration(nanoseconds: int) -> Duration:
+    """A duration.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    if nanoseconds not in INT64:
+        raise ValueError("duration overflow")
+    return Duration(nanoseconds)
+
+
+def timestamp(nanoseconds: int, offset: int = 0) -> Timestamp:
+    """A timestamp.
+
+    Raises:
+        ValueError: it lies before the year 1 or after the year 9999.
+    """
+    if not _FIRST <= nanoseconds < _AFTER_LAST:
+        raise ValueError("timestamp overflow")
+    return Timestamp(nanoseconds, offset)
+
+
+def duration_from(text: str) -> Duration:
+    """The duration that Go's ParseDuration reads, such as `1h30m` or `-1.5s`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    rest = text[1:] if text[:1] in ("-", "+") else text
+    total, at = 0, 0
+    while at < len(rest) and rest != "0":
+        part = _PART.match(rest, at)
+        if part is None or not (part[1] or part[3]):
+            break
+        unit = _UNITS[part[4]]
+        total += int(part[1] or "0") * unit + (int(Fraction(f"0.{part[3]}") * unit) if part[3] else 0)
+        at = part.end()
+    if not rest or (at < len(rest) and rest != "0"):
+        raise ValueError(f'type conversion error from "{text}" to google.protobuf.Duration')
+    return duration(-total if text[0] == "-" else total)
+
+
+def timestamp_from(text: str) -> Timestamp:
+    """The moment that RFC 3339 writes.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = _MOMENT.fullmatch(text)
+    # Go takes offsets of up to 24 hours and 59 minutes.
+    if found is None or int(found[9] or 0) > 24 or int(found[10] or 0) > 59:  # noqa: PLR2004
+        raise _no_moment(text)
+    year, month, day, hour, minute, second = (int(one) for one in found.groups()[:6])
+    try:
+        local = datetime(year or 1, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError as error:
+        raise _no_moment(text) from error
+    offset = 0
+    if found[8]:
+        offset = (int(found[9]) * 3600 + int(found[10]) * 60) * (-1 if found[8] == "-" else 1)
+    if not year:
+        raise ValueError("timestamp overflow")
+    seconds = (local - _EPOCH) // timedelta(seconds=1) - offset
+    return timestamp(seconds * SECOND + int((found[7] or "0")[:9].ljust(9, "0")), offset)
+
+
+def _no_moment(text: str) -> ValueError:
+    return ValueError(f'type conversion error from "{text}" to google.protobuf.Timestamp')
+
+
+def duration_text(value: Duration) -> str:
+    """Seconds with a fraction, as CEL writes them."""
+    seconds = value.nanoseconds / SECOND
+    return f"{_plain(seconds)}s"
+
+
+def _plain(number: float) -> str:
+    """The shortest decimal without an exponent."""
+    text = repr(number)
+    if "e" in text:
+        text = f"{Fraction(text).numerator / Fraction(text).denominator:.20f}".rstrip("0")
+    return text.removesuffix(".0").removesuffix(".")
+
+
+def timestamp_text(value: Timestamp) -> str:
+    """RFC 3339 in the zone that it was written in, with as many digits as it needs."""
+    local, year = _local(value, timezone(timedelta(seconds=value.offset)))
+    fraction = f".{value.nanoseconds % SECOND:09d}".rstrip("0").rstrip(".")
+    offset = abs(value.offset) // 60
+    sign = "-" if value.offset < 0 else "+"
+    zone = f"{sign}{offset // 60:02d}:{offset % 60:02d}" if value.offset else "Z"
+    written = f"{year:05d}" if year < 0 else f"{year:04d}"
+    return f"{written}{local:-%m-%dT%H:%M:%S}{fraction}{zone}"
+
+
+def any_moment(nanoseconds: int) -> Timestamp:
+    """Any moment, also one that no text can say; Go counts its seconds since the year 1, in 64 bits."""
+    seconds, rest = divmod(nanoseconds, SECOND)
+    first = _FIRST // SECOND
+    return Timestamp((_wrapped(seconds - first) + first) * SECOND + rest)
+
+
+def unix_seconds(value: Timestamp) -> int:
+    """The seconds since 1970, in 64 bits."""
+    return _wrapped(value.nanoseconds // SECOND)
+
+
+def _wrapped(number: int) -> int:
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def time_between(left: Timestamp, right: Timestamp) -> Duration:
+    """The time between two moments.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    seconds = unix_seconds(left) - unix_seconds(right)
+    rest = left.nanoseconds % SECOND - right.nanoseconds % SECOND
+    return duration(duration(seconds * SECOND).nanoseconds + rest)
+
+
+def _local(value: Timestamp, zone: Any) -> tuple[datetime, int]:
+    """The moment in that zone, and its year. The calendar comes again every 400 years, so that any year can be had."""
+    seconds = (unix_seconds(value) + _GO_YEARS) % (1 << 64) - _GO_YEARS
+    cycles = 0
+    if seconds < _EARLY:
+        cycles = (seconds - _EARLY) // _CYCLE
+    elif seconds >= _LATE:
+        cycles = (seconds - _LATE) // _CYCLE + 1
+    local = (_EPOCH + timedelta(seconds=seconds - cycles * _CYCLE)).astimezone(zone)
+    return local, local.year + cycles * _CYCLE_YEARS
+
+
+def _zone(text: str) -> Any:
+    """A zone by its name or as `+02:00`."""
+    hours, colon, minutes = text.partition(":")
+    if not colon:
+        try:
+            return UTC if text in ("", "UTC") else ZoneInfo(text)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"unknown time zone {text}") from error
+    if not re.fullmatch(r"[+-]?[0-9]+", hours) or not re.fullmatch(r"[+-]?[0-9]+", minutes):
+        raise ValueError(f"unknown time zone {text}")
+    offset = abs(int(hours)) * 60 + int(minutes)
+    try:
+        return timezone(timedelta(minutes=-offset if int(hours) < 0 else offset))
+    except ValueError as error:
+        raise ValueError(f"unknown time zone {text}") from error
+
+
+def _of_moment(read: Callable[[datetime, int], int], read_duration: Callable[[int], int] | None = None) -> Any:
+    def part(value: Any, zone: str = "UTC") -> int:
+        if isinstance(value, Duration):
+            if read_duration is None:
+                raise ValueError("no such overload")
+            return read_duration(value.nanoseconds)
+        return read(*_local(value, _zone(zone)))
+
+    return part
+
+
+def _milliseconds(value: Any, zone: str = "UTC") -> int:
+    if isinstance(value, Duration):
+        return _whole(value.nanoseconds, 1_000_000)
+    _zone(zone)
+    return int(value.nanoseconds % SECOND // 1_000_000)
+
+
+def _whole(number: int, unit: int) -> int:
+    """Division that leaves out the fraction of negative numbers, too."""
+    return -(-number // unit) if number < 0 else number // unit
+
+
+GETTERS: Final[dict[str, Callable[..., int]]] = {
+    "getFullYear": _of_moment(lambda _, year: year),
+    "getMonth": _of_moment(lambda moment, _: moment.month - 1),
+    "getDayOfYear": _of_moment(lambda moment, _: moment.timetuple().tm_yday - 1),
+    "getDayOfMonth": _of_moment(lambda moment, _: moment.day - 1),
+    "getDate": _of_moment(lambda moment, _: moment.day),
+    "getDayOfWeek": _of_moment(lambda moment, _: moment.isoweekday() % 7),
+    "getHours": _of_moment(lambda moment, _: moment.hour, lambda length: _whole(length, 3600 * SECOND)),
+    "getMinutes": _of_moment(lambda moment, _: moment.minute, lambda length: _whole(length, 60 * SECOND)),
+    "getSeconds": _of_moment(lambda moment, _: moment.second, lambda length: _whole(length, SECOND)),
+    "getMilliseconds": _milliseconds,
+}
+
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_UNSIGNED: Final = re.compile(r"[0-9]+", re.ASCII)
+_DOUBLE: Final = re.compile(
+    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity|nan))", re.ASCII
+)
+_HEX_DOUBLE: Final = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+", re.ASCII)
+_TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
+_EXPONENTS: Final = range(-4, 6)
+
+
+def to_bool(value: Any) -> bool:
+    """`bool(value)`."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value in (*_TRUE, *_FALSE):
+        return value in _TRUE
+    raise _no_conversion(value, "bool")
+
+
+def to_bytes(value: Any) -> bytes:
+    """`bytes(value)`."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    raise _no_conversion(value, "bytes")
+
+
+def to_double(value: Any) -> float:
+    """`double(value)`."""
+    if type(value) in (int, UInt, float):
+        return float(value)
+    if isinstance(value, str):
+        if _HEX_DOUBLE.fullmatch(value):
+            return float.fromhex(value)
+        if _DOUBLE.fullmatch(value):
+            number = float(value)
+            if not (math.isinf(number) and value.strip("+-")[0].isdigit()):
+                return number
+    raise _no_conversion(value, "double")
+
+
+def to_int(value: Any) -> int:
+    """`int(value)`."""
+    match value:
+        case bool():
+            raise _no_conversion(value, "int")
+        case UInt() | int():
+            return _within(int(value), INT64)
+        case float():
+            return _from_double(value, -(2.0**63), 2.0**63, above=False)
+        case str() if _INTEGER.fullmatch(value) and int(value) in INT64:
+            return int(value)
+        case Duration():
+            return value.nanoseconds
+        case Timestamp():
+            return unix_seconds(value)
+    raise _no_conversion(value, "int")
+
+
+def to_uint(value: Any) -> UInt:
+    """`uint(value)`."""
+    match value:
+        case bool():
+            raise _no_conversion(value, "uint")
+        case int():
+            return UInt(_within(int(value), UINT64))
+        case float():
+            return UInt(_from_double(value, 0.0, 2.0**64, above=True))
+        case str() if _UNSIGNED.fullmatch(value) and int(value) in UINT64:
+            return UInt(value)
+    raise _no_conversion(value, "uint")
+
+
+def _within(number: int, numbers: range) -> int:
+    if number not in numbers:
+        raise ValueError("integer overflow")
+    return number
+
+
+def _from_double(number: float, least: float, most: float, *, above: bool) -> int:
+    if not math.isfinite(number) or number >= most or number < least or (number == least and not above):
+        raise ValueError("integer overflow")
+    return int(number)
+
+
+def to_string(value: Any) -> str:  # noqa: C901, PLR0911 - one for each kind
+    """`string(value)`."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(int(value))
+        case float():
+            return double_text(value)
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError as error:
+                raise ValueError("invalid UTF-8 in bytes, cannot convert to string") from error
+        case Duration():
+            return duration_text(value)
+        case Timestamp():
+            return timestamp_text(value)
+        case IPValue():
+            return str(value.address)
+        case CIDRValue():
+            return str(value.network)
+    raise _no_conversion(value, "string")
+
+
+def double_text(number: float) -> str:
+    """The shortest text of a double, as Go's `%g` writes it."""
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "+Inf" if number > 0 else "-Inf"
+    digits, _, exponent = f"{number!r}".partition("e")
+    mantissa = digits.lstrip("-").replace(".", "")
+    point = len(digits.lstrip("-").partition(".")[0]) + int(exponent or 0)
+    stripped = mantissa.lstrip("0")
+    point -= len(mantissa) - len(stripped)
+    stripped = stripped.rstrip("0")
+    sign = "-" if struct.pack(">d", number)[0] & 0x80 else ""
+    if not stripped:
+        return f"{sign}0"
+    if point - 1 not in _EXPONENTS:
+        fraction = f".{stripped[1:]}" if len(stripped) > 1 else ""
+        return f"{sign}{stripped[0]}{fraction}e{'-' if point < 1 else '+'}{abs(point - 1):02d}"
+    if point <= 0:
+        return f"{sign}0.{'0' * -point}{stripped}"
+    whole = stripped[:point].ljust(point, "0")
+    return f"{sign}{whole}.{stripped[point:]}" if stripped[point:] else f"{sign}{whole}"
+
+
+def to_duration(value: Any) -> Duration:
+    """`duration(value)`; releases that declare it of integers have no such conversion."""
+    match value:
+        case Duration():
+            return value
+        case str():
+            return duration_from(value)
+    raise _no_conversion(value, "google.protobuf.Duration")
+
+
+def to_timestamp(value: Any) -> Timestamp:
+    """`timestamp(value)`."""
+    match value:
+        case Timestamp():
+            return value
+        case str():
+            return timestamp_from(value)
+        case bool():
+            raise _no_conversion(value, "google.protobuf.Timestamp")
+        case int():
+            return timestamp(int(value) * SECOND)
+    raise _no_conversion(value, "google.protobuf.Timestamp")
+
+
+def _no_conversion(value: Any, kind: str) -> ValueError:
+    return ValueError(f"type conversion error from '{type_name(value)}' to '{kind}'")
+
+
+CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "bool": to_bool,
+    "bytes": to_bytes,
+    "double": to_double,
+    "duration": to_duration,
+    "dyn": lambda value: value,
+    "int": to_int,
+    "string": to_string,
+    "timestamp": to_timestamp,
+    "type": lambda value: TypeValue(type_name(value)),
+    "uint": to_uint,
+}

@@ -33,8 +33,8 @@ from dranode.api.resource import (
     ResourceSlice,
 )
 from dranode.api.validation import FieldError
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import compile_selector, names_read
+from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
 
 _STANDARD: Final = "resource.kubernetes.io"

@@ -42,8 +42,8 @@ from dranode.driver.pinning.snapshot import Pins
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, rule_errors
 from dranode.sim.cel.costs import LIMIT
 from dranode.sim.cel.declarations import KnownToCEL
-from dranode.sim.cel.errors import CELCompileError
 from dranode.sim.cel.expression import compile_selector
+from dranode.sim.cel.syntax import CELCompileError
 from dranode.sim.cluster.across import (
     PublishedDevice,
     Surroundings,

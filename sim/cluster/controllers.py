@@ -18,7 +18,7 @@ from dranode.api.errors import DocumentError, number_of
 from dranode.api.manifests import SourceDocument, custom_group, generated_name, template_hash
 from dranode.api.resource import APIDocument, Node, ObjectMeta
 from dranode.api.validation import FieldError, pod_errors
-from dranode.sim.allocator.nodeselector import only
+from dranode.sim.allocator.pools import only
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors
 from dranode.sim.scheduler.documents import PodToleration, SchedulingNode, SchedulingPod

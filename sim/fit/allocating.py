@@ -23,12 +23,11 @@ from dranode.sim.cluster.extended import extended_of, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import ClusterDocuments, not_scheduled
 from dranode.sim.cluster.workload import PodWithClaims, asked_by
-from dranode.sim.fit.choice import PodChoice
+from dranode.sim.fit.choice import PodChoice, RefusalCase
 from dranode.sim.fit.demand import PodDemand, demand_for_claim
 from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.fit.node_check import NOT_AVAILABLE
 from dranode.sim.fit.node_table import CANNOT_ALLOCATE
-from dranode.sim.fit.reasons import RefusalCase
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import (

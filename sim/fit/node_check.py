@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dranode.api.resource import AllocationResult
-from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.pools import selects
 from dranode.sim.allocator.requests import AllocationError, Outcome
 from dranode.sim.allocator.result import Solution
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand, score_before

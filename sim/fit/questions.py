@@ -12,10 +12,9 @@ from dranode.api.resource import ResourceSlice
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import notes_on_failure
 from dranode.sim.allocator.features import Features
-from dranode.sim.fit.choice import Placement, PodChoice
+from dranode.sim.fit.choice import Placement, PodChoice, RefusalGroup, refusal_groups
 from dranode.sim.fit.demand import PodDemand, demand_of
 from dranode.sim.fit.dump import NEEDED, ClusterDump
-from dranode.sim.fit.reasons import RefusalGroup, refusal_groups
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import PodAffinity, PodAffinityTerm, SchedulingPod

@@ -25,12 +25,11 @@ from dranode.sim.allocator.state import PoolID, PoolState
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.extended import NOT_BOUND, cannot_be_bound
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.fit.choice import Placement, PodChoice, choice_of, no_choice, obstacle
+from dranode.sim.fit.choice import Placement, PodChoice, RefusalCase, choice_of, no_choice, obstacle
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.node_allocatable import MAPPINGS_SINCE, claim_statuses
 from dranode.sim.fit.node_check import NodeCheck
 from dranode.sim.fit.node_table import NodeRanking, NodeTable, RefusedNodes
-from dranode.sim.fit.reasons import RefusalCase
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.filters import CONTRADICTION, Refusal

@@ -12,9 +12,8 @@ from rich.padding import Padding
 from dranode.api.documents import encode
 from dranode.api.errors import number_of
 from dranode.show.terminal import columns, hanging, show_rows
-from dranode.sim.fit.choice import PodChoice
+from dranode.sim.fit.choice import PodChoice, group_line
 from dranode.sim.fit.questions import PodAnswer
-from dranode.sim.fit.reasons import group_line
 from dranode.sim.scheduler.scores import NodeTotal
 
 _TIED_SHOWN: Final = 4

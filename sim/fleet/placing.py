@@ -21,11 +21,10 @@ from dranode.sim.allocator.requests import Outcome, Reason
 from dranode.sim.cluster.extended import special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, read_workload
-from dranode.sim.fit.choice import PodChoice
+from dranode.sim.fit.choice import PodChoice, group_line
 from dranode.sim.fit.demand import PodDemand, demand_for_claim, demand_of
 from dranode.sim.fit.dump import LIVE_KINDS, ClusterDump, read_dump
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer, cluster_notes, pod_notes
-from dranode.sim.fit.reasons import group_line
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.queues.setup import Setup
 from dranode.sim.queues.values import Admitted

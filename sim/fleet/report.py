@@ -22,7 +22,7 @@ from dranode.driver.claims.grant import readable_results
 from dranode.show.picture.devices import is_published_name, unit_of
 from dranode.show.picture.fleet import FleetClaim, FleetPicture, WaitingPod
 from dranode.show.picture.pictures import fleet_picture, shares_of
-from dranode.sim.allocator.counters import Counters, available_counters
+from dranode.sim.allocator.capacity import Counters, available_counters
 from dranode.sim.allocator.pools import Pool
 from dranode.sim.allocator.requests import Outcome
 from dranode.sim.allocator.state import Amount, PoolState

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dranode.api.resource import Node, NodeSelector, NodeSelectorTerm, ObjectMeta
-from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.pools import selects
 from dranode.sim.allocator.taint_rules import tolerates
 from dranode.sim.queues.assignment import (
     LAST_FLAVOR,

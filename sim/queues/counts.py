@@ -26,8 +26,8 @@ from dranode.api.resource import (
 )
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import NEWEST_STABLE
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import Selector, compile_selector
+from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 from dranode.sim.queues.documents import QueuedPodSpec
 from dranode.sim.queues.values import amount
 

@@ -11,7 +11,7 @@ from dranode.api.documents import decode, encode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import APIDocument, ObjectMeta
-from dranode.sim.allocator.nodeselector import requirement_holds
+from dranode.sim.allocator.pools import requirement_holds
 from dranode.sim.queues.checks import check_reclaimable, check_workload
 from dranode.sim.queues.counts import Devices, UncountableError, pod_counts, refusal_of_claims
 from dranode.sim.queues.documents import Admission, PodSetSpec, WorkloadDocument, WorkloadSpec

@@ -18,10 +18,10 @@ from dranode.show.picture.pictures import fleet_picture, shares_of
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import rules_on
 from dranode.sim.cluster.holdings import ClaimKey
+from dranode.sim.fit.choice import group_line
 from dranode.sim.fit.demand import demand_of
 from dranode.sim.fit.dump import read_dump
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
-from dranode.sim.fit.reasons import group_line
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.report.cluster import ClusterSeen, PodSeen
 

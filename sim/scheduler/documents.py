@@ -23,7 +23,7 @@ from dranode.api.resource import (
     PodContainer,
     PodSpec,
 )
-from dranode.sim.allocator.nodeselector import requirement_holds
+from dranode.sim.allocator.pools import requirement_holds
 
 _WITH_VALUES: Final = ("In", "NotIn")
 _WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from dranode.api.resource import Node, NodeSelector, NodeSelectorTerm
-from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.pools import selects
 from dranode.sim.scheduler.documents import NodeTaint, PodToleration, SchedulingNode, SchedulingPod
 
 NAME_FIELD: Final = "metadata.name"

@@ -15,10 +15,9 @@ from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.requests import Outcome
 from dranode.sim.cluster.extended import NOT_BOUND
-from dranode.sim.fit.choice import Placement, PodChoice
+from dranode.sim.fit.choice import Placement, PodChoice, RefusalCase, available, reason_counts
 from dranode.sim.fit.demand import demand_of
 from dranode.sim.fit.dump import read_dump
-from dranode.sim.fit.reasons import RefusalCase, available, reason_counts
 from dranode.sim.fit.scheduler import Scheduler
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.documents import SchedulingPod

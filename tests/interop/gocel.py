@@ -14,8 +14,8 @@ from dranode.api.documents import decode
 from dranode.api.resource import Device
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import Release
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import Selector, device_variables
+from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 from tests.interop.cache import CACHE
 from tests.interop.expressions import DRIVER
 

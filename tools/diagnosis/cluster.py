@@ -14,8 +14,8 @@ from dranode.api.errors import DocumentError, DranodeError
 from dranode.api.resource import Device, DeviceClass
 from dranode.driver.claims.grant import Config
 from dranode.driver.claims.plugin import Plugin
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import compile_selector
+from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 from dranode.tools.diagnosis.facts import ClassProblem, ClassTrouble, ClusterFacts, Facts, Fault
 
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")

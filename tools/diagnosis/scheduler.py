@@ -31,15 +31,15 @@ from dranode.driver.claims.grant import readable_results
 from dranode.sim.allocator.allocate import Allocator
 from dranode.sim.allocator.explain import Miss, Stage
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.nodeselector import selects
+from dranode.sim.allocator.pools import selects
 from dranode.sim.allocator.requests import AllocationError, Reason
 from dranode.sim.allocator.taint_rules import taint_rules
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.cluster.extended import classes_behind
 from dranode.sim.cluster.holdings import ClaimKey, Holdings
+from dranode.sim.fit.choice import group_line
 from dranode.sim.fit.dump import read_dump
 from dranode.sim.fit.questions import ClusterQuestions, cluster_notes
-from dranode.sim.fit.reasons import group_line
 from dranode.sim.scheduler.requests import is_extended
 from dranode.tools.diagnosis.live_objects import (
     ClusterObjects,

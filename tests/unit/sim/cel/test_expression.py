@@ -9,8 +9,8 @@ from dranode.api.documents import decode
 from dranode.api.resource import Device
 from dranode.sim.cel.costs import LIMIT
 from dranode.sim.cel.declarations import WITH_LISTS
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import MAX_EXPRESSION_BYTES, Selector, compile_selector
+from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 
 DRIVER = "d.example.com"
 DEVICE = decode(

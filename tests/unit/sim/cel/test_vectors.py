@@ -10,8 +10,8 @@ from dranode.api.documents import decode
 from dranode.api.resource import Device
 from dranode.sim.allocator.releases import RELEASES
 from dranode.sim.cel.declarations import WITH_LISTS, KnownToCEL
-from dranode.sim.cel.errors import CELCompileError, CELRuntimeError
 from dranode.sim.cel.expression import Selector
+from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
 from tests.interop.gocel import ours
 
 FOLDER = Path(__file__).parents[3] / "vectors"

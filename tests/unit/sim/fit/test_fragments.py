@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dranode.sim.fit.changes import Changes, changes_document
-from dranode.sim.fit.fragments import fragments_of
+from dranode.sim.fit.changes import Changes, changes_document, fragments_of
 from tests.fakes.clusters import (
     CLASS,
     Document,

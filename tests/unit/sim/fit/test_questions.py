@@ -7,8 +7,8 @@ import pytest
 from dranode.api.errors import DocumentError
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import release
+from dranode.sim.fit.choice import group_line
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer
-from dranode.sim.fit.reasons import group_line
 from tests.fakes.clusters import (
     CLASS,
     Document,
