@@ -12,10 +12,21 @@ import dranode.sanity.checks  # noqa: F401 - importing registers them
 from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach
 from dranode.sanity.check import Check, Level, registered
-from dranode.sanity.report import capabilities, check_document, failed, report_document, summary
-from dranode.sanity.report import junit as as_junit
 from dranode.sanity.setting import laid_out
-from dranode.sanity.suite import CheckOutcome, Verdict, run_checks, select, unanswered, unproven
+from dranode.sanity.suite import (
+    CheckOutcome,
+    Verdict,
+    capabilities,
+    check_document,
+    failed,
+    report_document,
+    run_checks,
+    select,
+    summary,
+    unanswered,
+    unproven,
+)
+from dranode.sanity.suite import junit as as_junit
 from dranode.show.output import console, emit, fail, output_option, reporting
 from dranode.show.terminal import columns
 

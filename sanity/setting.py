@@ -14,9 +14,8 @@ from dranode.driver.machine.yaml_files import read_documents, read_yaml
 from dranode.sanity.apiserver import ApiServer
 from dranode.sanity.bench import Bench
 from dranode.sanity.claims import NAMESPACE
-from dranode.sanity.driver_link import BenchPlaces
+from dranode.sanity.driver_link import BenchPlaces, CommandDriver
 from dranode.sanity.kinds import KubeDocument
-from dranode.sanity.process import CommandDriver
 
 # Every unix has it, and no path is shorter: a socket's has 107 bytes at most.
 _SHORT: Final = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it

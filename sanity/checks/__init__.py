@@ -7,21 +7,16 @@ from dranode.sanity.checks import prepare
 # isort: split
 from dranode.sanity.checks import (
     allocation,
+    api_server,
     cdi,
-    claim_objects,
     concurrency,
     configuration,
     health,
-    held,
     metadata,
-    neighbours,
     prepare_refused,
-    publishing,
-    publishing_api,
     registration,
     resources,
     restart,
-    rolling,
     slices,
     unprepare,
 )

@@ -15,12 +15,11 @@ from typing import Any, Final
 from dranode.cdi.names import split_kind, written_kind_problem
 from dranode.cdi.spec import ContainerEdits
 from dranode.cdi.version import VERSIONS, minimum_version
-from dranode.sanity.bench import Bench
+from dranode.sanity.bench import Bench, SpecFile
 from dranode.sanity.breach import Unable, expect
 from dranode.sanity.check import must, should
 from dranode.sanity.claims import BenchClaim
 from dranode.sanity.kubelet import ClaimAnswer
-from dranode.sanity.specs import SpecFile
 
 _SPEC: Final = "CDI, SPEC.md"
 _LOADER: Final = "tags.cncf.io/container-device-interface, pkg/cdi"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from dranode.sanity.api_request import RequestFault as Fault
 from dranode.sanity.apiserver import ApiServer
+from dranode.sanity.apiserver import RequestFault as Fault
 
 __all__ = ["CERTIFICATES", "TLS", "ApiServer", "Fault", "api_server"]
 

@@ -19,7 +19,7 @@ PLANTED = {
     "Layers: a part imports those below it": [
         ("cdi/rules.py", "from dranode.api import names", "cdi.rules -> .*api.names"),
         ("api/names.py", "from dranode.driver.claims import held", "api.names -> .*claims.held"),
-        ("driver/kube/errors.py", "from dranode.show import terminal", "kube.retry -> .*show.terminal"),
+        ("driver/kube/errors.py", "from dranode.show import terminal", "kube.errors -> .*show.terminal"),
         ("show/terminal.py", "from dranode.sim.local import show", "show.terminal -> .*sim.local.show"),
         ("cpu/grouped.py", "from dranode.sim.queues import values", "cpu.grouped -> .*sim.queues.values"),
         ("gpu/inventory.py", "def later():\n    from dranode.cpu import options", "gpu.inventory -> .*cpu.options"),

@@ -33,8 +33,16 @@ from dranode.driver.process.locks import FileLock
 from dranode.show.ledger_reading import read_ledger
 from dranode.show.output import console, emit, fail, output_option
 from dranode.show.terminal import columns
-from dranode.tools.diagnosis.draining import LeftClaim, Leftover, has_rolled_out, have_failed, leftover, undrained
-from dranode.tools.readers.checkpoint import NAME, read_checkpoint
+from dranode.tools.readers.checkpoint import (
+    NAME,
+    LeftClaim,
+    Leftover,
+    has_rolled_out,
+    have_failed,
+    leftover,
+    read_checkpoint,
+    undrained,
+)
 from dranode.tools.readers.node import unprepare, who_serves
 
 _POLL_SECONDS: Final = 2.0

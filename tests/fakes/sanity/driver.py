@@ -16,7 +16,7 @@ import grpc
 
 from dranode.proto import dra_v1_pb2, dra_v1beta1_pb2, drahealth_v1_pb2, drahealth_v1alpha1_pb2
 from dranode.proto import pluginregistration_v1_pb2 as registration
-from dranode.sanity.process import ProcessUsage
+from dranode.sanity.driver_link import ProcessUsage
 from tests.fakes.grpc_server import service
 from tests.fakes.sanity.files import Files
 from tests.fakes.sanity.publisher import VERSIONS, Publisher

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dranode.sanity.process import ProcessUsage
+from dranode.sanity.driver_link import ProcessUsage
 from tests.fakes.sanity.driver import Instance, RightDriver
 from tests.fakes.sanity.fault import fault
 from tests.fakes.sanity.files import Files

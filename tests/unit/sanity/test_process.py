@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dranode.sanity.process import CommandDriver
+from dranode.sanity.driver_link import CommandDriver
 from tests.fakes.waiting import eventually
 
 PLACES = {"kubeconfig": "k", "node": "n"}

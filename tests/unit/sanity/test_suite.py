@@ -14,8 +14,19 @@ from dranode.sanity.bench import Bench
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.check import Check, CheckGroup, Level, registered
 from dranode.sanity.kubelet import DriverCallError
-from dranode.sanity.report import failed, junit, report_document, summary
-from dranode.sanity.suite import OF_GET_INFO, CheckOutcome, Verdict, run_checks, select, unanswered, unproven
+from dranode.sanity.suite import (
+    OF_GET_INFO,
+    CheckOutcome,
+    Verdict,
+    failed,
+    junit,
+    report_document,
+    run_checks,
+    select,
+    summary,
+    unanswered,
+    unproven,
+)
 from tests.fakes.sanity.bench import bench_of
 from tests.fakes.sanity.driver import Instance, RightDriver
 

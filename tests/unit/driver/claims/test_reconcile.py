@@ -34,7 +34,7 @@ from dranode.driver.claims.reconcile import (
 from dranode.driver.claims.record import Record, claim_spec, holdings, recovered
 from dranode.driver.claims.uses import ClaimUse, UsedClaim, used_claims
 from dranode.sim.machines.forms import open_machine
-from dranode.tools.diagnosis.draining import leftover
+from dranode.tools.readers.checkpoint import leftover
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.lifecycle import KIND, cpu_claim
 

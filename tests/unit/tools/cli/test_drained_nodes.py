@@ -13,7 +13,7 @@ from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.kube.client import Client
 from dranode.driver.kube.http1 import Outgoing
 from dranode.tools.cli.drain import DrainingPods, command
-from dranode.tools.diagnosis.draining import has_rolled_out, have_failed, undrained
+from dranode.tools.readers.checkpoint import has_rolled_out, have_failed, undrained
 
 LEFT = "default/a is in use"
 

@@ -8,7 +8,7 @@ import pytest
 
 from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
-from dranode.tools.diagnosis.pod_on_node import node_of
+from dranode.tools.diagnosis.pod import node_of
 
 GPU = "gpu.example.com"
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dranode.api.errors import DranodeError
-from dranode.tools.diagnosis.draining import KeptClaim
-from dranode.tools.readers.checkpoint import read_checkpoint
+from dranode.tools.readers.checkpoint import KeptClaim, read_checkpoint
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "kubelet"
 RELEASES = sorted(VECTORS.glob("dra_manager_state-*.json"))
