@@ -51,6 +51,16 @@ def _slices(name: str) -> Iterable[str]:
     return ("-".join(parts[: index + 1]) + ".slice" for index in range(len(parts)))
 
 
+def cgroup_of(root: Root, pid: str) -> str:
+    """Return a process's cgroup in the hierarchy that has cpusets, one of v1 or the unified one; empty if unknown."""
+    try:
+        lines = [line.split(":", 2) for line in read_text(root, f"proc/{pid}/cgroup").splitlines()]
+    except OSError:
+        return ""
+    found = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+    return found.get("cpuset", found.get("", "")).strip("/")
+
+
 class Cgroups:
     """A machine's cgroups, in the hierarchies that are mounted when the object is made; it works in a pod too.
 

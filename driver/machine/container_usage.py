@@ -19,9 +19,8 @@ import msgspec
 from dranode.api.cpuset import CPUSet
 from dranode.api.quantity import page_size_name
 from dranode.driver.claims.usage import Figure, SourceValues
-from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.cgroups import Cgroups, cgroup_of
 from dranode.driver.machine.folder import HostRoot
-from dranode.driver.machine.processes import cgroup_of
 from dranode.driver.machine.root import Root, read_text
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from dranode.driver.claims.usage import (
 from dranode.driver.machine.cgroups import NO_LIMIT, Cgroups
 from dranode.driver.machine.container_usage import UsageReader, container_processes
 from dranode.driver.machine.numa import local_nodes, node_cpus
-from dranode.driver.machine.processes import online_for_pods, require_visible
 from dranode.driver.machine.root import Root, names
 from dranode.driver.node.ledger import Contents, decoded_notes
 from dranode.driver.pinning.container_cgroups import ContainerCgroup
@@ -47,6 +46,7 @@ from dranode.tools.diagnosis.placement import (
     pod_names,
     pod_uids,
 )
+from dranode.tools.readers.processes import online_for_pods, require_visible
 
 _PERCENT: Final = 100
 _MIB: Final = 1 << 20

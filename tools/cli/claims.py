@@ -18,7 +18,6 @@ from dranode.driver.claims.uses import UsedClaim, used_claims, with_users
 from dranode.driver.cli.options import machine_option, names_of_drivers
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.presence import is_there
-from dranode.driver.machine.processes import NO_KERNEL, online_for_pods, require_visible, shows_kernel, threads_last_on
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import Contents, Damaged
 from dranode.driver.plugins import load_installed, published_names
@@ -39,6 +38,7 @@ from dranode.tools.cli.claim_usage import (
     usage_of,
 )
 from dranode.tools.diagnosis.placement import ClaimPlacement, placements, pod_uids
+from dranode.tools.readers.processes import NO_KERNEL, online_for_pods, require_visible, shows_kernel, threads_last_on
 
 # A table lists so many intruders, and only counts the others.
 _NAMED: Final = 20

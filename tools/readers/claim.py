@@ -22,7 +22,6 @@ from dranode.driver.claims.uses import ClaimUse, pods_among, with_users
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there
-from dranode.driver.machine.processes import online_for_pods, pods_seen
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import Contents
 from dranode.driver.node.ledger_recovery import SpecRecords
@@ -45,6 +44,7 @@ from dranode.tools.diagnosis.placement import (
 from dranode.tools.diagnosis.steps import StopCause
 from dranode.tools.readers.host import HostError, NodeHost
 from dranode.tools.readers.node import read_endpoints, registry
+from dranode.tools.readers.processes import online_for_pods, pods_seen
 from dranode.tools.readers.sources import ObjectSource
 
 

@@ -23,7 +23,6 @@ from dranode.driver.claims.uses import names_every_pod, pods_among
 from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, uri
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there
-from dranode.driver.machine.processes import NO_KERNEL, ThreadSeen, pods_seen, shows_kernel, threads_seen_on
 from dranode.driver.machine.root import Root
 from dranode.driver.node.ledger import DOUBTFUL, Contents, decoded_notes, newer_sentence
 from dranode.driver.node.specs import Specs
@@ -36,6 +35,7 @@ from dranode.show.ledger_reading import read_ledger
 from dranode.tools.diagnosis.facts import Endpoint, NodeFacts, PathState, Place, Records, ServeOptions
 from dranode.tools.diagnosis.placement import InjectedVariables
 from dranode.tools.readers.host import HostError, NodeHost
+from dranode.tools.readers.processes import NO_KERNEL, ThreadSeen, pods_seen, shows_kernel, threads_seen_on
 
 _UID_LENGTH: Final = 36
 _REGISTRATION: Final = "-reg.sock"

@@ -14,12 +14,13 @@ from dranode.api.cpuset import CPUSet
 from dranode.cdi.document import load_spec
 from dranode.cdi.errors import CDIError
 from dranode.cdi.validate import validate
+from dranode.driver.machine.cgroups import cgroup_of
 from dranode.driver.machine.kubepods import cgroup_cpus
-from dranode.driver.machine.processes import allowed_cpus, cgroup_of
 from dranode.tools.diagnosis.facts import Affinity, ServeOptions, SystemFacts, Volume
 from dranode.tools.diagnosis.runtime import plain_path
 from dranode.tools.diagnosis.system import CONFINED
 from dranode.tools.readers.host import HostError, NodeHost, running
+from dranode.tools.readers.processes import allowed_cpus
 
 # By the names of their processes: k3s, MicroK8s and k0s run kubelet, and k3s the runtime, in one of their own.
 _STARTERS: Final = ("containerd", "crio", "kubelet", "k3s-server", "k3s-agent", "kubelite", "k0s", "dockerd")

@@ -18,12 +18,12 @@ from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import ClaimUse
-from dranode.driver.machine.processes import online_for_pods, pods_seen
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.containers import resources_for
 from dranode.driver.pinning.snapshot import PinnedClaims, PinSnapshot
 from dranode.tools.diagnosis.placement import ContainerClaims, placements, pod_uids
 from dranode.tools.readers.host import NodeHost
+from dranode.tools.readers.processes import online_for_pods, pods_seen
 
 POD = "0f1e2d3c-0000-4000-8000-00000000000a"
 ID = "ab" * 32

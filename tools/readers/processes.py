@@ -1,8 +1,9 @@
 """The processes of a machine and where they may run, from `/proc` (proc(5)) and the cgroup file system.
 
-Read as files below a root and not with psutil, so that a pod with its own PID namespace sees the host's processes where
-the host's `/proc` is mounted. A process that ends meanwhile is left out; one that cannot be looked into is an error,
-because nobody could tell it from one that has ended (`/proc` with `hidepid=1` shows such to all but root).
+They are read as files below a root and not with psutil, so that a pod with its own PID namespace sees the host's
+processes if the host's `/proc` is mounted. A process that ends meanwhile is left out. A process that cannot be read is
+an error, because it looks like one that has ended (`/proc` mounted with `hidepid=1` shows such processes to all but
+root).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
-from dranode.driver.machine.cgroups import Cgroups
+from dranode.driver.machine.cgroups import Cgroups, cgroup_of
 from dranode.driver.machine.kubepods import containers_of, pods_on, read_pods_cgroup
 from dranode.driver.machine.root import Root, read_text
 from dranode.driver.pinning.container_cgroups import ContainerCgroup, Process, with_processes
@@ -129,16 +130,6 @@ def _process(root: Root, pid: str) -> Process | None:
     if not (cgroup and env) and _status(root, f"proc/{pid}") is None:
         return None
     return Process(int(pid), status.name, status.cpus, cgroup, env)
-
-
-def cgroup_of(root: Root, pid: str) -> str:
-    """Return a process's cgroup in the hierarchy that has cpusets, one of v1 or the unified one; empty if unknown."""
-    try:
-        lines = [line.split(":", 2) for line in read_text(root, f"proc/{pid}/cgroup").splitlines()]
-    except OSError:
-        return ""
-    found = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
-    return found.get("cpuset", found.get("", "")).strip("/")
 
 
 def _env(root: Root, pid: str) -> frozenset[str] | None:

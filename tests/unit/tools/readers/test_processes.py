@@ -12,8 +12,8 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.kubepods import containers_of
-from dranode.driver.machine.processes import pods_seen, processes, threads_last_on, threads_seen_on
 from dranode.driver.machine.root import Root
+from dranode.tools.readers.processes import pods_seen, processes, threads_last_on, threads_seen_on
 from tests.fakes.settings import Kernel
 
 POD = "sys/fs/cgroup/kubepods/podp-1"
