@@ -1,6 +1,6 @@
-"""A folder of the file system as a machine: the host itself, or an unpacked capture."""
+"""The machine that the process runs on, through the kernel's own files."""
 
-# ruff: noqa: D102 - the protocols Root and Files say what their methods promise
+# ruff: noqa: D102 - the protocol Root says what its methods promise
 
 from __future__ import annotations
 
@@ -67,32 +67,6 @@ def _is_read_only(place: str) -> bool:
         return not os.stat(place).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)  # noqa: PTH116 - as above
     except OSError:
         return False
-
-
-class FolderFiles:
-    """`Files` under a folder."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder.rstrip("/")
-
-    def stands(self, path: str) -> bool:
-        del path
-        return False  # the kernel follows links by itself
-
-    def link(self, path: str) -> str | None:
-        place = f"{self.folder}/{path}"
-        if not stat.S_ISLNK(os.lstat(place).st_mode):
-            return None
-        return os.readlink(place)  # noqa: PTH115 - the target as it stands, not a Path made of it
-
-    def read(self, path: str) -> bytes:
-        return _read(f"{self.folder}/{path}")
-
-    def names(self, path: str) -> list[str]:
-        return os.listdir(f"{self.folder}/{path}")  # noqa: PTH208 - names alone, without an object for each
-
-    def device(self, path: str) -> tuple[str, int, int]:
-        return _device(f"{self.folder}/{path}")
 
 
 def _read(place: str) -> bytes:

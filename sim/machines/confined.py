@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 from typing import Final, Protocol
 
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.root import ReadOnlyMachineError
 from dranode.sim.machines.tree import TreeEntry, TreeFiles
 
@@ -49,6 +51,32 @@ class ConfinedFiles(Protocol):
         Raises:
             OSError: there is no such node.
         """
+
+
+class FolderFiles:
+    """`ConfinedFiles` under a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder.rstrip("/")
+        self._root = HostRoot(self.folder)
+
+    def stands(self, path: str) -> bool:
+        del path
+        return False  # not known without an lstat of every part of the path, which ConfinedRoot does next
+
+    def link(self, path: str) -> str | None:
+        if not stat.S_ISLNK(os.lstat(f"{self.folder}/{path}").st_mode):
+            return None
+        return self._root.readlink(path)
+
+    def read(self, path: str) -> bytes:
+        return self._root.read_bytes(path)
+
+    def names(self, path: str) -> list[str]:
+        return self._root.listdir(path)
+
+    def device(self, path: str) -> tuple[str, int, int]:
+        return self._root.device_number(path)
 
 
 class ConfinedRoot:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from dranode.api.errors import DocumentError, MachineError, UsageError
-from dranode.driver.machine.folder import HOST, FolderFiles, HostRoot
+from dranode.driver.machine.folder import HOST, HostRoot
 from dranode.driver.machine.root import Root
 from dranode.sim.machines.archive import read_archive
-from dranode.sim.machines.confined import ConfinedFiles, ConfinedRoot, OverlayFiles
+from dranode.sim.machines.confined import ConfinedFiles, ConfinedRoot, FolderFiles, OverlayFiles
 from dranode.sim.machines.machine_file import parse_machine, read_machine_file
 from dranode.sim.machines.scratch import RehearsedMachine, ScratchMachine
 from dranode.sim.machines.synthetic import parse_description, synthetic_tree

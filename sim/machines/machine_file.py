@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from dranode.api.errors import DocumentError
-from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.root import Root
 from dranode.driver.machine.yaml_files import read_yaml
-from dranode.sim.machines.confined import CPU_FOLDER, NODE_NAME, ConfinedRoot, OverlayFiles
+from dranode.sim.machines.confined import CPU_FOLDER, NODE_NAME, ConfinedRoot, FolderFiles, OverlayFiles
 from dranode.sim.machines.tree import DeviceFile, Link, TreeEntry, TreeFiles, plant
 
 _LONG_KEYS: Final = ("base", "files", "links", "devices")

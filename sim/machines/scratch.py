@@ -16,10 +16,9 @@ from typing import Final, TypeAlias
 
 from dranode.api.cpuset import CPUSet, mask_text
 from dranode.api.errors import MachineError, UsageError
-from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import ReadOnlyMachineError, Root, read_attribute
-from dranode.sim.machines.confined import ConfinedRoot, OverlayFiles
+from dranode.sim.machines.confined import ConfinedRoot, FolderFiles, OverlayFiles
 from dranode.sim.machines.tree import INDEX, DeviceFile, Link, TreeEntry, TreeFiles, index_of, leaves, plant
 
 _INTERRUPT: Final = re.compile(r"proc/irq/[0-9]+/smp_affinity_list", re.ASCII)

@@ -17,12 +17,11 @@ from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.held import ClaimRef
-from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.pci import PCI_DEVICES
 from dranode.driver.machine.root import Root
 from dranode.driver.node.node import NodeClaims
 from dranode.gpu.plugin import GPUPlugin
-from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.confined import ConfinedRoot, FolderFiles
 from tests.bench.table import Row
 from tests.fakes.gpu_machines import crowd, hgx
 

@@ -15,10 +15,9 @@ import pytest
 
 from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.answers import Prepared, Refused
-from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.machine.root import Root
 from dranode.driver.serve.service import DriverService
-from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.confined import ConfinedRoot, FolderFiles
 from tests.fakes.drivers import reference
 from tests.fakes.machine import CPU, write_machine
 from tests.fakes.nri import CallFailedError, pod, updates_of

@@ -26,11 +26,10 @@ from dranode.driver.kube.client import APIRequest
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kubelet.listener import Registration
 from dranode.driver.kubelet.sockets import bind
-from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.node.node import NodeClaims as Serving
 from dranode.driver.plugins import load_plugins
 from dranode.proto.pluginregistration_v1_pb2_grpc import add_RegistrationServicer_to_server
-from dranode.sim.machines.confined import ConfinedRoot, OverlayFiles
+from dranode.sim.machines.confined import ConfinedRoot, FolderFiles, OverlayFiles
 from dranode.sim.machines.forms import open_machine
 from dranode.sim.machines.synthetic import parse_description, synthetic_tree
 from dranode.tools.diagnosis.cluster import with_class_problems

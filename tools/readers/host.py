@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from dranode.api.errors import DranodeError
-from dranode.driver.machine.folder import FolderFiles, HostRoot
+from dranode.driver.machine.folder import HostRoot
 from dranode.driver.machine.presence import is_folder, is_there
 from dranode.driver.machine.root import Root
-from dranode.sim.machines.confined import ConfinedRoot
+from dranode.sim.machines.confined import ConfinedRoot, FolderFiles
 from dranode.tools.diagnosis.facts import PathState
 
 _ANSWER_SECONDS: Final = 0.5

@@ -13,10 +13,10 @@ from dranode.api.cpuset import CPUSet
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.record import Unread
 from dranode.driver.claims.usage import ClaimsUsage, Figure
-from dranode.driver.machine.folder import FolderFiles
 from dranode.driver.pinning.containers import Pinned
 from dranode.driver.pinning.snapshot import HugepageLimits, JoinedSnapshots, PinnedClaim, PinSnapshot
 from dranode.driver.serve.usage import UsageWatch
+from dranode.sim.machines.confined import FolderFiles
 from dranode.sim.machines.forms import open_machine
 from tests.fakes.enforcement import claim, container, snapshot
 from tests.fakes.machine import write_machine
