@@ -187,14 +187,7 @@ print(*(name for name in heavy if name in sys.modules))
 
 
 # Files of the kernel are called so, resources of Kubernetes, and other projects' drivers.
-_KERNELS = {
-    **{
-        f"driver/machine/{name}.py": {"cpu", "memory"}
-        for name in ("synthetic", "summary", "cgroups", "container_usage")
-    },
-    "tools/cli/machine.py": {"memory"},
-    "api/quantity.py": {"memory"},
-}
+_KERNELS = {f"driver/machine/{name}.py": {"cpu", "memory"} for name in ("cgroups", "container_usage")}
 _OTHERS = ("dra-driver-cpu", "dra_driver_cpu")
 
 
