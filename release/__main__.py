@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from release import archives, image, packages, software, trial
+from release import archives, image, project, software, trial
 from release.project import DIST, StepError, version
 
 
@@ -15,7 +15,7 @@ def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     print(f"dranode {version()}", flush=True)
-    wheel = _done(packages.build())
+    wheel = _done(project.build())
     _done(archives.chart())
     _done(archives.plugin(wheel))
     no_image = _image()

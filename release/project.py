@@ -1,8 +1,9 @@
-"""The project's own facts, each from the one place where it stands."""
+"""The project's own facts, each from its one source, and the sdist and wheel that are built from it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -50,3 +51,16 @@ def run(*words: str) -> None:
     answer = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     if answer.returncode:
         raise StepError(f"failed: {' '.join(words)}\n{(answer.stdout + answer.stderr)[-4000:]}")
+
+
+def build() -> Path:
+    """Build both into dist/; the wheel from the unpacked sdist, so that it misses nothing that the sdist misses.
+
+    Returns:
+        The wheel's path.
+    """
+    run(tool("uv"), "build", "--quiet", "--no-build-isolation", "--python", tool("python"), "--out-dir", str(DIST))
+    (DIST / ".gitignore").unlink(missing_ok=True)
+    # Python that runs in the checkout would go on finding the entry points of today in it.
+    shutil.rmtree(ROOT / "dranode.egg-info", ignore_errors=True)
+    return DIST / f"dranode-{version()}-py3-none-any.whl"

@@ -8,8 +8,7 @@ from typing import Any
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DocumentError
 from dranode.cpu.isolation.cpu_counters import Begun, CPUCounters, cpu_counters
-from dranode.cpu.isolation.remaining import unrestorable
-from dranode.cpu.isolation.settings import TuningNotes
+from dranode.cpu.isolation.settings import TuningNotes, unrestorable
 from dranode.cpu.options import Isolation
 from dranode.cpu.treatment import isolated_cpus
 from dranode.driver.claims.hooks import Disturbance

@@ -25,7 +25,6 @@ from jeepney.low_level import Parser
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.cpu.isolation.remaining import refused_settings, unread_settings
 from dranode.cpu.isolation.setting_files import HOST_UNITS, every_cpu, has_unified_cgroups, why_kept
 from dranode.cpu.isolation.settings import (
     UNITS,
@@ -36,7 +35,9 @@ from dranode.cpu.isolation.settings import (
     Tuning,
     TuningNotes,
     noted_after,
+    refused_settings,
     tuning,
+    unread_settings,
 )
 from dranode.driver.machine.root import Root
 

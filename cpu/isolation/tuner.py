@@ -20,15 +20,6 @@ from dranode.cpu.isolation.cpu_counters import CPUCounters
 from dranode.cpu.isolation.disturbances import read_cpu_counters
 from dranode.cpu.isolation.partitions import Partition, exclusive_settings, find_partitions, make_partition
 from dranode.cpu.isolation.peers import Peers, is_peers
-from dranode.cpu.isolation.remaining import (
-    NO_CONTAINERS,
-    kernels_words,
-    no_right,
-    refused_settings,
-    returned,
-    unread_settings,
-    unrestorable,
-)
 from dranode.cpu.isolation.setting_files import (
     cpus_of_nodes,
     every_cpu,
@@ -38,6 +29,7 @@ from dranode.cpu.isolation.setting_files import (
     unmovable,
 )
 from dranode.cpu.isolation.settings import (
+    NO_CONTAINERS,
     UNITS,
     Kind,
     Machine,
@@ -45,8 +37,14 @@ from dranode.cpu.isolation.settings import (
     Tuning,
     TuningNotes,
     Write,
+    kernels_words,
+    no_right,
     noted_after,
+    refused_settings,
+    returned,
     tuning,
+    unread_settings,
+    unrestorable,
 )
 from dranode.cpu.options import Isolation
 from dranode.cpu.sysfs import read_online

@@ -12,12 +12,11 @@ from typing import Final, TypeAlias, assert_never
 import msgspec
 
 from dranode.api.documents import API_VERSION
-from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.answers import NOT_ENFORCED
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.status import DeviceState
-from dranode.driver.claims.uses import pods_among
+from dranode.driver.claims.uses import PodSandbox, pods_among
 
 # Limits of events.k8s.io/v1.
 MAX_NOTE: Final = 1024

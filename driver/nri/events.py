@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from dranode.api.pods import PodSandbox
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.containers import Container, Resources
 
 # Before NRI 0.12.1 an unsolicited UpdateContainers beside a container event can lock the runtime up for good

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError, Message
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.api.quantity import page_size_name, page_size_of
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.machine.cgroups import NO_LIMIT
 from dranode.driver.nri import ttrpc
 from dranode.driver.nri.events import (

@@ -9,9 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dranode.api.cpuset import NO_CPUS, CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.api.quantity import Quantity, page_size_name
 from dranode.driver.claims.record import expected_cpus
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.snapshot import (
     NO_LIMITS,
     HugepageLimits,

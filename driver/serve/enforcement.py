@@ -18,12 +18,12 @@ from typing import Final
 import msgspec
 
 from dranode.api.errors import DranodeError, LedgerError, UnreadError
-from dranode.api.pods import PodSandbox
 from dranode.driver.claims.events import Notify, notify_none
 from dranode.driver.claims.record import Unread
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.kubelet.podresources import PodResources, PodResourcesError
+from dranode.driver.machine.root import Root
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer, Starts
 from dranode.driver.nri.unsolicited import ALONE, Instance
@@ -207,3 +207,17 @@ class Enforcement:
             containers[claim.container] = (*containers.get(claim.container, ()), *sorted(claim.cdi))
         names = {pod.uid: (pod.namespace, pod.name) for pod in pods}
         return {uid: KubeletPodClaims(devices.get(name, {})) for uid, name in names.items() if name in listed.pods}
+
+
+class ContainerAccess(msgspec.Struct, frozen=True):
+    """The ways to the containers of a node.
+
+    Attributes:
+        nri_socket: the runtime's NRI socket.
+        root: where the cgroups of containers are read.
+        own_pod: the UID of the pod that the driver runs in; empty if it is not known.
+    """
+
+    nri_socket: str
+    root: Root
+    own_pod: str = ""

@@ -17,12 +17,11 @@ from dranode.driver.claims.status import DeviceState, prepared_states
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.nri.unsolicited import EnforcementStatus
 from dranode.driver.pinning.containers import Pinned
 from dranode.driver.pinning.snapshot import PinSnapshot
 from dranode.driver.process.threads import Fatal
-from dranode.driver.serve.enforcement import Enforcement, PinningDriver
+from dranode.driver.serve.enforcement import ContainerAccess, Enforcement, PinningDriver
 from dranode.driver.serve.usage import UsageWatch
 
 # Starts what holds containers to claims once all drivers that pin are there.

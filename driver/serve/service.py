@@ -27,11 +27,11 @@ from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.pinning.snapshot import Pins, PinSnapshot
 from dranode.driver.process.threads import OwnedThread
 from dranode.driver.serve.announcer import Announcer, Cluster
 from dranode.driver.serve.authority import Authority
+from dranode.driver.serve.enforcement import ContainerAccess
 from dranode.driver.serve.lifecycle import Lifecycle, keep_up
 from dranode.driver.serve.orphans import ClaimLookup, take_over
 from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, UnenforcedClaims, unmet_needs

@@ -22,8 +22,7 @@ from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.filters import OwnFilters, Refusal
 from dranode.sim.scheduler.node_rules import disliked_taints, preference
 from dranode.sim.scheduler.pod_affinity import concerns
-from dranode.sim.scheduler.resources import ResourceScore
-from dranode.sim.scheduler.scale import normalized
+from dranode.sim.scheduler.resources import ResourceScore, normalized
 from dranode.sim.scheduler.scores import DEVICES, WEIGHTS
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo
 from dranode.sim.scheduler.spread import SpreadPart, SpreadTally

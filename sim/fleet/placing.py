@@ -31,7 +31,7 @@ from dranode.sim.queues.values import Admitted
 from dranode.sim.queues.workloads import pods_of
 from dranode.sim.scheduler.documents import SchedulingNode
 from dranode.sim.scheduler.requests import CPU, MEMORY, STORAGE
-from dranode.sim.scheduler.scale import normalized
+from dranode.sim.scheduler.resources import normalized
 
 # Where a nodes.yaml does not say how much of these a node has, there is more than any pods ask for. It is so much that
 # what they take changes no score.

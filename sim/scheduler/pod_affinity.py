@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
-from dranode.sim.scheduler.scale import MAX_SCORE
+from dranode.sim.scheduler.resources import MAX_SCORE
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
 from dranode.sim.scheduler.terms import AffinityTerm, Namespaces
 

@@ -6,12 +6,12 @@ Source: kube-scheduler 1.36.4 and 1.37.1; the strategy is LeastAllocated of cpu 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from dranode.sim.scheduler.documents import SchedulingPod
 from dranode.sim.scheduler.requests import CPU, MEMORY, NON_ZERO, PODS, Amounts, Counting, amounts_of, pod_requests
-from dranode.sim.scheduler.scale import MAX_SCORE
 from dranode.sim.scheduler.snapshot import NodeInfo
 
 TOO_MANY_PODS: Final = "Too many pods"
@@ -122,3 +122,17 @@ def _balance(used: list[tuple[int, int]]) -> int:
 def _halved(value: int) -> int:
     """Divide by two towards zero, as Go does."""
     return math.trunc(value / 2)
+
+
+# Raw scores are scaled to 0 to 100 (`DefaultNormalizeScore` of kube-scheduler).
+
+
+K = TypeVar("K")
+MAX_SCORE: Final = 100
+
+
+def normalized(raws: Mapping[K, int], *, reverse: bool = False) -> dict[K, int]:
+    """100 times raw over the greatest raw, rounded down; `reverse` takes that from 100."""
+    most = max(raws.values(), default=0)
+    shares = {name: MAX_SCORE * raw // most if most else 0 for name, raw in raws.items()}
+    return {name: MAX_SCORE - share for name, share in shares.items()} if reverse else shares

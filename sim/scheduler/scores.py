@@ -12,8 +12,7 @@ from typing import Final
 
 from dranode.sim.scheduler.node_rules import disliked_taints, preference
 from dranode.sim.scheduler.pod_affinity import AffinityScore
-from dranode.sim.scheduler.resources import ResourceScore
-from dranode.sim.scheduler.scale import normalized
+from dranode.sim.scheduler.resources import ResourceScore, normalized
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
 from dranode.sim.scheduler.spread import SpreadScore
 

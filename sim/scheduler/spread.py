@@ -17,7 +17,7 @@ from dranode.api.errors import DocumentError
 from dranode.api.resource import NodeSelectorRequirement
 from dranode.sim.scheduler.documents import LabelMatcher, SchedulingNode, SchedulingPod, TopologySpreadConstraint
 from dranode.sim.scheduler.node_rules import matches_required, untolerated_taint
-from dranode.sim.scheduler.scale import MAX_SCORE
+from dranode.sim.scheduler.resources import MAX_SCORE
 from dranode.sim.scheduler.snapshot import NodeInfo, Snapshot
 
 K = TypeVar("K")

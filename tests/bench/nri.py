@@ -14,8 +14,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.nri.client import NRIClient
 from dranode.driver.nri.enforcer import Enforcer
 from dranode.driver.nri.events import RuntimePeer

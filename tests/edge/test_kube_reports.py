@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from dranode.api.errors import DranodeError
-from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Answer, Prepared, Refused
 from dranode.driver.claims.events import DriftRepaired, RecordQuarantined
@@ -22,6 +21,7 @@ from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.kube.client import Timing
 from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.errors import ApiError

@@ -16,8 +16,8 @@ from dranode.driver.claims.answers import Prepared
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.kubelet.sockets import socket_paths
-from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.plugins import load_plugins
+from dranode.driver.serve.enforcement import ContainerAccess
 from dranode.driver.serve.pinning import PinningTogether
 from dranode.driver.serve.service import DriverService
 from dranode.sim.local.kubelet import StandInKubelet

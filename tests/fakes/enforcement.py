@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.container_index import ContainerChange, Containers
 from dranode.driver.pinning.containers import Container, ContainerUpdate
 from dranode.driver.pinning.enforcement import (

@@ -26,7 +26,7 @@ from dranode.show.terminal import columns
 from dranode.tools.diagnosis.cluster import with_class_problems
 from dranode.tools.diagnosis.facts import Facts, Finding, Severity
 from dranode.tools.diagnosis.rules import diagnose
-from dranode.tools.readers.clock import clock_skew
+from dranode.tools.readers.cluster import clock_skew
 from dranode.tools.readers.examine import NodeFiles, examine, judged_options
 from dranode.tools.readers.fleet import read_fleet
 from dranode.tools.readers.host import NodeHost

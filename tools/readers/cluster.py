@@ -7,9 +7,11 @@ run as the driver's account, by a SubjectAccessReview about that account.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 
@@ -20,6 +22,8 @@ from dranode.api.resource import ResourceClaim, ResourcePool, ResourceSlice, Res
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.kube.client import APIRequest, best_version, from_v1
 from dranode.driver.kube.errors import NO_ANSWER, ApiError
+from dranode.driver.kube.http1 import Outgoing, Wire
+from dranode.driver.kube.server import UnreachableError
 from dranode.driver.slices.storable import dropped_fields
 from dranode.show.cluster_objects import ApiObjects
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
@@ -314,3 +318,24 @@ class Unseen:
         except ApiError as error:
             self.sentences.append(f"{without}: {error}")
             return None
+
+
+# Every HTTP answer has the time of the API server's clock in a header (RFC 9110, section 6.6.1).
+
+
+def clock_skew(wire: Wire, clock: Callable[[], float] = time.time) -> int | None:
+    """By how many seconds the server's clock is ahead of this one; None if it does not say."""
+    before = clock()
+    try:
+        answer = wire.send(Outgoing("GET", "/version", {"Accept": "application/json"}, 5.0))
+    except UnreachableError:
+        return None
+    after = clock()
+    try:
+        there = parsedate_to_datetime(answer.headers["date"]).timestamp()
+    except (KeyError, ValueError):
+        return None
+    # The header has whole seconds, of some moment between sending and receiving.
+    if before - 1 <= there <= after:
+        return 0
+    return round(there - before) if there < before else round(there - after)

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.cpu.isolation.tuner import Tuner
 from dranode.cpu.treatment import held_claim
 from dranode.driver.claims.record import Record
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import AskKubelet, Evidence, KubeletPodClaims, identify
 from dranode.driver.pinning.snapshot import PinSnapshot

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dranode.cpu.isolation.peers import Systemd
-from dranode.cpu.isolation.remaining import kernels_words
-from dranode.cpu.isolation.settings import Setting
+from dranode.cpu.isolation.settings import Setting, kernels_words
 from dranode.cpu.options import read_options
 from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Refused

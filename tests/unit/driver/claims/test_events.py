@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaimConsumerReference as Consumer
 from dranode.driver.claims.events import (
     MAX_NOTE,
@@ -17,6 +16,7 @@ from dranode.driver.claims.events import (
     events_of,
 )
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.uses import PodSandbox
 
 CLAIM = ClaimRef("default", "a", "uid-a")
 POD = PodSandbox("sandbox", "uid-p", "default", "p")

@@ -22,8 +22,8 @@ from dranode.driver.claims.record import PreparedDevice, Record
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.pinning.container_cgroups import Process, with_processes
+from dranode.driver.serve.enforcement import ContainerAccess
 from dranode.driver.serve.pinning import Pinning
 from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.placement import placements

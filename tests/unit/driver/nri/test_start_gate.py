@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.nri.enforcer import Enforcer, RefusedError
 from dranode.driver.nri.events import RuntimePeer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.containers import Container
 from dranode.driver.pinning.identity import AskKubelet, AskLedger, Evidence, Identity, KubeletPodClaims, identify
 from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning import container_index
 from dranode.driver.pinning.container_index import (
     INTERVAL,

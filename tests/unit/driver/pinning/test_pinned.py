@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.container_index import ContainerChange, Containers, settle
 from dranode.driver.pinning.containers import Container, Pinned
 from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot

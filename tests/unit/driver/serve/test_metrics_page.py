@@ -9,13 +9,13 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from dranode.api.pods import PodSandbox
 from dranode.api.quantity import Quantity
 from dranode.api.resource import Device, DeviceCapacity
 from dranode.cpu.devices import NOT_FOR_PODS, OFFLINE
 from dranode.driver.claims import events
 from dranode.driver.claims.held import ClaimRef, HeldDevice, Holding
 from dranode.driver.claims.plugin import Inventory
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.serve import metrics
 from dranode.driver.serve.claim_metrics import DISTURBANCE_FAMILIES, USAGE_FAMILIES, device_metrics
 from dranode.driver.serve.state_metrics import OWN_GAUGES, STATE_FAMILIES

@@ -11,18 +11,17 @@ import pytest
 from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
-from dranode.api.pods import PodSandbox
 from dranode.api.resource import ResourceClaimConsumerReference
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant
 from dranode.driver.claims.held import ClaimRef, Held
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
+from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.kubelet.podresources import ListedPods, PodResources
 from dranode.driver.machine.folder import HostRoot
 from dranode.driver.node.node import NodeClaims
-from dranode.driver.nri.access import ContainerAccess
 from dranode.driver.pinning.snapshot import PinnedClaim, Pins, PinSnapshot
-from dranode.driver.serve.enforcement import Enforcement, PinningDriver
+from dranode.driver.serve.enforcement import ContainerAccess, Enforcement, PinningDriver
 from dranode.driver.serve.pinning import Pinning
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.lifecycle import KubeletPods
