@@ -14,7 +14,7 @@ from dranode.driver.claims.record import Copied
 from dranode.driver.machine.presence import is_there
 from dranode.driver.node.ledger import (
     BUSY_SECONDS,
-    DOUBTFUL,
+    SCHEMA_WITH_LOSS,
     Contents,
     contents_of,
     copy_path,
@@ -51,7 +51,7 @@ def read_ledger(path: Path) -> Contents:
         # Before the ledger, to which a driver may commit meanwhile: the copy has each commit after it.
         copied = _copied(path)
         contents = _read(path)
-        if contents is not None and contents.schema > DOUBTFUL:
+        if contents is not None and contents.schema > SCHEMA_WITH_LOSS:
             return contents
         if isinstance(copied, LedgerError):
             raise copied

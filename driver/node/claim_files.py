@@ -1,4 +1,4 @@
-"""The files that follow from a record: the claim's CDI spec and what its containers read of their devices."""
+"""The files of a claim, derived from its record: the CDI spec, and the metadata that its containers read."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from dranode.driver.node.specs import Specs, Stamp
 
 log = logging.getLogger(__name__)
 
-# kubelet runs 110 pods on a node if it is not told otherwise; the files of a claim take about a millisecond.
+# How many missing specs are written before the first answer. kubelet's default is 110 pods on a node (maxPods).
 _BEFORE_ANSWERS: Final = 128
 
 
 class ClaimFiles(msgspec.Struct, dict=True):
-    """The files of one driver's claims. They are written under the lock on decisions, and may be looked up at any time.
+    """The files of one driver's claims. They are written under the lock on decisions; any thread may look them up.
 
     Attributes:
-        plugin: the driver, which knows what of a spec depends on the live machine.
-        book: what is known of every claim.
+        plugin: the driver, which knows the parts of a spec that depend on the live machine.
+        book: what is known about every claim.
         specs: the CDI specs.
-        metadata: the device metadata (KEP-5304); None if workloads get none.
+        metadata: the device metadata (KEP-5304); None if containers get none.
         discovery: what the driver has read of the hardware, for the metadata.
-        written: the CDI specs of claims of which this process has written or seen all files, as they were then; a claim
-            without is to be looked into.
-        undescribed: called with each claim whose metadata cannot be written, and why.
+        written: for each claim whose files this process has written or checked, the stamp of its CDI spec at that time.
+            The files of all other claims still have to be checked.
+        undescribed: called with each claim whose metadata cannot be written, and the reason.
         problem: why CDI specs cannot be written or listed; None if they can, as far as is known.
     """
 
@@ -53,7 +53,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
     problem: str | None = None
 
     def check(self) -> None:
-        """See whether CDI specs can be used; `problem` says if not."""
+        """Check whether CDI specs can be written and listed; the result is `problem`."""
         problem = None
         try:
             self.specs.check()
@@ -67,10 +67,10 @@ class ClaimFiles(msgspec.Struct, dict=True):
         self.problem = problem
 
     def has_strays(self) -> bool:
-        """Return whether there may be metadata that nobody needs (`sweep`).
+        """Return whether there may be metadata for `sweep` to remove.
 
         Raises:
-            DranodeError: that cannot be seen.
+            DranodeError: the metadata cannot be listed.
         """
         return self.metadata is not None and (self.metadata.has_older() or bool(self._strays(self.metadata)))
 
@@ -78,10 +78,10 @@ class ClaimFiles(msgspec.Struct, dict=True):
         return frozenset(uid for uid in metadata.uids() if self.book.entry(uid) is None)
 
     def sweep(self) -> None:
-        """Remove the metadata of claims of which nothing is known, and what of earlier versions' no spec mounts.
+        """Remove the metadata of unknown claims, and files of earlier versions that no CDI spec mounts any more.
 
         Raises:
-            DranodeError: something cannot be removed.
+            DranodeError: a file cannot be removed.
         """
         if self.metadata is None:
             return
@@ -90,13 +90,11 @@ class ClaimFiles(msgspec.Struct, dict=True):
         self.metadata.remove_older()
 
     def write(self, record: Record) -> bool:
-        """Write a claim's metadata, if workloads get any, and the CDI spec that mounts what is there of it.
-
-        The spec is completed by what only the live machine knows. False if it says the same already.
+        """Write a claim's metadata, and the CDI spec that mounts it; False if the spec did not have to be changed.
 
         Raises:
-            MetadataError: some metadata cannot be written; the spec is there all the same.
-            DranodeError: the spec cannot be written, or something that it names is not there.
+            MetadataError: some metadata cannot be written. The spec is written all the same, without these mounts.
+            DranodeError: the spec cannot be written, or something that it names is missing.
         """
         grants = self.plugin.complete(record.ref, record.grants)
         described = self._describe(record)
@@ -109,27 +107,29 @@ class ClaimFiles(msgspec.Struct, dict=True):
     def _describe(self, record: Record) -> Described:
         if self.metadata is None:
             return Described()
-        # Of a recovered claim not all is known that its metadata says and where its containers look for it.
+        # For a recovered claim it is not known what its metadata says and where containers expect it. What its spec
+        # mounts is kept.
         spec = None if record.fingerprint else self.specs.read(record.uid)
         kept = self.metadata.mounted(spec) if spec is not None else {}
         return Described(kept) if kept else self.metadata.write(record, self.discovery.inventory)
 
     def _copies(self, record: Record, grants: tuple[Grant, ...]) -> bool:
         """Return whether the CDI spec of a claim with these grants carries a copy of its record."""
-        # A driver's own form says nothing of several requests, whose CDI devices kubelet goes on asking for, nor of a
-        # claim whose containers get no edits.
+        # A spec in the driver's own form (`Recovers`) needs no copy, unless it cannot say everything: which request a
+        # device was for, or that the claim's containers get no edits.
         says_all = record.edits or any(grant.edits for grant in grants)
         return not (isinstance(self.plugin, Recovers) and says_all) or len(requests_of(record)) > 1
 
     def write_and_note(self, record: Record) -> None:
-        """Write a claim's files, and note that they say what they should.
+        """Write a claim's files, and note that they are as they should be.
 
-        Metadata that cannot be written is reported, and is no failure of the claim, which can do without.
+        If metadata cannot be written, that is reported, but the claim does not fail: containers can do without.
 
         Raises:
-            DranodeError: the CDI spec cannot be written, or something that it names is not there.
+            DranodeError: the CDI spec cannot be written, or something that it names is missing.
         """
-        # Until all are written they are to be looked into: what fails may leave the spec of another record.
+        # A failure half-way may leave the spec of an older record, so the files count as unchecked until all are
+        # written.
         self.written.pop(record.uid, None)
         try:
             self.write(record)
@@ -146,10 +146,10 @@ class ClaimFiles(msgspec.Struct, dict=True):
             self.written.pop(uid, None)
 
     def remove(self, claim: ClaimRef, requests: tuple[str, ...]) -> None:
-        """Remove a claim's CDI spec and its metadata; `requests` are those that are known of it.
+        """Remove a claim's CDI spec and its metadata; `requests` are its requests, as far as they are known.
 
         Raises:
-            DranodeError: something cannot be removed.
+            DranodeError: a file cannot be removed.
         """
         self.written.pop(claim.uid, None)
         self.specs.remove(claim.uid)
@@ -157,22 +157,22 @@ class ClaimFiles(msgspec.Struct, dict=True):
             self.metadata.remove(claim, requests)
 
     def writable(self, record: Record) -> bool:
-        """Return whether the claim's files can be made from its record and are this driver's to write."""
-        # Of a lost record nothing is known that could be written, and a spec that lies there is in use. What another
-        # driver wrote is left alone until it is clear whose claim it is.
+        """Return whether the claim's record is enough to write its files, and whether they are this driver's."""
+        # A lost record says nothing that could be written, and its spec is in use. A leftover spec may be another
+        # driver's; it is left unchanged until it is known whose claim it is.
         entry = self.book.entry(record.uid)
         says_something = record.fingerprint or record.edits or record.grants
         return bool(says_something) and (entry is None or entry.on_file)
 
     def unwritten(self) -> tuple[Record, ...]:
-        """The records whose files are to be written before the first answer.
+        """Return the records whose files are to be written before the first answer.
 
-        Those of a driver whose specs depend on the live machine, and the first that lack a spec. After a reboot every
-        claim does, and kubelet asks for each again before a container starts, which writes its files. So no call waits
-        for more of them than a node usually has; the others follow in between (`SpecWatch`).
+        These are the records without a CDI spec, at most as many as a node usually has pods. After a reboot, no claim
+        has one, but kubelet prepares each claim again before its containers start, which writes its files; `SpecWatch`
+        writes the rest. If the driver's specs depend on the live machine, all other specs are written as well. Files
+        that exist are checked later, a few at a time.
 
-        None while the hardware was never read, of which workloads read in their metadata. Whether files that are there
-        say what they should is looked into later too, a few at a time.
+        There are none until the hardware has been read, because metadata describes it.
 
         Raises:
             LedgerError: the CDI directory cannot be listed.
@@ -187,9 +187,11 @@ class ClaimFiles(msgspec.Struct, dict=True):
         return (*(whole if self.plugin.completes() else ()), *lacking[:_BEFORE_ANSWERS])
 
     def mend(self, uids: Iterable[str]) -> dict[str, Refused | None]:
-        """Write again the files of these claims that are not as they should be; those claims, with what went wrong.
+        """Rewrite the files of these claims that are not as they should be.
 
-        No claim while the hardware was never read.
+        Returns:
+            The claims whose files were wrong, by UID, each with the refusal if they could not be written. None are
+            checked until the hardware has been read.
         """
         mended: dict[str, Refused | None] = {}
         if self.discovery.known is None:
@@ -201,8 +203,8 @@ class ClaimFiles(msgspec.Struct, dict=True):
                 before = self.specs.stamp(record.uid)
                 if self.write(record):
                     mended[record.uid] = None
-                # Somebody may alter a file again meanwhile: only what was there before it was compared is noted. A file
-                # that was written is compared once more at the next look.
+                # Somebody may change the file meanwhile, so only a stamp from before the comparison counts. A file that
+                # was just written is compared again next time.
                 self._note(record.uid, before if self.specs.stamp(record.uid) == before else None)
             except DranodeError as error:
                 mended[record.uid] = Refused(str(error))
@@ -214,11 +216,12 @@ class ClaimFiles(msgspec.Struct, dict=True):
         return mended
 
     def devices(self, record: Record) -> tuple[PreparedDevice, ...]:
-        """The devices of a claim that is prepared, for kubelet."""
+        """Return the devices of a prepared claim, for kubelet's answer."""
         return prepared_devices(self.specs.kind, record, self._mounting(record))
 
     def _mounting(self, record: Record) -> Collection[str]:
-        """The claim's CDI devices that mount metadata; none that the spec lacks, which a runtime would not find."""
+        """Return the claim's CDI devices that mount metadata."""
+        # Only those that the spec has: a container with a CDI id that the runtime does not find fails to start.
         if self.metadata is None:
             return ()
         devices = metadata_devices(record).values()
@@ -228,7 +231,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
         return () if spec is None else frozenset(devices) & {device.name for device in spec.devices}
 
     def path(self, uid: str) -> Path | None:
-        """The CDI spec of a claim; None if it is not there.
+        """Return the path of a claim's CDI spec; None if there is no such file.
 
         Raises:
             LedgerError: the CDI directory cannot be listed.

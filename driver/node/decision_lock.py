@@ -1,7 +1,8 @@
-"""The lock on decisions: one at a time in the process, and among the processes that share a ledger.
+"""The lock on decisions: one decision at a time, in this process and among the processes that share a ledger.
 
-Under the lock the book of records is as the ledger is. Before it is released, the watcher is notified of what has
-changed.
+There are two processes during a rolling update: both instances of the driver answer calls for a while. Whoever holds
+the lock sees the records as they are in the ledger. Before the lock is released, the watcher is notified of changes, so
+that containers are held to a new record before kubelet gets its answer.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ class DecisionLock:
     """The lock on decisions of one node.
 
     Attributes:
-        freed: to be notified, under the lock, when a claim was undone.
+        freed: a condition to be notified, under the lock, after claims were unprepared.
         unread: why the ledger could not be read the last time; None if it could.
         unwritten: why it could not be written the last time; None if it could, as far as is known.
-        blocked: why no new claim may be given anything although the ledger can be read; None if one may.
+        blocked: why no new claim may be prepared although the ledger can be read; None if new claims may be prepared.
     """
 
     def __init__(self, store: RecordStore, path: Path, notify: Callable[[str | None], None]) -> None:
-        """Nothing is opened yet.
+        """Prepare the lock; nothing is opened yet.
 
         Args:
             store: the records.
-            path: the file that stands for the lock among processes.
-            notify: called under the lock when records have changed, or when the ledger can be read no more or again;
-                it gets the reason why it cannot be read, None if it can.
+            path: the lock file, `serialize.lock`.
+            notify: called under the lock when records have changed, when the ledger cannot be read any more, and when
+                it can be read again; it gets the reason why the ledger cannot be read, None if it can.
         """
         self._store = store
         self._path = path
         self._notify = notify
-        # The version of the book of which the watcher was notified; None if that failed.
+        # The version of the book at the watcher's last notification; None if that notification failed.
         self._notified: int | None = None
-        # Until it is noted in the ledger.
+        # The boot id, until it is noted in the ledger.
         self._boot_id: str | None = None
         self._threads = threading.RLock()
         self._processes = FileLock(path)
@@ -54,7 +55,7 @@ class DecisionLock:
         self._reported: str | None = None
 
     def note_boot(self, boot_id: str) -> None:
-        """Have the boot id noted as soon as the ledger can be used, before anything is decided."""
+        """Note the boot id as soon as the ledger can be used, before the first decision."""
         with self._threads:
             self._boot_id = self._store.recovery.boot_id = boot_id
 
@@ -71,10 +72,10 @@ class DecisionLock:
                 stack.enter_context(self._processes.held())
                 self._store.refresh()
             except LedgerError as error:
-                self._not_read(str(error))
+                self._note_unread(str(error))
                 raise UnreadError(str(error)) from error
-            self._read()
-            stack.callback(self._see_blocked)
+            self._note_read()
+            stack.callback(self._note_blocked)
             try:
                 if self._boot_id is not None:
                     self._store.after_boot(self._boot_id)
@@ -83,19 +84,20 @@ class DecisionLock:
             except LedgerError as error:
                 self.unwritten = str(error)
                 raise
-            # Not compared with the version before: a call that failed may have read what another instance changed.
+            # Compared with the last notification, not with the start of this call: an earlier call may have read
+            # changes of another instance and failed before it notified.
             if self._store.book.version != self._notified:
                 self.notify()
 
     def check(self) -> None:
-        """See whether the ledger can be read, and whether it can be written again if it could not be."""
+        """Check whether the ledger can be read, and, if writing failed before, whether it can be written again."""
         with contextlib.suppress(LedgerError, UnreadError), self.held():
             if self.unwritten is not None:
                 self._store.try_writing()
                 self.unwritten = None
                 log.warning("lock=%s: the ledger can be written again", self._path)
 
-    def _not_read(self, reason: str) -> None:
+    def _note_unread(self, reason: str) -> None:
         if reason != self._reported:
             self._reported = reason
             log.error(
@@ -107,7 +109,7 @@ class DecisionLock:
             self.unread = reason
             self.notify()
 
-    def _see_blocked(self) -> None:
+    def _note_blocked(self) -> None:
         blocked = self._store.blocked()
         if blocked is not None and blocked != self.blocked:
             log.error("lock=%s: %s", self._path, blocked)
@@ -115,7 +117,7 @@ class DecisionLock:
             log.warning("lock=%s: new claims can be prepared again", self._path)
         self.blocked = blocked
 
-    def _read(self) -> None:
+    def _note_read(self) -> None:
         if self._reported is not None:
             log.warning("lock=%s: the ledger can be read again", self._path)
         self._reported = None
@@ -125,12 +127,12 @@ class DecisionLock:
 
     @contextlib.contextmanager
     def among_threads(self) -> Iterator[None]:
-        """Hold it in this process alone, for what neither reads nor writes the ledger."""
+        """Hold the lock in this process only, for work that neither reads nor writes the ledger."""
         with self._threads:
             yield
 
     def notify(self) -> None:
-        """Notify now, under the lock. A watcher that fails is notified again with the next decision."""
+        """Notify the watcher now, under the lock. If that fails, it is notified again with the next decision."""
         self._notified = None
         self._notify(self.unread)
         self._notified = self._store.book.version

@@ -1,6 +1,6 @@
-"""The hardware that a driver last read, and why it cannot read it at the moment.
+"""The hardware that a driver last read, and why it cannot be read at the moment.
 
-Hardware that was not read is not hardware without devices: code that needs an inventory has to face that there is none.
+Hardware that was not read is not hardware without devices, so there is no empty inventory: callers get an error.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Discovery:
     """The hardware of one driver. Any thread may call it.
 
     Attributes:
-        known: what was read last; None if it was never read.
-        unread: why it could not be read at the last try, with what to do, in one sentence; None if it could.
-        tried: whether it was ever tried to read it.
+        known: what was read last; None if the hardware was never read.
+        unread: why the last reading failed, and what to do, in one sentence; None if it succeeded.
+        tried: whether there was a first reading, successful or not.
     """
 
     def __init__(self, plugin: Plugin) -> None:
@@ -29,7 +29,7 @@ class Discovery:
         self.unread: str | None = None
         self.tried = False
         self._plugin = plugin
-        # One reading at a time: an older one may not take the place of a newer one.
+        # One reading at a time, so that the result of an older one never replaces a newer one.
         self._lock = threading.Lock()
 
     @property
@@ -44,19 +44,19 @@ class Discovery:
         return self.known
 
     def check(self) -> None:
-        """See that the hardware could be read, before anything of it is handed out.
+        """Check that the last reading succeeded, before devices are given out.
 
         Raises:
-            UnreadError: it could not.
+            UnreadError: it failed.
         """
         if self.unread is not None:
             raise UnreadError(self.unread)
 
     def read(self) -> None:
-        """Read the hardware. An inventory that is equal to the one before stays the same object.
+        """Read the hardware. If nothing has changed, `known` stays the same object.
 
         Raises:
-            UnreadError: it cannot be read; what was read before stays known.
+            UnreadError: the hardware cannot be read; `known` stays what it was.
             UsageError: the driver's options do not fit the hardware.
         """
         with self._lock:
@@ -64,7 +64,7 @@ class Discovery:
             try:
                 inventory = self._plugin.discover()
             except (MachineError, OSError) as error:
-                # A file that could not be opened says of its hardware as little as one that made no sense.
+                # Neither an unreadable nor a contradictory file says that devices are gone.
                 raise UnreadError(self._note_unread(str(error))) from error
             if self.unread is not None:
                 self.unread = None

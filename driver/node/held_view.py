@@ -1,4 +1,4 @@
-"""Keeps the snapshot for enforcement in step with the book of records, at the price of the claims that changed."""
+"""Keeps the snapshot for enforcement up to date with the records; only claims that changed are read again."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Watcher = Callable[[PinSnapshot | None], None]
 
 
 class HeldView(msgspec.Struct):
-    """One driver's snapshot. `notify` is called under the lock on decisions, `snapshot` may be read at any time.
+    """One driver's snapshot. `notify` is called under the lock on decisions; any thread may read `snapshot`.
 
     Attributes:
         plugin: the driver, which says what a record means for containers.
         store: the records.
         discovery: what the driver has read of the hardware.
-        snapshot: what was on record when it was last followed; None for a driver that pins no containers.
-        watcher: called with each snapshot; it has to be quick.
-        put_off: whether nothing is taken in yet, because with many records that takes time from the first answers.
+        snapshot: the records at the last update, as enforcement sees them; None for a driver that pins no containers.
+        watcher: called with each new snapshot; it has to return quickly.
+        put_off: whether updates wait, so that many records do not delay the first answers after a start.
     """
 
     plugin: Plugin
@@ -39,9 +39,9 @@ class HeldView(msgspec.Struct):
     _claims: PinnedClaims = msgspec.field(default_factory=PinnedClaims)
 
     def notify(self, unread: str | None) -> None:
-        """Take in what has changed, and call the watcher. `unread` says why the ledger cannot be read; None if it can.
+        """Update the snapshot and call the watcher; `unread` says why the ledger cannot be read, None if it can.
 
-        Nothing happens in code that only undoes claims: it reads no hardware, and nothing watches it.
+        A process that only undoes claims, such as `dranode drain`, never reads hardware and has no snapshot.
         """
         if self.put_off or not self.discovery.tried:
             return
@@ -57,9 +57,9 @@ class HeldView(msgspec.Struct):
         return None
 
     def follow(self, inventory: Inventory | None, unread: Unread | None = None) -> PinSnapshot | None:
-        """Take in what has changed of machine and records; what failed half-way is taken in with the next call.
+        """Update the snapshot after a change of hardware or records. After a failure the next call catches up.
 
-        While ledger or hardware is unread, the snapshot is of what is known without it, and says so.
+        While ledger or hardware cannot be read, the snapshot has what is known without them, and says so.
         """
         plugin = self.plugin
         if not isinstance(plugin, Pins):
@@ -94,7 +94,7 @@ class HeldView(msgspec.Struct):
 
 
 def _with_known_cpus(snapshot: PinSnapshot) -> PinSnapshot:
-    """A machine that does not say which CPUs are online has those that are reserved or that claims were given."""
+    """If it is not known which CPUs are online, assume those that are reserved and those that claims were given."""
     if snapshot.online or not snapshot.pins_cpus:
         return snapshot
     given = (claim.cpus | claim.held for claim in snapshot.claims.values())

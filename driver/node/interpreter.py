@@ -1,4 +1,8 @@
-"""Carries effects out, in order; nothing else of the driver acts on a claim's behalf."""
+"""Carries out the effects of decisions, in order. Nothing else in the driver acts for a claim.
+
+A decision is a value (`driver/claims/answers.py`): first a commit, then effects. The commit comes first, so a crash at
+any point leaves a record of what has to be undone or done again. All effects can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Interpreter(msgspec.Struct):
-    """Does what effects say, under the lock on decisions.
+    """Carries out effects, under the lock on decisions.
 
     Attributes:
         plugin: the driver, which knows its hardware.
@@ -46,20 +50,22 @@ class Interpreter(msgspec.Struct):
     files: ClaimFiles
 
     def execute(self, decision: Decision) -> dict[str, Refused]:
-        """Commit what was decided, then carry its effects out; failures come by UID.
+        """Commit a decision, then carry out its effects; returns the failures by UID.
 
         Raises:
-            LedgerError: it cannot be committed.
+            LedgerError: the commit failed.
         """
         if decision.commit:
             self.commit(decision.commit, failures=())
         return self.carry_out(decision.effects)
 
     def carry_out(self, effects: Iterable[Effect]) -> dict[str, Refused]:
-        """Carry effects out in order; one that fails ends its claim's effects and no other's. Failures come by UID.
+        """Carry out effects in order; returns the failures by UID.
+
+        If an effect fails, the remaining effects of its claim are skipped; those of other claims are not affected.
 
         Raises:
-            LedgerError: a commit among them cannot be made.
+            LedgerError: a commit among the effects failed.
         """
         failures: dict[str, Refused] = {}
         for effect in effects:
@@ -75,7 +81,7 @@ class Interpreter(msgspec.Struct):
                 log.warning("claim=%s uid=%s driver=%s: %s", claim, claim.uid, self.plugin.driver, error)
                 failures[claim.uid] = Refused(str(error))
             except ReadOnlyMachineError as error:
-                # Nothing was written to such a machine either, so there is nothing to restore.
+                # Nothing was ever configured on a machine that cannot be written to, so there is nothing to restore.
                 if not isinstance(effect, Restore):
                     failures[claim.uid] = Refused(
                         f"claim {claim} needs /{str(error.filename).lstrip('/')} written, and {error.strerror}; "
@@ -88,10 +94,10 @@ class Interpreter(msgspec.Struct):
         return failures
 
     def commit(self, commit: Commit, failures: Container[str]) -> None:
-        """Commit what belongs to claims that have not failed.
+        """Commit the changes of the claims that have not failed.
 
         Raises:
-            LedgerError: it cannot be committed.
+            LedgerError: the commit failed.
         """
         kept = Commit(
             put=tuple(record for record in commit.put if record.uid not in failures),
@@ -102,10 +108,10 @@ class Interpreter(msgspec.Struct):
                 self.store.commit(kept)
 
     def act(self, effect: Configure | Restore | WriteFiles | RemoveFiles) -> None:
-        """Carry one effect out.
+        """Carry out one effect.
 
         Raises:
-            DranodeError: it cannot be.
+            DranodeError: it failed.
         """
         match effect:
             case Configure(record):
@@ -132,11 +138,13 @@ class Interpreter(msgspec.Struct):
             self.plugin.restore(record.ref, record.grants)
 
     def tune(self, plugin: Tunes, *, preparing: bool) -> None:
-        """Bring the machine's settings into the state that the claims on record need.
+        """Change the machine's settings to what the claims on record need.
 
         Raises:
-            DranodeError: they cannot be, or the driver's notes not be written.
+            DranodeError: a setting cannot be changed, or the driver's notes cannot be written.
         """
+        # All claims decide together: a setting such as an interrupt's CPUs follows from the set of quiet claims, not
+        # from the order in which they came.
         claims = tuning_claims(plugin, self.store.book.known(), preparing=preparing)
         plugin.tune(claims, LedgerNotes(self.store))
 
@@ -145,16 +153,13 @@ def _claim_of(effect: Configure | Restore | WriteFiles | RemoveFiles) -> ClaimRe
     return effect.claim if isinstance(effect, RemoveFiles) else effect.record.ref
 
 
-# The claims that came back without all that is to be known of them, and what keeps new ones waiting.
-
-
 class UnfinishedClaims(msgspec.Struct):
-    """The unfinished claims of one driver: after a takeover, and after the ledger or a row of it was lost.
+    """The claims about which not everything is known: after a takeover, or after the ledger or a row of it was lost.
 
     Attributes:
         store: the records.
         lock: the lock on decisions.
-        interpreter: what writes the files of those that are completed.
+        interpreter: writes the files of completed claims.
     """
 
     store: RecordStore
@@ -162,7 +167,7 @@ class UnfinishedClaims(msgspec.Struct):
     interpreter: Interpreter
 
     def records(self) -> tuple[Record, ...]:
-        """The claims of which only what they hold is known, or not even that.
+        """Return the claims about which only their devices are known, or not even those.
 
         Raises:
             UnreadError: the ledger cannot be read.
@@ -171,27 +176,28 @@ class UnfinishedClaims(msgspec.Struct):
             return tuple(record for record in self.store.book.records() if not record.fingerprint)
 
     def complete(self, pairs: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
-        """Put on record what was learned of unfinished records, as pairs of before and after, and write their files.
+        """Commit what was learned about unfinished records, and write their files; returns the committed records.
 
-        A record that has changed meanwhile stays as it is; what was put on record comes back.
+        Args:
+            pairs: each record as it was and as it should be. If a record has changed meanwhile, it is left unchanged.
 
         Raises:
-            LedgerError: the ledger cannot be written; nothing of it is on record then.
+            LedgerError: the ledger cannot be written; nothing is on record then.
         """
         with self.lock.held():
-            put = tuple(after for before, after in pairs if self._is_news(before, after))
+            put = tuple(after for before, after in pairs if self._is_needed(before, after))
             if put:
                 with self.store.transaction():
                     self.store.commit(Commit(put=put))
             self.interpreter.carry_out(map(WriteFiles, filter(self.interpreter.files.writable, put)))
             return put
 
-    def _is_news(self, before: Record, after: Record) -> bool:
+    def _is_needed(self, before: Record, after: Record) -> bool:
         entry = self.store.book.entry(before.uid)
         return entry is not None and entry.on_record == before and (after != before or not entry.on_file)
 
     def missing(self) -> tuple[str, ...]:
-        """Return why no new claims are prepared since the ledger or a row of it was lost, a sentence each.
+        """Return why no new claims are prepared since the ledger or a row of it was lost, a sentence for each reason.
 
         Raises:
             UnreadError: the ledger cannot be read.
@@ -200,7 +206,7 @@ class UnfinishedClaims(msgspec.Struct):
             return self.store.missing()
 
     def forget_missing(self) -> tuple[str, ...]:
-        """Prepare new claims again; what kept them back comes back. Claims with a CDI spec stay held.
+        """Allow new claims again; returns the reasons that are dismissed. Claims with a CDI spec keep their devices.
 
         Raises:
             UnreadError: the ledger cannot be read.

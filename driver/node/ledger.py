@@ -1,11 +1,11 @@
-"""The durable record of claims: one SQLite file per driver, one row a claim.
+"""The durable record of claims: one SQLite file for each driver, with one row for each claim.
 
-The ledger is the truth of who holds what; CDI specs and running containers are compared with it, never the other way
-round. It runs in WAL mode with `synchronous=FULL`, so a commit that has returned survives a power cut at the price of
-one flush. A row that fails its checksum is quarantined, the others stay in use.
+The ledger decides who holds what. CDI specs and running containers are compared with it, never the other way round. It
+uses WAL mode with `synchronous=FULL`: a commit that has returned survives a power cut, for the price of one flush. A
+row that fails its checksum is quarantined; the other rows stay in use.
 
-Whether the file is damaged is looked at whenever it is opened (`node.ledger_file`, `node.ledger_rows`), and a statement
-that hits another number of rows than are on record says so too. A newer schema is no damage: the file is kept.
+The file is checked for damage whenever it is opened, and whenever a statement affects another number of rows than are
+on record. A schema with a newer number is not damage: the file is left unchanged.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ from dranode.cdi.regular_file import read_regular
 from dranode.driver.claims.record import Record
 from dranode.driver.machine.presence import is_there
 
-# The ledger's tables: how they look when they are whole, and their rows as values.
-#
-# SQLite has no checksum over its pages: a flipped bit can hide a row, show it twice or rename a table, and no call
-# fails. What would go unseen is looked at here: the file's header, the texts of the schema, SQLite's own check of its
-# trees, and whether the rows are those that the index of the primary key has. Every row has a checksum over its bytes.
+# SQLite's pages have no checksums. A flipped bit can hide a row, show a row twice or rename a table, and no call fails.
+# So the file's header, the schema, SQLite's own check of its trees, and the index of the primary key are compared with
+# what they have to be, and each row has a checksum over its bytes.
 
 TABLES: Final = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -41,8 +39,8 @@ TABLES: Final = {
 }
 """The texts of the schema, as SQLite keeps them."""
 HEADER_BYTES: Final = 100
-# Offsets of the header's fields that never change, with what they are (https://sqlite.org/fileformat.html, 1.3); the
-# numbers that read and write versions may have are those of a rollback journal and of a WAL.
+# Offsets of the header's fields that never change, with their allowed values (https://sqlite.org/fileformat.html, 1.3).
+# The read and write versions are 1 for a rollback journal and 2 for a WAL.
 _FIXED: Final = {
     (0, 16): (b"SQLite format 3\0",),
     (18, 20): (b"\1\1", b"\2\2"),
@@ -54,12 +52,12 @@ _FIXED: Final = {
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """A row that fails its checksum, as it stands.
+    """A row that fails its checksum.
 
     Attributes:
-        uid: the claim's UID, as far as the row can be trusted.
-        devices: the devices column, if it still reads as a list of names.
-        reason: what is wrong with it.
+        uid: the claim's UID, if the row can be trusted.
+        devices: the devices column, if it is still a list of names.
+        reason: what is wrong with the row.
     """
 
     uid: str
@@ -68,17 +66,17 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """All rows of the ledger.
+    """What the ledger holds.
 
     Attributes:
-        records: those that are whole.
-        damaged: the others.
-        commits: the number of the last commit to them.
-        doubt: why claims may be missing; empty if none is.
-        notes: the driver's notes, as JSON; empty if it has none.
-        notes_damage: why the notes are not as they were written; empty if they are.
-        schema: the number of its schema; 0 where it was not asked for.
-        bodies: the records that are whole by the bytes of their rows, which the ledger's copy repeats.
+        records: the intact rows.
+        damaged: the other rows.
+        commits: the number of the last commit.
+        doubt: why claims may be missing; empty if none are missing.
+        notes: the driver's notes, as JSON; empty if there are none.
+        notes_damage: what is wrong with the notes; empty if nothing is.
+        schema: the number of the schema; 0 if it was not read.
+        bodies: the intact records by the bytes of their rows, which the ledger's copy repeats.
     """
 
     records: tuple[Record, ...]
@@ -94,7 +92,7 @@ class Contents(msgspec.Struct, frozen=True):
 def contents_of(
     rows: tuple[Record | Damaged, ...], bodies: Mapping[bytes, Record], meta: Mapping[str, str], commits: int
 ) -> Contents:
-    """Sort the rows into those that are whole and those that are not, with what stands beside them (`meta`)."""
+    """Return the rows, intact and damaged, with the values beside them (`meta`)."""
     records = tuple(row for row in rows if isinstance(row, Record))
     damaged = tuple(row for row in rows if isinstance(row, Damaged))
     notes = meta.get("notes", "")
@@ -103,17 +101,18 @@ def contents_of(
 
 
 def read_meta(db: sqlite3.Connection) -> dict[str, str]:
-    """Return what stands beside the claims."""
+    """Return the values beside the claims."""
     return {str(key): str(value) for key, value in db.execute("SELECT key, value FROM meta")}
 
 
 def notes_checksum(notes: str) -> str:
-    """Return what is written beside a driver's notes, so that a flipped bit in them is seen."""
+    """Return the checksum that is stored beside a driver's notes."""
     return f"{zlib.crc32(notes.encode()):08x}"
 
 
 def _notes_damage(notes: str, meta: Mapping[str, str]) -> str:
-    # A version without checksums leaves none, or that of what a newer one wrote before it: `LedgerRecovery` knows.
+    # An older version writes no checksum. It may leave that of notes which a newer version wrote before;
+    # `LedgerRecovery` handles this case.
     if meta.get("notes_checksum", notes_checksum(notes)) != notes_checksum(notes):
         return "they do not match their checksum"
     try:
@@ -124,7 +123,7 @@ def _notes_damage(notes: str, meta: Mapping[str, str]) -> str:
 
 
 def header_damage(header: bytes) -> str | None:
-    """Return what is wrong with the first `HEADER_BYTES` of the file; None if nothing is, or if the file is empty."""
+    """Return what is wrong with the first `HEADER_BYTES` of the file; None for a good header and for an empty file."""
     if not header:
         return None
     if len(header) < HEADER_BYTES:
@@ -136,25 +135,24 @@ def header_damage(header: bytes) -> str | None:
 
 
 def schema_damage(db: sqlite3.Connection) -> str | None:
-    """Return what is wrong with the tables; None if nothing is, or if there are none yet."""
-    found = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
-    there = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if not there:
+    """Return what is wrong with the tables; None if nothing is, or if the file has none yet."""
+    tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
+    if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         return None
     for name, text in TABLES.items():
-        if found.get(name) != text:
-            return f"its table {name} is {'another' if name in found else 'missing'}"
+        if tables.get(name) != text:
+            return f"its table {name} is {'another' if name in tables else 'missing'}"
     return None
 
 
 def tree_damage(db: sqlite3.Connection) -> str | None:
     """Return what SQLite itself finds wrong with its pages, tables and indexes; None if nothing is."""
-    found = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
-    return None if found == "ok" else " ".join(found.split())
+    result = str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    return None if result == "ok" else " ".join(result.split())
 
 
 def read_rows(db: sqlite3.Connection) -> tuple[tuple[Record | Damaged, ...], dict[bytes, Record]]:
-    """All rows, and those that are whole by the bytes of their bodies."""
+    """Return all rows, and the intact ones by the bytes of their bodies."""
     rows: list[Record | Damaged] = []
     bodies: dict[bytes, Record] = {}
     for uid, devices, held, body, checksum in db.execute("SELECT uid, devices, held, body, checksum FROM claims"):
@@ -166,8 +164,8 @@ def read_rows(db: sqlite3.Connection) -> tuple[tuple[Record | Damaged, ...], dic
 
 
 def index_damage(db: sqlite3.Connection, rows: tuple[Record | Damaged, ...]) -> str | None:
-    """Return how the rows differ from those that the primary key's index has; None if they do not."""
-    # Ordered by the key, SQLite reads the index alone, which has every UID a second time.
+    """Return how the rows differ from the index of the primary key; None if they do not."""
+    # The index has every UID a second time. Ordered by the key, SQLite reads only the index.
     indexed = [str(uid) for (uid,) in db.execute("SELECT uid FROM claims ORDER BY uid")]
     listed = sorted(row.uid for row in rows)
     if indexed == listed:
@@ -176,27 +174,27 @@ def index_damage(db: sqlite3.Connection, rows: tuple[Record | Damaged, ...]) -> 
 
 
 def encoded(record: Record) -> tuple[str, bytes, str, bytes, int]:
-    """A record's row, in the order of the columns."""
+    """Return a record's row, in the order of the columns."""
     devices, held = msgspec.json.encode(record.devices), str(record.held)
     body = encode_json(record)
     return (record.uid, devices, held, body, _checksum(record.uid, devices, held, body))
 
 
 def matches(record: Record, body: bytes, checksum: bytes) -> bool:
-    """Return whether these are the body and the checksum of the record's row, in the order of the file."""
-    found = int.from_bytes(checksum, signed=True)
+    """Return whether a record's row has this body and this checksum, as they stand in the file."""
     if not checksum:
         return False
-    return found == _checksum(record.uid, msgspec.json.encode(record.devices), str(record.held), body)
+    expected = _checksum(record.uid, msgspec.json.encode(record.devices), str(record.held), body)
+    return int.from_bytes(checksum, signed=True) == expected
 
 
 def text(raw: bytes) -> str:
-    """A column's text; one altered byte must cost its row and not the reading of all rows."""
+    """Decode a column's text. An invalid byte damages its own row only; the other rows can still be read."""
     return raw.decode(errors="replace")
 
 
 def _checksum(uid: str, devices: bytes, held: str, body: bytes) -> int:
-    # Of the bytes on disk, so that a later version that writes a record differently still reads this one.
+    # Over the bytes on disk, so that a later version, which may write the same record differently, accepts this row.
     return zlib.crc32(b"\0".join((uid.encode(), devices, held.encode(), body)))
 
 
@@ -219,55 +217,54 @@ def _names(devices: bytes) -> tuple[str, ...] | None:
 
 
 def decoded_notes(contents: Contents) -> Any:
-    """Return the driver's notes as plain JSON; None if it has none.
+    """Return the driver's notes as plain JSON; None if there are none.
 
     Raises:
-        LedgerError: they are damaged.
+        LedgerError: the notes are damaged.
     """
     if contents.notes_damage:
         raise LedgerError(f"the driver's notes in its ledger are damaged: {contents.notes_damage}")
     return msgspec.json.decode(contents.notes or "null")
 
 
-# The ledger's file: what is damage and what is any other failure, and a damaged file's way out.
-#
-# A file is moved aside only if SQLite calls it corrupt (SQLITE_CORRUPT, SQLITE_NOTADB) or if it cannot be what was
-# written. Any other failure (I/O, no space, busy, read-only) keeps the file and surfaces as `LedgerError`.
+# Only a damaged file is moved aside: SQLite calls it corrupt (SQLITE_CORRUPT, SQLITE_NOTADB), or it fails one of the
+# checks above. After any other failure (I/O error, no space, busy, read-only) the file stays, and `LedgerError` says
+# why it cannot be used: a disk that fails for a minute must not cost the records.
 
 BUSY_SECONDS: Final = 5.0
 """How long to wait for another process that writes."""
-# A constraint that is violated is damage as well: the statements are such that a whole file never violates one.
+# A violated constraint is damage too, because our statements never violate one in an intact file.
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 
 
 def copy_path(path: Path) -> Path:
-    """Return where the copy of a ledger lies."""
+    """Return the path of a ledger's copy."""
     return path.with_name(f"{path.name}-copy")
 
 
 class CorruptLedgerError(LedgerError):
-    """SQLite says that the file is no database or damaged; it may be moved aside and rebuilt."""
+    """The ledger's file is damaged; it may be moved aside and rebuilt."""
 
 
 def damage_of(path: Path) -> str | None:
-    """Return what is wrong with the file before SQLite reads it; None if nothing is or if there never was one.
+    """Return what is wrong with the file, checked before SQLite opens it; None if nothing is, or if there is no file.
 
     Raises:
         OSError: it cannot be read.
     """
-    # Looked for before the file, which another process may be making.
+    # Looked for before the file: another process that creates the ledger creates the file first.
     beside = journal_of(path)
     header = _header(path)
-    return header_damage(header) if header or not beside else _bereft(path, beside)
+    return header_damage(header) if header or not beside else _journal_alone(path, beside)
 
 
 def journal_of(path: Path) -> tuple[str, ...]:
-    """Return the names of the journal and of the journal's index, as far as they lie beside a ledger.
+    """Return the names of the journal and its index, if they exist beside a ledger.
 
     Raises:
         OSError: they cannot be looked for.
     """
-    return tuple(each for each in (f"{path.name}-wal", f"{path.name}-shm") if is_there(path.with_name(each)))
+    return tuple(name for name in (f"{path.name}-wal", f"{path.name}-shm") if is_there(path.with_name(name)))
 
 
 def _header(path: Path) -> bytes:
@@ -277,21 +274,21 @@ def _header(path: Path) -> bytes:
         return b""
 
 
-def _bereft(path: Path, beside: Sequence[str]) -> str:
-    """Return what is wrong with a journal or its index without a file: SQLite makes them after the file's first page.
+def _journal_alone(path: Path, beside: Sequence[str]) -> str:
+    """Return what is wrong if there is a journal or its index, but the file is empty or gone.
 
-    It would remove the journal, with rows that may stand there alone. Another process may have the index open still,
-    and then the file can be used neither as it is nor as a new one.
+    SQLite creates them only after the file's first page. It would now delete the journal, which may have rows that are
+    nowhere else. And while another process has the index open, a new file could not be used either.
     """
     lie = "lie" if len(beside) > 1 else "lies"
     return f"it is {'empty' if is_there(path) else 'gone'}, and {' and '.join(beside)} {lie} beside it"
 
 
 def refuse_damage(path: Path, damage: str | None) -> None:
-    """Refuse a file with some damage; None is none.
+    """Refuse a damaged file.
 
     Raises:
-        CorruptLedgerError: there is damage.
+        CorruptLedgerError: `damage` is not None.
     """
     if damage is not None:
         raise CorruptLedgerError(f"the ledger {path} is damaged: {damage}")
@@ -299,29 +296,29 @@ def refuse_damage(path: Path, damage: str | None) -> None:
 
 @contextlib.contextmanager
 def errors_in(path: Path) -> Iterator[None]:
-    """Convert the errors of SQLite and of the file system.
+    """Convert errors of SQLite and of the file system.
 
     Raises:
         CorruptLedgerError: the file is damaged.
-        LedgerError: it cannot be used, for any other reason.
+        LedgerError: the file cannot be used for another reason.
     """
     try:
         yield
     except sqlite3.Error as error:
-        # A Python-level sqlite3 error without a code is a misuse or a closed handle, not a damaged file.
+        # Errors of Python's sqlite3 module itself have no code: a misuse or a closed handle, not a damaged file.
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _CORRUPT:
             raise CorruptLedgerError(f"the ledger {path} is damaged: {error}") from error
         raise LedgerError(f"the ledger {path} cannot be used: {error}; nothing is handed out until it can") from error
     except UnicodeDecodeError as error:
-        # SQLite quotes damaged bytes of the schema in its message, which Python cannot read.
+        # SQLite's message quotes damaged bytes of the schema, which Python cannot decode.
         raise CorruptLedgerError(f"the ledger {path} is damaged: {error.object!r}") from error
     except OSError as error:
         raise LedgerError(f"the ledger {path} cannot be used: {error.strerror}") from error
 
 
 def move_aside(path: Path) -> Path:
-    """Give a corrupt ledger another name, its -wal and -shm with it; the caller holds the exclusive lock.
+    """Rename a corrupt ledger with its -wal and -shm; the caller holds the lock among processes.
 
     Raises:
         LedgerError: a file cannot be renamed.
@@ -338,35 +335,34 @@ def move_aside(path: Path) -> Path:
 
 
 SCHEMA: Final = 1
-# A flush of a journal that still grows makes the file system write its own journal as well: half as much CPU again and
-# three times the wait. SQLite's 1000 pages grow for the first 300 commits after each start, these for 40.
+# While the WAL still grows, each flush makes the file system commit its own journal too, which triples the wait. With
+# SQLite's default of 1,000 pages the WAL grows during the first 300 commits after each start, with this size during 40.
 _JOURNAL_PAGES: Final = 128
-DOUBTFUL: Final = 2
-"""The schema of a ledger that lacks claims, for a dranode that would not know and hand out what they hold."""
+SCHEMA_WITH_LOSS: Final = 2
+"""The schema of a ledger that may lack claims. A dranode that does not know about losses refuses to open it."""
 
 
 def newer_sentence(path: Path, schema: int) -> str:
-    """The sentence on a ledger with a schema that this dranode does not know."""
+    """Return the error for a ledger whose schema is newer than this dranode."""
     return (
-        f"{path} was written by a newer dranode (schema {schema}, this one knows {DOUBTFUL}); "
+        f"{path} was written by a newer dranode (schema {schema}, this one knows {SCHEMA_WITH_LOSS}); "
         "go back to that version, or drain the node with it first"
     )
 
 
 class Ledger:
-    """An open ledger. Not thread-safe: it belongs to the holder of the lock on decisions."""
+    """An open ledger. Not thread-safe: use it under the lock on decisions."""
 
     def __init__(self, path: Path) -> None:
-        """Open the ledger, made new if there is none.
+        """Open the ledger, or create it if there is none.
 
         Raises:
-            CorruptLedgerError: the file is damaged as a whole.
-            LedgerError: it cannot be opened, or a newer dranode wrote it.
+            CorruptLedgerError: the file as a whole is damaged.
+            LedgerError: the file cannot be opened, or a newer dranode wrote it.
         """
         self.path = path
-        # The claims that the file has as of the last reading; None while that is not known.
+        # The claims in the file as of the last reading, and the number of the last commit; None if that is not known.
         self._uids: set[str] | None = None
-        # The number of the last commit, which is known when they are.
         self._commits = 0
         with errors_in(path):
             refuse_damage(path, damage_of(path))
@@ -396,16 +392,16 @@ class Ledger:
 
     def _check_schema(self) -> None:
         schema = self._number("schema")
-        if schema > DOUBTFUL:
+        if schema > SCHEMA_WITH_LOSS:
             raise LedgerError(newer_sentence(self.path, schema))
-        if schema not in (SCHEMA, DOUBTFUL) or (schema == DOUBTFUL) != bool(self._meta("doubt")):
+        if schema not in (SCHEMA, SCHEMA_WITH_LOSS) or (schema == SCHEMA_WITH_LOSS) != bool(self._meta("doubt")):
             refuse_damage(self.path, f"its schema has the number {schema}")
 
     def _number(self, key: str) -> int:
-        found = self._meta(key) or ""
-        if not (found.isascii() and found.isdecimal()):
-            refuse_damage(self.path, f"its {key} has the number {found!r}")
-        return int(found)
+        value = self._meta(key) or ""
+        if not (value.isascii() and value.isdecimal()):
+            refuse_damage(self.path, f"its {key} has the number {value!r}")
+        return int(value)
 
     def close(self) -> None:
         """Close the file; the ledger cannot be used any more."""
@@ -413,11 +409,13 @@ class Ledger:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """A decision and its record in one durable commit; no other process writes meanwhile.
+        """Run a decision and its commit as one transaction; no other process can write meanwhile.
 
         Raises:
-            LedgerError: the transaction cannot be begun or committed; nothing of it is on disk then.
+            LedgerError: the transaction cannot begin or be committed; nothing of it is on disk then.
         """
+        # IMMEDIATE takes the write lock before the rows are read. A deferred transaction would decide on rows that
+        # another process may change before the commit.
         with errors_in(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -438,16 +436,16 @@ class Ledger:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def read(self) -> Contents:
-        """All rows; those that fail their checksum apart.
+        """Return all rows, intact and damaged.
 
         Raises:
-            CorruptLedgerError: the file is damaged as a whole.
-            LedgerError: it cannot be read, or a newer dranode has written it since it was opened.
+            CorruptLedgerError: the file as a whole is damaged.
+            LedgerError: the file cannot be read, or a newer dranode has written it since it was opened.
         """
         with errors_in(self.path):
-            # Before the rows: what is committed in between is read once more, and never missed.
+            # Read before the rows: a commit in between makes the next `changed` true, so it is never missed.
             version = self._data_version()
-            # Another instance of another version may have written meanwhile.
+            # During a rolling update, an instance of another version may have written meanwhile.
             self._check_schema()
             rows, bodies = read_rows(self._db)
             refuse_damage(self.path, index_damage(self._db, rows))
@@ -457,13 +455,13 @@ class Ledger:
         return contents
 
     def commit(self, put: Iterable[Record] = (), drop: Iterable[str] = ()) -> int:
-        """Write and forget records inside a `transaction`; what the file has is read first if it was not.
+        """Write and delete records inside a `transaction`.
 
         Returns:
             The commit's number.
 
         Raises:
-            CorruptLedgerError: a claim that is in the file was not found by its key, or one that is not was.
+            CorruptLedgerError: the primary key does not find a claim that is in the file, or finds one that is not.
         """
         if self._uids is None:
             self.read()
@@ -484,19 +482,19 @@ class Ledger:
         self.set_meta("commits", str(number))
 
     def restore(self, records: Iterable[Record], commits: int, doubt: str, notes: str) -> None:
-        """Fill a new ledger, inside a `transaction`: what an earlier one is known to have had, up to that commit."""
+        """Fill a new ledger, inside a `transaction`, with what the lost one is known to have had up to a commit."""
         self.commit(put=records)
         self._set_commits(commits)
         self.set_notes(notes)
         self.doubt(doubt)
 
     def doubt(self, reason: str) -> None:
-        """Note why claims may be missing, inside a `transaction`; with an empty reason none is any more."""
+        """Note why claims may be missing, inside a `transaction`; an empty reason says that none are missing."""
         with errors_in(self.path):
             self._db.execute("DELETE FROM meta WHERE key = 'doubt'")
             if reason:
                 self.set_meta("doubt", reason)
-            self.set_meta("schema", str(DOUBTFUL if reason else SCHEMA))
+            self.set_meta("schema", str(SCHEMA_WITH_LOSS if reason else SCHEMA))
 
     def _put(self, record: Record, *, there: bool) -> None:
         row = encoded(record)
@@ -516,7 +514,7 @@ class Ledger:
         return None if row is None else str(row[0])
 
     def meta(self, key: str) -> str | None:
-        """A note beside the claims, such as the boot id under which they were last looked at."""
+        """Return a value beside the claims, such as the id of the boot in which they were last used."""
         with errors_in(self.path):
             return self._meta(key)
 
@@ -526,6 +524,6 @@ class Ledger:
         self.set_meta("notes_checksum", notes_checksum(notes))
 
     def set_meta(self, key: str, value: str) -> None:
-        """Write a note, inside a `transaction`."""
+        """Write a value beside the claims, inside a `transaction`."""
         with errors_in(self.path):
             self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))

@@ -1,9 +1,10 @@
-"""A second record of the claims, beside the ledger, for the day when that one is damaged or gone.
+"""A copy of the ledger beside it, for the case that the ledger is damaged or lost.
 
-A text file, `ledger.db-copy`: a head, a line for each claim, then a line for each commit, each line with its checksum.
-A line is written when the commit is on disk and is not flushed, so it costs a Prepare nothing to speak of. Ledger and
-copy number the commits, so it is seen which is behind the other. It is derived data: while the ledger is whole, a copy
-that is not is rewritten.
+kubelet does not ask again for the claims of running pods, so without a record their devices would be given out a second
+time (docs/decisions/ledger-copy.md). The copy is a text file, `ledger.db-copy`: a head, a line for each claim, then a
+line for each commit; each line has a checksum. A line is appended after its commit is on disk and is not flushed, so it
+costs a Prepare almost nothing. Ledger and copy number their commits, which shows if one is behind the other. While the
+ledger is intact, a copy that differs from it is rewritten.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from dranode.driver.node.ledger import Contents, CorruptLedgerError, matches
 _T = TypeVar("_T")
 
 _VERSION: Final = 1
-# It is rewritten when it has as many more lines than claims.
+# The copy is rewritten when it has this many lines more than claims, so it does not grow for ever.
 _GROWTH: Final = 2000
+# How the JSON of each record begins, to find rows in a file that SQLite cannot read any more.
 _BODY: Final = re.compile(rb'\{"uid":"')
-# How wide SQLite stores a number of 32 bits.
+# How many bytes SQLite may use for a number of 32 bits (https://sqlite.org/fileformat.html, 2.1).
 _WIDTHS: Final = (4, 6, 3, 2, 1)
 
 
@@ -54,7 +56,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _FoundLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line as it is read, its records in JSON."""
+    """A line as it was read, with its records still in JSON."""
 
     commits: int
     put: tuple[msgspec.Raw, ...] = ()
@@ -64,18 +66,19 @@ class _FoundLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerCopy:
-    """The copy of one ledger. Not thread-safe: it belongs to the holder of the lock on decisions."""
+    """The copy of one ledger. Not thread-safe: use it under the lock on decisions."""
 
     def __init__(self, path: Path) -> None:
         """Name the file; nothing is opened."""
         self.path = path
+        # How many lines may be appended before the copy has to be rewritten; 0 until it was read or written.
         self._room = 0
 
     def read(self, bodies: Mapping[bytes, Record] = MappingProxyType({})) -> Copied | None:
-        """Return what it says, as far as it can be read; None if it is not there.
+        """Return what the copy says, as far as it can be read; None if there is no copy.
 
         Args:
-            bodies: records by their JSON, which are not decoded again.
+            bodies: records by their JSON; these are not decoded again.
 
         Raises:
             LedgerError: the file cannot be read, or a newer dranode wrote it.
@@ -100,10 +103,10 @@ class LedgerCopy:
         return copied
 
     def write(self, copied: Copied) -> None:
-        """Rewrite it at once and whole, and flush it.
+        """Replace the copy by a new file, and flush it.
 
         Raises:
-            LedgerError: it cannot be written; what was there stays.
+            LedgerError: the new file cannot be written; the old one stays.
         """
         head = _Head(
             copy=_VERSION,
@@ -130,19 +133,21 @@ class LedgerCopy:
         self._room = len(copied.records) + _GROWTH
 
     def append(self, commits: int, put: tuple[Record, ...], drop: tuple[str, ...], notes: str | None = None) -> bool:
-        """Add a commit; False if the copy has to be rewritten instead, because it has grown long or is missing."""
+        """Append a commit; False if the copy has to be rewritten instead, because it is too long or missing."""
         self._room -= 1
         if self._room < 0:
             return False
         return self._add(_Line(commits=commits, put=put, drop=drop, notes=notes))
 
     def close(self) -> None:
-        """Say that nothing of it is in memory alone, and flush it; without that it is believed until the next boot."""
+        """Append that the copy is complete, and flush it. Without this line it counts as complete only in this boot."""
         self._add(_Line(commits=0, closed=True), flush=True)
 
     def _add(self, line: _Line, *, flush: bool = False) -> bool:
         data = _encoded(line)
         try:
+            # Opened for each line and never created: if somebody removes or replaces the file, that is noticed, and the
+            # copy is rewritten as a whole.
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             try:
                 written = os.write(handle, data)
@@ -155,10 +160,10 @@ class LedgerCopy:
         return written == len(data)
 
     def forget(self) -> None:
-        """Take it away: a copy that lacks a commit and cannot be written must not be believed.
+        """Delete the copy, because it lacks a commit and cannot be rewritten.
 
         Raises:
-            LedgerError: it cannot be removed.
+            LedgerError: the copy cannot be deleted.
         """
         try:
             self.path.unlink(missing_ok=True)
@@ -167,6 +172,7 @@ class LedgerCopy:
 
 
 def _flush(folder: Path) -> None:
+    # A rename is durable only once its folder is flushed (fsync(2)).
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -190,19 +196,19 @@ def _decoded(kind: type[_T], line: bytes) -> _T | None:
 
 
 def _line(data: bytes, bodies: Mapping[bytes, Record]) -> _Line | None:
-    """A line, its records taken from `bodies` where they are there; None if it is not whole."""
-    found = _decoded(_FoundLine, data)
-    if found is None:
+    """Decode a line, with its records from `bodies` if they are there; None if the line is damaged."""
+    line = _decoded(_FoundLine, data)
+    if line is None:
         return None
     try:
-        put = tuple(bodies.get(body) or decode_json(Record, body) for body in map(bytes, found.put))
+        put = tuple(bodies.get(body) or decode_json(Record, body) for body in map(bytes, line.put))
     except DocumentError:
         return None
-    return _Line(commits=found.commits, put=put, drop=found.drop, notes=found.notes, closed=found.closed)
+    return _Line(commits=line.commits, put=put, drop=line.drop, notes=line.notes, closed=line.closed)
 
 
 def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> Copied:
-    """The state after all lines; `whole` only if there is no gap between them."""
+    """Return the state after all lines; `whole` if no line is missing or damaged."""
     rows = head.rows if head is not None else 0
     at = head.commits if head is not None else 0
     whole = whole and head is not None and len(lines) >= rows
@@ -213,9 +219,11 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
         if line is None:
             whole = closed = False
             continue
+        # Only the last line counts: what was appended after a closing line may not have been flushed.
         closed = line.closed
         if closed:
             continue
+        # The first lines are one for each claim, with the number of the head; each later line is one commit more.
         whole = whole and line.commits == at + (number >= rows)
         at = line.commits
         records |= {record.uid: record for record in line.put}
@@ -227,10 +235,10 @@ def _followed(head: _Head | None, lines: list[_Line | None], *, whole: bool) -> 
 
 
 def refuse_behind(path: Path, contents: Contents, copied: Copied | None) -> None:
-    """Refuse a ledger that lacks what its copy has.
+    """Refuse a ledger that lacks commits which its copy has, such as an older file that was put back.
 
     Raises:
-        CorruptLedgerError: the copy has commits that the ledger lacks, or may have.
+        CorruptLedgerError: the copy has commits that the ledger lacks, or may have some.
     """
     if copied is None:
         return
@@ -244,9 +252,9 @@ def refuse_behind(path: Path, contents: Contents, copied: Copied | None) -> None
 
 
 def rows_in(path: Path) -> Iterator[Record]:
-    """The records whose rows stand whole anywhere in a file, forgotten ones among them; none if there is no file.
+    """Find the intact rows in a damaged file, deleted ones included; none if there is no file.
 
-    A row ends with its body and its checksum; the columns before it follow from the body.
+    A row ends with its body and its checksum, and the body says all that is in the other columns.
 
     Raises:
         OSError: the file cannot be read.
@@ -256,9 +264,9 @@ def rows_in(path: Path) -> Iterator[Record]:
 
 
 def _rows(data: bytes) -> Iterator[Record]:
-    for found in _BODY.finditer(data):
-        end = _end(data, found.start())
-        body = data[found.start() : end]
+    for beginning in _BODY.finditer(data):
+        end = _end(data, beginning.start())
+        body = data[beginning.start() : end]
         try:
             record = decode_json(Record, body)
             if any(matches(record, body, data[end : end + width]) for width in _WIDTHS):
@@ -268,7 +276,7 @@ def _rows(data: bytes) -> Iterator[Record]:
 
 
 def _end(data: bytes, start: int) -> int:
-    """Return where the JSON object that begins at `start` ends; the end of the data if it does not."""
+    """Return where the JSON object that begins at `start` ends; the end of the data if it has no end."""
     depth, quoted, at = 0, False, start
     while at < len(data):
         match data[at : at + 1]:

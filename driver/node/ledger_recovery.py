@@ -1,4 +1,7 @@
-"""Keeps a copy beside the ledger, and brings the ledger back from it, from its own rows and from CDI specs."""
+"""Keeps the ledger's copy up to date, and rebuilds a lost ledger from the copy, its own rows and the CDI specs.
+
+What follows from the sources that are left is decided by `salvaged` and its neighbors in `driver/claims/record.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ log = logging.getLogger(__name__)
 
 
 class LedgerRecovery:
-    """The copy of one ledger, under the lock on decisions.
+    """The copy of one ledger. Use it under the lock on decisions.
 
     Attributes:
         path: the ledger's file.
-        boot_id: of this boot of the machine; empty while it is not known.
-        doubt: why claims may be missing in the ledger; empty if none is.
-        notes: the driver's notes, as JSON; empty if it has none.
-        notes_lost: why they may lack what the driver has noted, until it writes others; empty if they do not.
+        boot_id: the id of this boot of the machine; empty while it is not known.
+        doubt: why claims may be missing in the ledger; empty if none are missing.
+        notes: the driver's notes, as JSON; empty if there are none.
+        notes_lost: why the notes may be incomplete, until the driver writes new ones; empty if they are complete.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,20 +43,20 @@ class LedgerRecovery:
         self.notes_lost = ""
         self.path = path
         self._copy = LedgerCopy(copy_path(path))
-        # The commits of the transaction at hand, with their numbers.
+        # The commits of the current transaction, with their numbers.
         self._commits: list[tuple[int, Commit]] = []
 
     def reconciled(self, ledger: Ledger, contents: Contents) -> Contents:
-        """The ledger's contents, mended by the copy; the copy says the same then.
+        """Repair damaged rows and notes from the copy, and bring the copy up to date; returns the ledger's contents.
 
         Raises:
-            CorruptLedgerError: the copy has commits that the ledger lacks, or may have.
-            LedgerError: the copy cannot be used, or the ledger not be written.
+            CorruptLedgerError: the copy has commits that the ledger lacks, or may have some.
+            LedgerError: the copy cannot be used, or the ledger cannot be written.
         """
         copied = self._copy.read(contents.bodies)
         refuse_behind(self.path, contents, copied)
         if copied is not None and contents.damaged and copied.whole and copied.commits == contents.commits:
-            contents = self._mended(ledger, contents, copied)
+            contents = self._with_repaired_rows(ledger, contents, copied)
         if contents.notes_damage:
             contents = self._with_notes(ledger, contents, copied)
         self.doubt, self.notes = contents.doubt, "" if contents.notes_damage else contents.notes
@@ -62,8 +65,8 @@ class LedgerRecovery:
         elif copied is not None:
             self.notes_lost = copied.notes_lost
         now = self._copied(contents.commits, {record.uid: record for record in contents.records})
-        # What is damaged has to be in the copy for the day when it can be mended. A copy that says the same serves on,
-        # also one that was closed: the next commit's line ends that.
+        # While rows are damaged the copy is kept, because it may have them intact. A copy that says the same as the
+        # ledger stays in use, even a closed one: the line of the next commit ends that state.
         if not contents.damaged and (copied is None or replace(copied, closed=False) != now):
             self._write(now)
         return contents
@@ -72,23 +75,24 @@ class LedgerRecovery:
         return Copied(commits, records, self.doubt, self.boot_id, notes=self.notes, notes_lost=self.notes_lost)
 
     def _with_notes(self, ledger: Ledger, contents: Contents, copied: Copied | None) -> Contents:
-        """Return the contents with the notes of the copy, if that has all of them."""
+        """Return the contents with the notes of the copy, if the copy is complete."""
         if copied is None or copied.notes_lost or not copied.whole or copied.commits != contents.commits:
             return contents
         with ledger.transaction():
             ledger.set_notes(copied.notes)
-        # A version that writes no checksums has written the same to both.
+        # If both are the same, only the checksum was missing: a version without checksums wrote them.
         if copied.notes != contents.notes:
             log.error("ledger=%s: the driver's notes were damaged and are written again from the copy", self.path)
         return ledger.read()
 
     def lose_notes(self, reason: str) -> None:
-        """Note that the driver may have noted more than there is now."""
+        """Note that the driver's notes may be incomplete, and log it once."""
         if reason != self.notes_lost:
             log.error("ledger=%s: the driver's notes are lost: %s", self.path, reason)
         self.notes_lost = reason
 
-    def _mended(self, ledger: Ledger, contents: Contents, copied: Copied) -> Contents:
+    def _with_repaired_rows(self, ledger: Ledger, contents: Contents, copied: Copied) -> Contents:
+        # Only if both have the same claims: a damaged UID would otherwise bring back another claim.
         if copied.records.keys() != {
             *(record.uid for record in contents.records),
             *(row.uid for row in contents.damaged),
@@ -107,28 +111,29 @@ class LedgerRecovery:
         return ledger.read()
 
     def begin(self) -> None:
-        """A transaction begins."""
+        """Begin a transaction."""
         self._commits = []
 
     def note(self, number: int, commit: Commit) -> None:
-        """A commit of the transaction, with its number."""
+        """Note a commit of the transaction, with its number."""
         self._commits.append((number, commit))
         if commit.notes is not None:
             self.notes, self.notes_lost = commit.notes, ""
 
     def follow(self, on_file: Callable[[], Mapping[str, Record]], *, damaged: bool) -> None:
-        """Let the copy follow the transaction that is on disk now.
+        """Append the transaction to the copy, after it was committed to the ledger.
 
         Args:
-            on_file: what the ledger has.
-            damaged: whether it has rows besides that cannot be read.
+            on_file: returns the intact records of the ledger, in case the copy has to be rewritten.
+            damaged: whether the ledger has damaged rows as well.
 
         Raises:
-            LedgerError: the copy lacks a commit and cannot be removed either.
+            LedgerError: the copy lacks a commit and cannot be deleted either.
         """
         for number, commit in self._commits:
             if not self._copy.append(number, commit.put, commit.drop, commit.notes):
                 last, _ = self._commits[-1]
+                # A rewritten copy would lack the damaged rows and still count as complete.
                 if damaged:
                     self._copy.forget()
                 else:
@@ -139,7 +144,7 @@ class LedgerRecovery:
         try:
             self._copy.write(copied)
         except LedgerError as error:
-            # The ledger is whole, and a copy that lags behind it is worse than none.
+            # The ledger is intact, and no copy is better than one that lacks a commit.
             log.warning("ledger=%s: %s", self.path, error)
             self._copy.forget()
 
@@ -148,40 +153,40 @@ class LedgerRecovery:
         self._copy.close()
 
     def rebuild(self, cause: CorruptLedgerError, specs: Mapping[str, Record]) -> None:
-        """Put a new ledger in the place of one that is damaged, with all that is known of its claims.
+        """Replace a damaged ledger by a new one, with everything that is known about its claims.
 
         Args:
-            cause: what is wrong with it.
+            cause: what is wrong with the damaged one.
             specs: what the CDI specs on the node say, by UID.
 
         Raises:
-            LedgerError: it cannot be done; it is tried again from what there is.
+            LedgerError: a step failed. The next call tries again with what is left, and nothing is lost in between.
         """
         files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
         copied = self._copy.read()
         rows, unread = _rows_of(files)
-        found = salvaged(copied, specs, rows, self.boot_id, unread)
-        # First what is known: a process that dies from here on leaves it in the copy.
-        self._copy.write(found)
+        rescued = salvaged(copied, specs, rows, self.boot_id, unread)
+        # The copy first: if the process dies before the new ledger is complete, the next start finds everything there.
+        self._copy.write(rescued)
         aside = move_aside(self.path)
         log.error(
             "ledger=%s: %s; it is kept as %s and %d claims are on record again",
             self.path,
             cause,
             aside,
-            len(found.records),
+            len(rescued.records),
         )
         ledger = Ledger(self.path)
         try:
             with ledger.transaction():
-                ledger.restore(found.records.values(), found.commits, found.doubt, found.notes)
+                ledger.restore(rescued.records.values(), rescued.commits, rescued.doubt, rescued.notes)
                 ledger.set_meta("boot_id", prepared_under(copied, specs, self.boot_id))
         finally:
             ledger.close()
 
 
 def _rows_of(files: Iterable[Path]) -> tuple[tuple[Record, ...], str]:
-    """Return the records that stand in these files, and why there may be others; the latter is empty if none can."""
+    """Return the intact records in these files, and which files could not be read (empty if all could)."""
     rows: list[Record] = []
     unread: list[str] = []
     for path in files:
@@ -192,14 +197,11 @@ def _rows_of(files: Iterable[Path]) -> tuple[tuple[Record, ...], str]:
     return tuple(rows), ", and ".join(unread)
 
 
-# Records as CDI specs tell them: what is left of a claim where the ledger does not say what it holds.
-
-
 class SpecRecords(msgspec.Struct, frozen=True):
-    """The records of one driver's CDI specs.
+    """The records that CDI specs contain, for claims that the ledger does not know or whose rows are damaged.
 
     Attributes:
-        plugin: the driver, which may know a form of specs that is given.
+        plugin: the driver, which may be able to read specs without a copy of the record (`Recovers`).
         specs: the CDI specs.
     """
 
@@ -207,7 +209,7 @@ class SpecRecords(msgspec.Struct, frozen=True):
     specs: Specs
 
     def uids(self) -> tuple[str, ...]:
-        """The claims that have a spec, in order.
+        """Return the UIDs of the claims that have a spec, in order.
 
         Raises:
             LedgerError: the CDI directory cannot be listed.
@@ -223,9 +225,9 @@ class SpecRecords(msgspec.Struct, frozen=True):
         return {uid: self.record(uid) for uid in self.uids()}
 
     def record(self, uid: str) -> Record:
-        """Return what a claim's spec says: the copy of its record, else what the driver reads there.
+        """Return what a claim's spec says: the copy of its record, or what the driver reads in the spec.
 
-        Lost if neither is.
+        If it says neither, the record is a lost one (`Record.lost`).
         """
         spec = self.specs.read(uid)
         if spec is None:

@@ -1,12 +1,12 @@
-"""Device metadata in files (KEP-5304), one a request, which the claim's CDI spec mounts.
+"""Device metadata (KEP-5304): one file for each request, which the claim's CDI spec mounts into containers.
 
-Nothing is flushed to disk: the files are derived from the ledger and made again at start and on every repeated Prepare.
-Where a file lies on the host is the driver's own business, and programs find it where the CDI spec mounts it; its name
-says whose it is. So a claim has no folders of its own, each of which would cost a Prepare as much as a file.
+The files are derived from the ledger and written again at a start and with every repeated Prepare, so they are not
+flushed to disk. KEP-5304 says where containers find them, not where they are on the host: they are in one folder, and
+the name of a file says whose it is. A folder for each claim would cost a Prepare as much as a file.
 
-A runtime starts no container for which a spec mounts what is not there. So the files come before the spec and go after
-it, and what cannot be written is not mounted. A file that is there is replaced, since containers may read it; one that
-is not is made in its place, which costs half as much.
+A runtime does not start a container if a spec mounts a file that is missing. So files are written before the spec and
+removed after it, and a file that cannot be written is not mounted. An existing file is replaced by a rename, because a
+container may be reading it; a new one is written in place.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, uid_problem
 from dranode.driver.machine.presence import is_file, is_there
 
-# Device metadata as earlier versions laid it out, and as dra-driver-cpu does, in folders of claims.  The file of a
-# request is `<namespace>_<claim>/<request>/metadata.json`. It goes when no CDI spec mounts it any more: the specs
-# that do were reported to kubelet, and are removed when their claims are unprepared.
+# Earlier versions and dra-driver-cpu use `<namespace>_<claim>/<request>/metadata.json`. Such a file is removed when no
+# CDI spec mounts it any more: the specs that do were reported to kubelet, and go when their claims are unprepared.
 
 _FILE: Final = "metadata.json"
 
 
 def remove_unmounted(folder: Path, cdi: Path, prefix: str) -> None:
-    """Remove the files below a folder that no spec mounts, and the folders that are empty then, the folder itself too.
+    """Remove the metadata files in a folder that no spec mounts, then empty folders, and the folder itself if empty.
 
     Args:
         folder: the folder.
@@ -51,8 +50,8 @@ def remove_unmounted(folder: Path, cdi: Path, prefix: str) -> None:
         prefix: how the names of the specs begin that may mount a file.
 
     Raises:
-        CDIError: a spec is not one, so that it is not known what it mounts; nothing has been removed.
-        OSError: a spec cannot be read, or a file not be removed.
+        CDIError: a spec is invalid, so it is not known what it mounts; nothing was removed.
+        OSError: a spec cannot be read, or a file cannot be removed.
     """
     mounted = {
         mount.host_path
@@ -64,7 +63,7 @@ def remove_unmounted(folder: Path, cdi: Path, prefix: str) -> None:
         if str(file) not in mounted:
             file.unlink(missing_ok=True)
     for empty in (*folder.glob("*/*/"), *folder.glob("*/"), folder):
-        # Not empty: a file is mounted, or another program has put something there.
+        # Fails if the folder is not empty, because a file is mounted or belongs to another program.
         with contextlib.suppress(OSError):
             empty.rmdir()
 
@@ -77,8 +76,8 @@ class Described(msgspec.Struct, frozen=True):
     """A claim's metadata, as far as it could be written.
 
     Attributes:
-        mounts: the mounts of the files that are there, by the CDI device that has them.
-        problem: why some could not be written; empty if all could.
+        mounts: the mounts of the files that exist, by CDI device.
+        problem: why some files could not be written; empty if all were.
     """
 
     mounts: Mapping[str, Mount] = {}
@@ -90,9 +89,9 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
 
     Attributes:
         driver: the driver.
-        folder: where the files lie, by the same path on the host.
+        folder: the folder of the files; it has the same path on the host.
         cdi: the CDI directory.
-        older: where earlier versions, and dra-driver-cpu, have folders for claims; None if there is no such place.
+        older: where earlier versions and dra-driver-cpu have folders for claims; None if there is no such folder.
     """
 
     driver: str
@@ -102,11 +101,11 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, driver: str, data: Path, cdi: Path) -> DeviceMetadata:
-        """The metadata of a driver with this folder and this CDI directory."""
+        """Return the metadata of a driver with this data folder and this CDI directory."""
         return cls(driver, data / "metadata", cdi, data / "dra-device-metadata")
 
     def write(self, record: Record, inventory: Inventory) -> Described:
-        """Write the metadata of a claim; files that say the same already are left alone."""
+        """Write the metadata of a claim; files with the same content already are left unchanged."""
         try:
             files = device_metadata(self.driver, str(self.folder), record, inventory)
         except DranodeError as error:
@@ -118,7 +117,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
                 self._write(each)
             except OSError as error:
                 failures.append(f'of request "{each.request}": {error.strerror}')
-                # A file that was there before may have been reported to kubelet.
+                # An older file may still be mounted by running containers, so it stays mounted.
                 if not _can_be_mounted(self.folder / each.file):
                     continue
             mounts[each.device] = each.mount
@@ -134,11 +133,11 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         try:
             make_file(f"{self.folder}/{metadata.file}", metadata.text)
         except (FileExistsError, FileNotFoundError):
-            # It is there, in full or as a killed driver left it, or the folder is not.
+            # The file exists, perhaps half written by a driver that was killed; or the folder does not exist yet.
             write_file(self.folder, metadata.file, metadata.text)
 
     def mounted(self, spec: Spec) -> dict[str, Mount]:
-        """The mounts of metadata in a claim's CDI spec, by the CDI device; none unless all that it mounts is there."""
+        """Return the mounts of metadata in a claim's CDI spec, by CDI device; none if one of the files is missing."""
         mounts = {
             device.name: mount
             for device in spec.devices
@@ -148,20 +147,18 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         return mounts if all(_can_be_mounted(Path(mount.host_path)) for mount in mounts.values()) else {}
 
     def remove(self, ref: ClaimRef, requests: Iterable[str]) -> None:
-        """Remove the metadata of a claim with these requests, or whatever there is of it if none is known.
-
-        What is not there is removed already.
+        """Remove the metadata of a claim for these requests; if no requests are known, all of the claim's metadata.
 
         Raises:
-            MetadataError: it cannot be removed.
+            MetadataError: a file cannot be removed.
         """
         if uid_problem(ref.uid) is not None:
-            return  # no file can be of it
+            return  # no file can have been written for such a UID
         try:
             for request in requests:
                 file = metadata_file(ref.uid, request)
                 remove_spec(self.folder, file)
-                # An older instance may have written its own spec for it, in a rolling update that was taken back.
+                # An older version, during a rolling update that was rolled back, may have written a spec of its own.
                 remove_spec(self.cdi, f"{older_spec_prefix(self.driver)}{file}.json")
             if not requests:
                 self._remove_all(ref.uid)
@@ -172,7 +169,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             ) from error
 
     def uids(self) -> frozenset[str]:
-        """The UIDs of the claims that have metadata, or a CDI spec for it as earlier versions wrote.
+        """Return the UIDs of the claims that have metadata, or a CDI spec for metadata as earlier versions wrote.
 
         Raises:
             MetadataError: the folder or the CDI directory cannot be listed.
@@ -185,7 +182,7 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
                 remove_spec(folder, name)
 
     def _files(self) -> Iterator[tuple[str, Path, str]]:
-        """Whatever there is of metadata: the UID of the claim that it is of, the folder and the name of the file."""
+        """Find all metadata files: the claim's UID, the folder and the name of each."""
         for name in _names(self.folder):
             yield metadata_owner(name), self.folder, name
         prefix = older_spec_prefix(self.driver)
@@ -197,15 +194,15 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
         """Return whether there are folders of an earlier version.
 
         Raises:
-            MetadataError: the driver's folder may not be looked into.
+            MetadataError: the driver's folder cannot be read.
         """
         return self.older is not None and _is_there(self.older)
 
     def remove_older(self) -> None:
-        """Remove what earlier versions wrote and no CDI spec mounts any more; the lock on decisions is held.
+        """Remove files of earlier versions that no CDI spec mounts any more; the caller holds the lock on decisions.
 
         Raises:
-            MetadataError: some CDI spec cannot be read, or a file not be removed.
+            MetadataError: a CDI spec cannot be read, or a file cannot be removed.
         """
         if self.older is None:
             return

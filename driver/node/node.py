@@ -1,8 +1,8 @@
-"""One driver on this node: decides under the locks and has the effects carried out.
+"""The claims of one driver on this node: decides under the lock, commits, and carries the effects out.
 
-Calls may come from any thread, and from a second instance of the driver during a rolling update. A decision and its
-effects happen under one lock in the process and `serialize.lock` between processes; the decision and its record are one
-transaction of the ledger, committed before any other effect.
+Calls may come from any thread, and from a second instance of the driver during a rolling update, so a decision and its
+effects happen under one lock (`DecisionLock`). The decision and its record are one transaction of the ledger, which is
+committed before anything else is done: after a crash at any point, the record says what may have been given out.
 """
 
 from __future__ import annotations
@@ -54,15 +54,14 @@ from dranode.driver.pinning.snapshot import PinSnapshot
 log = logging.getLogger(__name__)
 
 
-# How long a Prepare waits, in seconds, for the Unprepare of a claim that holds what it needs, and how often it checks
-# meanwhile, since another instance may be the one that unprepares. A refusal is expensive: SyncPod in
-# kuberuntime_manager.go ends without an error when a claim cannot be prepared, so kubelet tries again only at the pod's
-# next resync, 60 to 90 s later (`completeWork` in pkg/kubelet/pod_workers.go, 1.37). Kubelet ends a call after 45 s, of
-# which the claims may take 25 to fetch.
+# How long a Prepare waits, in seconds, until another claim that holds its devices is unprepared. A refusal is
+# expensive: SyncPod in kuberuntime_manager.go ends without an error if a claim cannot be prepared, so kubelet tries
+# again only at the pod's next resync, 60 to 90 s later (`completeWork` in pkg/kubelet/pod_workers.go, 1.37). kubelet
+# ends a call after 45 s, and fetching the claims may take 25 s of these.
 CONFLICT_WAIT: Final = 15.0
+# How often a waiting Prepare checks, in seconds: the other instance may be the one that unprepares.
 _CONFLICT_POLL: Final = 0.1
-# How many calls wait at a time: fewer than the server has threads for calls, for the Unprepare that they wait for needs
-# one too.
+# How many calls may wait at a time. The server has one thread more, for the Unprepare that they wait for.
 MAX_WAITING: Final = 3
 
 InUse = Callable[[ClaimRef], bool | None]
@@ -70,7 +69,7 @@ OnGranted = Callable[[Record], None]
 
 
 def use_unknown(claim: ClaimRef) -> bool | None:
-    """The answer to "does a container use this claim?" where neither NRI nor kubelet's pod-resources is at hand."""
+    """Answer that it is not known whether a container uses a claim: without NRI and pod-resources nothing says so."""
     del claim
     return None
 
@@ -80,14 +79,14 @@ class NodeClaims:
 
     Attributes:
         discovery: what the driver has read of the hardware.
-        store: the records, for use under the lock on decisions; its book may be looked up at any time.
+        store: the records, to be used under the lock on decisions; any thread may read its book.
         files: the claims' CDI specs and device metadata.
-        interpreter: what carries effects out.
-        unfinished: the claims of which not all is known.
-        granted: called with the record of every claim that is given something for the first time.
-        settings_changed: called when a call changed settings that other processes have to be notified of, by `tune`.
-        not_enforced: returns why containers are not held to claims; None if they are, or need not be. Never waits.
-        conflict_wait: how long a Prepare waits for the Unprepare of a claim that holds what it needs, in seconds.
+        interpreter: carries effects out.
+        unfinished: the claims about which not everything is known.
+        granted: called with the record of every claim that is prepared for the first time.
+        settings_changed: called when settings changed of which `tune` has to notify other processes.
+        not_enforced: returns why containers are not held to claims; None if they are, or need not be. It never waits.
+        conflict_wait: how long a Prepare waits until another claim that holds its devices is unprepared, in seconds.
     """
 
     def __init__(
@@ -102,17 +101,17 @@ class NodeClaims:
         boot_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to serve; nothing is read or written yet.
+        """Set the driver up; nothing is read or written yet.
 
         Args:
             plugin: the driver.
-            data: the driver's folder, `<kubelet root>/plugins/<driver>`; holds the ledger and the locks.
+            data: the driver's folder, `<kubelet root>/plugins/<driver>`, with the ledger and the locks.
             cdi: the CDI directory.
-            pool: the name of the pool in which the devices are published; None if claims may come from any.
-            in_use: whether a container uses a claim; None if that is not known.
-            metadata: the device metadata of workloads; None if they get none.
-            boot_id: of this boot of the machine, by which the ledger's copy is believed, where `open` does not say it.
-            clock: seconds, never going back.
+            pool: the name of the pool in which the devices are published; None if claims may come from any pool.
+            in_use: returns whether a container uses a claim, None if that is not known.
+            metadata: the device metadata of containers; None if they get none.
+            boot_id: the id of this boot of the machine, if `open` is not called with it; the ledger's copy needs it.
+            clock: returns seconds and never goes back.
         """
         self.plugin = plugin
         self.pool = pool
@@ -134,10 +133,14 @@ class NodeClaims:
         self.unfinished = UnfinishedClaims(self.store, self._lock, self.interpreter)
 
     def open(self, boot_id: str = "", *, snapshot: bool = True) -> None:
-        """Read hardware and ledger, and make again every CDI spec that is missing, at the price of those.
+        """Read hardware and ledger, and write missing CDI specs.
 
-        Hardware and a ledger that cannot be used are reported and tried again: the driver starts all the same. Without
-        `snapshot` there is none before `follow`.
+        If hardware or ledger cannot be read, that is logged and tried again later; the driver starts all the same,
+        because kubelet must be able to reach it.
+
+        Args:
+            boot_id: the id of this boot of the machine.
+            snapshot: whether to make the snapshot now; otherwise `follow` makes it.
 
         Raises:
             UsageError: the driver's options do not fit the hardware.
@@ -155,14 +158,14 @@ class NodeClaims:
         except UnreadError:
             pass
         except DranodeError as error:
-            log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
+            log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - a traceback would add nothing
 
     @property
     def inventory(self) -> Inventory:
-        """The hardware as it was last read.
+        """Return the hardware as it was last read.
 
         Raises:
-            UnreadError: it was never read.
+            UnreadError: the hardware was never read.
         """
         return self.discovery.inventory
 
@@ -172,11 +175,11 @@ class NodeClaims:
             self.store.close()
 
     def rescan(self) -> bool:
-        """Read the hardware again; True if it has changed.
+        """Read the hardware again; returns whether it has changed.
 
         Raises:
             UnreadError: the hardware cannot be read; what was read before stays known.
-            UsageError: it is read for the first time, and the driver's options do not fit it.
+            UsageError: the hardware is read for the first time, and the driver's options do not fit it.
         """
         before, unread = self.discovery.known, self.discovery.unread
         try:
@@ -190,47 +193,44 @@ class NodeClaims:
         return self.discovery.known is not before
 
     def follow(self) -> None:
-        """Make the snapshot, if `open` did not, and keep it in step from now on."""
+        """Make the snapshot, if `open` did not, and keep it up to date from now on."""
         with self._lock.among_threads():
             self._view.put_off = False
             self._lock.notify()
 
     def watch(self, watcher: Watcher) -> None:
-        """Notify `watcher` now and whenever a record has changed, before the call that changed it is answered.
+        """Call `watcher` with the snapshot now and after every change, before the call that made it is answered.
 
-        So it is when ledger or hardware cannot be read any more, and when they can again. The watcher gets what
-        containers run on, None from a driver that pins none, under the lock on decisions; it has to be quick.
+        A change is also that ledger or hardware cannot be read any more, or can be read again. The watcher is called
+        under the lock on decisions, so it has to return quickly. It gets None from a driver that pins no containers.
         """
         with self._lock.among_threads():
             self._view.watcher = watcher
             self._lock.notify()
 
     def snapshot(self) -> PinSnapshot | None:
-        """Return what is on record as enforcement sees it; None for a driver that pins no containers. Never waits."""
+        """Return the records as enforcement sees them, without waiting; None for a driver that pins no containers."""
         return self._view.snapshot
 
     @property
     def impediment(self) -> str | None:
-        """Return why no new claim can be prepared; None if one can.
+        """Return why no new claim can be prepared, without waiting; None if new claims can be prepared.
 
-        That is by the last use of ledger, hardware and CDI specs, and by whether containers are held to claims.
-        Never waits.
+        This is known from the last use of ledger, hardware and CDI specs, and from whether containers are held to
+        claims.
         """
         why = self.not_enforced()
         return self.unusable or self._lock.blocked or (why.message if why is not None and not why.chosen else None)
 
     @property
     def unusable(self) -> str | None:
-        """Return why ledger, hardware or CDI specs cannot be used, by the last time they were; None if they can.
-
-        Never waits.
-        """
+        """Return why ledger, hardware or CDI specs could not be used the last time; None if they could. Never waits."""
         return self._lock.unread or self.discovery.unread or self._lock.unwritten or self.files.problem
 
     def check(self) -> None:
-        """Check whether ledger, hardware and CDI specs can be used; `impediment` says if not, watchers are notified.
+        """Check whether ledger, hardware and CDI specs can be used, which sets `impediment` and notifies watchers.
 
-        Hardware is read only if it could not be read the last time.
+        The hardware is only read if the last reading failed.
 
         Raises:
             UsageError: the hardware is read for the first time, and the driver's options do not fit it.
@@ -242,17 +242,18 @@ class NodeClaims:
         self.files.check()
 
     def tune(self) -> None:
-        """Bring the machine's settings into the state that the claims on record need; costs nothing if none needs any.
+        """Change the machine's settings to what the claims on record need; does nothing if none needs any.
 
         Raises:
-            DranodeError: they cannot be changed; says what to do.
+            DranodeError: a setting cannot be changed; says what to do.
         """
         plugin = self.plugin
         if not isinstance(plugin, Tunes) or not self.tunes():
             return
         with self._lock.held():
             self.interpreter.tune(plugin, preparing=False)
-        # Other processes may take long to answer: no call waits for them.
+        # Not under the lock: other processes, such as irqbalance, may take long to answer, and no call has to wait for
+        # them.
         if plugin.notify(lambda: self._tuning(plugin)):
             with self._lock.held():
                 self.interpreter.tune(plugin, preparing=False)
@@ -262,11 +263,11 @@ class NodeClaims:
             self.settings_changed()
 
     def tunes(self) -> bool:
-        """Return whether claims have, or have had, a say in the machine's settings; never waits."""
+        """Return whether claims change, or have changed, the machine's settings; never waits."""
         plugin = self.plugin
         if not isinstance(plugin, Tunes):
             return False
-        return bool(self.store.recovery.notes) or any(was_tuned(plugin, each) for each in self.store.book.known())
+        return bool(self.store.recovery.notes) or any(was_tuned(plugin, record) for record in self.store.book.known())
 
     @contextlib.contextmanager
     def _tuning(self, plugin: Tunes) -> Iterator[tuple[Collection[Record], LedgerNotes]]:
@@ -274,18 +275,18 @@ class NodeClaims:
             yield tuning_claims(plugin, self.store.book.known(), preparing=False), LedgerNotes(self.store)
 
     def disturbances(self) -> tuple[Disturbance, ...]:
-        """Return what has disturbed the claims on record since they began; never waits."""
+        """Return what has disturbed the claims on record since they were prepared; never waits."""
         plugin = self.plugin
         if not isinstance(plugin, Tunes) or not self.store.recovery.notes:
             return ()
         return tuple(plugin.disturbances(self.store.book.known(), LedgerNotes(self.store).read()))
 
     def record(self, uid: str) -> Record | None:
-        """Return what is on record of a claim at the last look at the ledger; never waits."""
+        """Return a claim's record as of the last reading of the ledger, without waiting; None if it has none."""
         return self.store.book.record(uid)
 
     def records(self) -> tuple[Record, ...]:
-        """Every claim on record.
+        """Return the records of all claims.
 
         Raises:
             UnreadError: the ledger cannot be read.
@@ -294,7 +295,7 @@ class NodeClaims:
             return self.store.book.records()
 
     def mend_files(self, uids: Iterable[str]) -> dict[str, Refused | None]:
-        """Write again the files of these claims that are not as they should be; those claims, with what went wrong.
+        """Rewrite the files of these claims that are not as they should be; see `ClaimFiles.mend`.
 
         Raises:
             UnreadError: the ledger cannot be read.
@@ -303,9 +304,9 @@ class NodeClaims:
             return self.files.mend(uids)
 
     def sweep(self) -> None:
-        """Remove the metadata of claims that nobody knows, and what of an earlier version's is not needed any more.
+        """Remove the metadata of unknown claims, and files of an earlier version that are not needed any more.
 
-        Nothing while claims may be missing from the ledger, since it may be theirs.
+        Nothing is removed while claims may be missing in the ledger, because the files may be theirs.
 
         Raises:
             UnreadError: the ledger cannot be read.
@@ -319,11 +320,11 @@ class NodeClaims:
     def prepare(
         self, claims: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
     ) -> dict[str, Answer]:
-        """Prepare the claims of one call, as long as its answer is awaited.
+        """Prepare the claims of one call.
 
         Args:
             claims: the claims of the call; an error for each that could not be fetched.
-            awaited: whether the caller still waits.
+            awaited: returns whether the caller still waits for the answer. If not, nothing is done any more.
 
         Returns:
             An answer for every claim, by UID.
@@ -358,6 +359,8 @@ class NodeClaims:
                     answers[ref.uid] = outcome
                     if isinstance(outcome, Conflict):
                         conflicts[ref] = claim
+                # Claims in conflict wait here with all locks released, so that the Unprepare they need can be carried
+                # out. If too many calls wait already, the refusal stands.
                 if conflicts and self._clock() < ends:
                     waiting = waiting or self._places.acquire(blocking=False)
                     if waiting:
@@ -371,10 +374,10 @@ class NodeClaims:
         return answers
 
     def _prepare_once(self, claims: Mapping[ClaimRef, ResourceClaim], awaited: Awaited) -> dict[str, ClaimOutcome]:
-        """Decide the claims, commit what was decided, carry it out; what became of each, by UID.
+        """Decide the claims, commit the decision, and carry it out; returns the outcomes by UID.
 
         Raises:
-            DranodeError: none could be decided or put on record.
+            DranodeError: no claim could be decided or committed.
         """
         with self._lock.held():
             _check(awaited)
@@ -392,15 +395,16 @@ class NodeClaims:
                     if not isinstance(decided, Record):
                         outcomes[ref.uid] = decided
                     elif decided.grants:
-                        # The claims after it in this call must not get the same.
+                        # The next claims of this call must not get the same devices.
                         store.reserve(decided)
                         records[ref.uid] = decided
                     else:
-                        # A claim with nothing of this driver's holds nothing and leaves no record.
+                        # A claim without devices of this driver holds nothing and needs no record.
                         outcomes[ref.uid] = Prepared()
                 decision = prepared(records.values(), book.record)
                 if decision.commit:
                     store.commit(decision.commit)
+            # From here on the records are durable. Whatever fails or crashes now is repeated or undone from them.
             failures = self.interpreter.carry_out(decision.effects)
             self._notify_of_settings()
             for uid, record in records.items():
@@ -415,7 +419,7 @@ class NodeClaims:
     def _decide(
         self, ref: ClaimRef, claim: ResourceClaim, record: Record | None, given: Circumstances
     ) -> Record | Refused | Conflict | Changed:
-        """The decision on a claim as a value, whatever it meets: one claim's error must not fail the others."""
+        """Decide one claim. Errors become values too, so that one claim's error does not fail the others."""
         try:
             self.store.refuse_damaged(ref)
             return decide_claim(ref, claim, record, given)
@@ -429,7 +433,7 @@ class NodeClaims:
             return refused_by_error(ref, driver, error)
 
     def _unprepare_unused(self, ref: ClaimRef) -> Refused | None:
-        """Unprepare a claim whose allocation has changed under its record; refused if a container may still use it."""
+        """Unprepare a claim that was allocated again since it was prepared; refused if a container may still use it."""
         used = self._in_use(ref)
         if used is False:
             return self.unprepare((ref,))[ref.uid]
@@ -444,10 +448,14 @@ class NodeClaims:
         )
 
     def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> dict[str, Refused | None]:
-        """Undo the claims of one call, as long as its answer is awaited.
+        """Unprepare the claims of one call.
+
+        Args:
+            refs: the claims.
+            awaited: returns whether the caller still waits for the answer. If not, nothing is done any more.
 
         Returns:
-            For each, by UID, None or why it is not undone. An unknown claim is undone.
+            For each claim, by UID, None or why it cannot be unprepared. An unknown claim counts as unprepared.
         """
         try:
             with self._lock.held():
@@ -457,16 +465,21 @@ class NodeClaims:
             return dict.fromkeys((ref.uid for ref in refs), Refused(str(error)))
 
     def release(self, records: Iterable[Record]) -> dict[str, Refused | None]:
-        """Undo claims that kubelet will not ask to undo, if their records are still these; an answer for each that is.
+        """Unprepare claims for which kubelet will not call Unprepare, unless their records have changed meanwhile.
+
+        Returns:
+            For each claim whose record has not changed, by UID, None or why it cannot be unprepared.
 
         Raises:
             UnreadError: the ledger cannot be read.
         """
         with self._lock.held():
-            return self._undo(tuple(each.ref for each in records if self.store.book.record(each.uid) == each))
+            unchanged = (record for record in records if self.store.book.record(record.uid) == record)
+            return self._undo(tuple(record.ref for record in unchanged))
 
     def _undo(self, refs: tuple[ClaimRef, ...]) -> dict[str, Refused | None]:
-        """Undo claims under the lock: mark them as started, restore hardware, remove files, drop their records."""
+        """Undo claims under the lock: mark them as started, restore hardware, remove files, delete their records."""
+        # The record goes last. If a step fails, the claim keeps its devices, and kubelet calls again.
         book, uids = self.store.book, [ref.uid for ref in refs]
         decision = unprepared(refs, book.known_of(uids), book.unreadable(uids), self.plugin)
         failures = self.interpreter.execute(decision)
@@ -476,10 +489,10 @@ class NodeClaims:
 
 
 def _check(awaited: Awaited) -> None:
-    """See, under the lock, that the caller has not given up.
+    """Check, under the lock, that the caller has not given up.
 
     Raises:
-        DranodeError: it has. Its next call for the same claims may have been decided already.
+        DranodeError: it has. Its next call for the same claims, perhaps the opposite one, may be done already.
     """
     if not awaited():
         raise DranodeError("the caller gave up before its turn came, so nothing was done")

@@ -1,9 +1,13 @@
-"""The records of one driver's claims: the ledger on disk and the book in memory, kept in step.
+"""The records of one driver's claims: the ledger on disk and the book in memory, which always agree.
 
-A claim of which nothing says what it holds blocks every new grant until it is unprepared or its CDI spec can be read,
-because whatever was handed out might be held already. A CDI spec without a record was left by another driver of the
-same kind or by a ledger that is gone. What it says is held from the first look on, as an entry that is not in the file
-yet; `dranode.driver.serve.orphans` finds out whose it is.
+This module keeps three promises:
+
+- Nothing is given out twice. If it is not known what a claim holds, no new claim is prepared until that claim is
+  unprepared, or until its CDI spec can be read, because any device might be its.
+- A claim that was reported as prepared stays on record, also if its row is damaged or the ledger is lost: its CDI spec
+  says what it holds.
+- A CDI spec without a record counts as well. It was left by another driver of the same kind, or by a ledger that is
+  gone. Its devices are held from the start; `dranode.driver.serve.orphans` finds out whose claim it is.
 """
 
 from __future__ import annotations
@@ -40,11 +44,12 @@ from dranode.driver.node.specs import Specs
 log = logging.getLogger(__name__)
 
 
-# The one book of all that is known of every claim; everything else that a decision reads is an index of it.
+# The book has one entry for each claim, and everything else that a decision reads is an index of these entries. An
+# entry comes from the claim's row in the ledger and from its CDI spec:
 #
 # row in the ledger   CDI spec               in the book
 # whole               any                    the row's record, on record
-# whole, lost         says what it holds     what the spec says, on record
+# whole, marked lost  says what it holds     what the spec says, on record
 # damaged             says what it holds     what the spec says, beside the damaged row
 # damaged             says nothing           unknown: the claim may hold anything
 # none                says what it holds     what the spec says, on record and in no file (a leftover)
@@ -52,13 +57,13 @@ log = logging.getLogger(__name__)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """The book's entry of one claim.
+    """What is known about one claim.
 
     Attributes:
         uid: the claim's UID.
-        record: what it holds and whose it is, as far as that is known; None if nothing is but that its row is damaged.
-        damaged: its row, where that cannot be read.
-        on_file: whether the ledger has a row of it; a leftover has none.
+        record: what it holds and whose it is, as far as is known; None if only its damaged row is known.
+        damaged: its row, if the row cannot be read.
+        on_file: whether the ledger has a row for it; a leftover has none.
     """
 
     uid: str
@@ -73,14 +78,14 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def unknown(self) -> str | None:
-        """Return why the claim may hold anything; None if it is known what it holds."""
+        """Return why the claim may hold any device; None if it is known what it holds."""
         if self.record is not None:
             return LOST_RECORD if self.record.lost else None
         reason = self.damaged.reason if self.damaged is not None else "missing"
         return f"its row is damaged ({reason}) and no CDI spec says what it holds"
 
     def holding(self, sources: Sources) -> Holding | None:
-        """Return what the claim is known to hold; a damaged row may name more devices than the CDI spec."""
+        """Return what the claim is known to hold: the devices of its CDI spec, and those that a damaged row names."""
         if self.record is None:
             return None
         holding = self.record.holding(sources)
@@ -90,18 +95,18 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class RecordBook:
-    """The entries of all claims. It changes under the lock on decisions; entries may be looked up at any time.
+    """The entries of all claims. It is changed under the lock on decisions; any thread may look entries up.
 
     Attributes:
         held: what the claims hold.
-        unknown: the UIDs of the claims that may hold anything, with the reasons.
+        unknown: the UIDs of the claims that may hold any device, with the reasons.
         damaged: the damaged rows, by UID.
-        version: a number that goes up with every change.
-        touched: the UIDs of the claims that have changed since a follower set this to nothing; None if any may have.
+        version: a number that grows with every change.
+        touched: the UIDs of the claims that changed since a reader emptied this set; None if all may have changed.
     """
 
     def __init__(self, sources: Sources) -> None:
-        """An empty book, for a driver with these `Plugin.sources`."""
+        """Make an empty book for a driver with these `Plugin.sources`."""
         self._sources = sources
         self._entries: dict[str, Entry] = {}
         self.held = Held()
@@ -111,25 +116,25 @@ class RecordBook:
         self.touched: frozenset[str] | None = None
 
     def replace(self, entries: Iterable[Entry]) -> None:
-        """Let these be all entries."""
+        """Replace all entries."""
         fresh = {entry.uid: entry for entry in entries}
         self.held, self.unknown, self.damaged = Held(), {}, {}
         for entry in fresh.values():
             self._index(entry)
-        # One assignment, so that a reader of another thread sees the old entries or the new ones.
+        # One assignment: another thread sees all old entries or all new ones.
         self._entries = fresh
         self.version += 1
         self.touched = None
 
     def enter(self, entry: Entry) -> None:
-        """Take an entry in, in place of what was known of the claim."""
+        """Add an entry, or replace the claim's entry."""
         self._entries[entry.uid] = entry
         self._drop(entry.uid)
         self._index(entry)
         self._touch(entry.uid)
 
     def forget(self, uid: str) -> None:
-        """Take a claim out."""
+        """Remove a claim's entry."""
         self._entries.pop(uid, None)
         self._drop(uid)
         self._touch(uid)
@@ -154,41 +159,41 @@ class RecordBook:
             self.touched = self.touched.union((uid,))
 
     def entries(self) -> tuple[Entry, ...]:
-        """All entries."""
+        """Return all entries."""
         return tuple(self._entries.values())
 
     def entry(self, uid: str) -> Entry | None:
-        """The entry of one claim."""
+        """Return the entry of one claim."""
         return self._entries.get(uid)
 
     def records(self) -> tuple[Record, ...]:
-        """Return what is on record: without the claims whose rows are damaged."""
+        """Return the records, without those of claims whose rows are damaged."""
         return tuple(record for entry in self.entries() if (record := entry.on_record) is not None)
 
     def uids(self) -> frozenset[str]:
-        """The UIDs of the claims on record."""
+        """Return the UIDs of the claims on record."""
         return frozenset(record.uid for record in self.records())
 
     def record(self, uid: str) -> Record | None:
-        """Return what is on record of one claim."""
+        """Return the record of one claim; None if it has none or its row is damaged."""
         entry = self.entry(uid)
         return None if entry is None else entry.on_record
 
     def known(self) -> tuple[Record, ...]:
-        """Return what is known of the claims; a container whose row is damaged keeps the CPUs of its CDI spec."""
+        """Return what is known about all claims. A claim with a damaged row has the CPUs that its CDI spec says."""
         return tuple(entry.record for entry in self.entries() if entry.record is not None)
 
     def known_of(self, uids: Iterable[str]) -> Mapping[str, Record]:
-        """Return what is known of some claims, by UID."""
+        """Return what is known about some claims, by UID."""
         entries = filter(None, map(self.entry, uids))
         return {entry.uid: entry.record for entry in entries if entry.record is not None}
 
     def unreadable(self, uids: Iterable[str]) -> tuple[str, ...]:
-        """Those of some claims of which nothing is known but that their rows are damaged."""
+        """Return which of some claims are known only by a damaged row."""
         return tuple(uid for uid in uids if uid in self.damaged and uid in self.unknown)
 
     def on_file(self) -> Mapping[str, Record]:
-        """The records whose rows are in the ledger and whole, by UID."""
+        """Return the records that the ledger has intact rows for, by UID."""
         records = (entry.on_record for entry in self.entries() if entry.on_file)
         return {record.uid: record for record in records if record is not None}
 
@@ -197,15 +202,15 @@ class RecordStore:
     """The claims on record. Not thread-safe: use it under the lock on decisions.
 
     Attributes:
-        book: what is known of every claim.
+        book: what is known about every claim.
         recovery: the copy of the ledger, and what the ledger was rebuilt from.
     """
 
     def __init__(self, plugin: Plugin, path: Path, specs: Specs) -> None:
-        """Name the ledger; it is opened by the first `refresh`."""
+        """Name the ledger; the first `refresh` opens it."""
         self.book = RecordBook(plugin.sources)
         self.recovery = LedgerRecovery(path)
-        # The claims that were reported as having the same CPUs.
+        # The claims that were already reported as having the same CPUs.
         self._overlaps: frozenset[tuple[ClaimRef, ...]] = frozenset()
         self._plugin = plugin
         self._path = path
@@ -213,11 +218,11 @@ class RecordStore:
         self._ledger: Ledger | None = None
         self._inodes: tuple[int, ...] = ()
         self._stale = True
-        # Whether nothing was done since the last `refresh`, so that a transaction needs none of its own.
+        # Whether the next transaction can skip its own `refresh`, because nothing was done since the last one.
         self._fresh = False
-        # Whether the rows of the ledger were ever read, so that what is known of them was on record at some time.
+        # Whether the rows of the ledger were ever read. Only then does the book say what is on record.
         self._rows_read = False
-        # Damage that only writing meets, as in an index: the file opens and reads well again.
+        # Damage that was found by writing, for example in an index. Reopening the file would not find it again.
         self._corrupt: CorruptLedgerError | None = None
 
     def close(self) -> None:
@@ -232,7 +237,7 @@ class RecordStore:
             self._ledger = None
 
     def size(self) -> int:
-        """The bytes of the ledger's file and its journal."""
+        """Return the size of the ledger's file and its journal, in bytes."""
         size = 0
         for suffix in ("", "-wal"):
             with contextlib.suppress(OSError):
@@ -240,19 +245,21 @@ class RecordStore:
         return size
 
     def refresh(self) -> Ledger:
-        """See that the ledger is open and the index is that of the file, which another instance may have changed.
+        """Open the ledger if necessary, and read it again if another instance has changed it.
+
+        A corrupt ledger is moved aside and rebuilt from its copy, its rows and the CDI specs.
 
         Raises:
-            LedgerError: the ledger cannot be used; a corrupt one is moved aside and rebuilt instead.
+            LedgerError: the ledger cannot be used.
         """
         corrupt, self._corrupt = self._corrupt, None
         self._fresh = False
         try:
-            # Another instance may have moved it aside already.
+            # If the inode has changed, another instance has moved the corrupt file aside already.
             if corrupt is not None and _inodes(self._path)[:1] == self._inodes[:1]:
                 raise corrupt
             ledger = self._opened()
-            # Until all of it is taken in, whatever comes in between.
+            # Stays set until the file has been read completely, whatever fails before.
             self._stale = self._stale or ledger.changed()
             if self._stale:
                 self._load(ledger)
@@ -265,8 +272,9 @@ class RecordStore:
         return ledger
 
     def _opened(self) -> Ledger:
-        # Another instance may have moved a corrupt file aside: ours would then be the old one. Where the journal or its
-        # index was removed, instances that opened it before and after would not see each other's commits.
+        # If another instance moved a corrupt file aside, our open file is the old one. If somebody removed the journal
+        # or its index, an instance that opened the ledger before and one that opens it now would not see each other's
+        # commits. Both show in the inodes.
         if self._ledger is not None and _inodes(self._path) == self._inodes:
             return self._ledger
         self._shut()
@@ -279,26 +287,27 @@ class RecordStore:
         contents = self.recovery.reconciled(ledger, ledger.read())
         whole = tuple(Entry(record.uid, record) for record in contents.records)
         try:
-            lying = self._specs.uids()
+            spec_uids = self._specs.uids()
         except LedgerError:
-            # There may be more, but these are on record, and what specs said of damaged rows stands.
+            # The CDI specs cannot be listed, so there may be leftovers that are not known. The rows count all the same,
+            # and so does what specs have said about damaged rows before.
             damaged = (self._still_damaged(row) for row in contents.damaged)
             self.book.replace((*whole, *damaged))
             self._rows_read = True
             raise
         rows = (*whole, *(Entry(row.uid, None, row) for row in contents.damaged))
         on_file = {entry.uid for entry in rows}
-        leftovers = (Entry(uid, Record(uid=uid), on_file=False) for uid in lying if uid not in on_file)
+        leftovers = (Entry(uid, Record(uid=uid), on_file=False) for uid in spec_uids if uid not in on_file)
         self.book.replace((*rows, *leftovers))
         for row in contents.damaged:
             log.error("uid=%s driver=%s: the ledger row is quarantined: %s", row.uid, self._plugin.driver, row.reason)
         self._identify()
-        self._miss_notes()
+        self._check_notes()
         self._report_overlaps()
         self._stale, self._rows_read = False, True
 
-    def _miss_notes(self) -> None:
-        """Report notes as lost if only a CDI spec says that settings were changed for a claim."""
+    def _check_notes(self) -> None:
+        """Mark the driver's notes as lost if a leftover claim had settings changed, but no notes say which."""
         recovered = (entry.record for entry in self.book.entries() if not entry.on_file)
         if not self.recovery.notes and any(map(self._tuned, recovered)):
             self.recovery.lose_notes(NOTES_LOST)
@@ -307,7 +316,7 @@ class RecordStore:
         return isinstance(self._plugin, Tunes) and record is not None and was_tuned(self._plugin, record)
 
     def notes_lost(self) -> str:
-        """Return why the driver's notes may lack what it has noted, if there is a sign that it had any; else empty."""
+        """Return why the driver's notes are incomplete; empty if nothing suggests that it had noted more."""
         signs = bool(self.recovery.notes) or any(map(self._tuned, self.book.known()))
         return self.recovery.notes_lost if signs else ""
 
@@ -316,9 +325,9 @@ class RecordStore:
         return Entry(row.uid, before.record if before is not None and before.damaged is not None else None, row)
 
     def _report_overlaps(self) -> None:
-        """Report claims that are wholly on record and have the same CPUs; no other claim gets those meanwhile."""
+        """Log claims that have the same CPUs, once for each pair. No other claim gets these CPUs meanwhile."""
         overlaps = self.book.held.overlaps().items()
-        doubled = {claims: cpus for claims, cpus in overlaps if all(map(self._finished, claims))}
+        doubled = {claims: cpus for claims, cpus in overlaps if all(map(self._is_complete, claims))}
         for claims in doubled.keys() - self._overlaps:
             log.error(
                 "driver=%s: claims %s are both on record with CPUs %s, which one of them was given by mistake; "
@@ -329,24 +338,24 @@ class RecordStore:
             )
         self._overlaps = frozenset(doubled)
 
-    def _finished(self, claim: ClaimRef) -> bool:
-        # What was only recovered is reported when it is known whose it is.
+    def _is_complete(self, claim: ClaimRef) -> bool:
+        # A recovered claim is reported later, when it is known whose it is.
         record = self.book.record(claim.uid)
         return record is not None and bool(record.fingerprint)
 
     def unread(self, reason: str) -> Unread:
-        """Return what is known while the ledger cannot be read: its last words, and beyond that CDI specs."""
+        """Return what is known while the ledger cannot be read: its last contents, and CDI specs of other claims."""
         known = self.book.known()
         uids = {record.uid for record in known}
         try:
-            lying = tuple(self._specs.record(uid) for uid in self._specs.uids() if uid not in uids)
+            leftovers = tuple(self._specs.record(uid) for uid in self._specs.uids() if uid not in uids)
         except LedgerError:
             return Unread(reason, known, blind=not self._rows_read)
-        blind = not self._rows_read and any(record.lost for record in lying)
-        return Unread(reason, (*known, *lying), blind)
+        blind = not self._rows_read and any(record.lost for record in leftovers)
+        return Unread(reason, (*known, *leftovers), blind)
 
     def _identify(self) -> None:
-        """Take in what CDI specs say of claims of which nothing is known; they may be readable by now."""
+        """Read the CDI specs of claims about which nothing is known: they may be readable by now."""
         for entry in filter(None, map(self.book.entry, tuple(self.book.unknown))):
             record = self._specs.record(entry.uid)
             if not record.lost:
@@ -360,14 +369,12 @@ class RecordStore:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """One durable commit. If it fails, nothing of it is on disk and the index is read again.
-
-        The first one under the lock on decisions finds the ledger as it was when the lock was taken: who else commits
-        holds that too.
+        """Make one durable commit. If it fails, nothing is on disk, and the next `refresh` reads the ledger again.
 
         Raises:
-            LedgerError: it cannot be committed.
+            LedgerError: the commit failed.
         """
+        # The lock on decisions is held, also against other processes, so the ledger is as the last `refresh` read it.
         ledger = self._ledger if self._fresh and self._ledger is not None else self.refresh()
         self._fresh = False
         try:
@@ -383,7 +390,7 @@ class RecordStore:
             raise
 
     def commit(self, commit: Commit) -> None:
-        """Write and forget records, inside a transaction."""
+        """Write and delete records, inside a transaction."""
         if self._ledger is None:
             raise LedgerError(f"the ledger {self._path} is closed")
         if commit.notes is not None:
@@ -395,13 +402,16 @@ class RecordStore:
             self.book.forget(uid)
 
     def reserve(self, record: Record) -> None:
-        """Let later decisions of the same transaction see what was just decided; the commit follows, or a reload."""
+        """Count a decided claim as held, so that the next decision of the same transaction does not give it out again.
+
+        A commit has to follow. If the transaction fails, the book is read from the ledger again, which undoes this.
+        """
         self.book.held.add(record.holding(self._plugin.sources))
 
     def after_boot(self, boot_id: str) -> None:
-        """Note the boot id; hardware that was configured under another one must be configured again.
+        """Note the boot id. After a reboot, claims whose hardware was configured are marked to be configured again.
 
-        A claim of which only the CDI spec tells was prepared since the boot, because specs lie in memory.
+        A leftover was prepared since the boot, because /var/run, where CDI specs are, does not survive a reboot.
 
         Raises:
             LedgerError: the ledger cannot be used.
@@ -415,7 +425,7 @@ class RecordStore:
             self.commit(Commit(put=tuple(map(restarted, configured))))
 
     def try_writing(self) -> None:
-        """Write what is written already.
+        """Write a value that is on disk already, to find out whether the ledger can be written.
 
         Raises:
             LedgerError: the ledger cannot be written.
@@ -425,10 +435,10 @@ class RecordStore:
             ledger.set_meta("boot_id", ledger.meta("boot_id") or "")
 
     def refuse_damaged(self, ref: ClaimRef) -> None:
-        """Refuse a claim whose own row is damaged, if no CDI spec says what it holds.
+        """Refuse a claim whose row is damaged if its CDI spec does not say what it holds either.
 
         Raises:
-            ClaimError: it is; says what to do.
+            ClaimError: the claim is refused; says what to do.
         """
         entry = self.book.entry(ref.uid)
         if entry is not None and entry.damaged is not None and entry.record is None:
@@ -438,7 +448,7 @@ class RecordStore:
             )
 
     def blocked(self) -> str | None:
-        """Return why no new claim may be given anything, with what to do; None if it may."""
+        """Return why no new claim may be prepared, and what to do; None if new claims may be prepared."""
         if self.recovery.doubt:
             return missing_claims(self.recovery.doubt, self._plugin.driver)
         for uid, reason in self.book.unknown.items():
@@ -446,12 +456,12 @@ class RecordStore:
         return None
 
     def missing(self) -> tuple[str, ...]:
-        """Return what keeps new grants from being made: a sentence for each."""
+        """Return the reasons why no new claim may be prepared, a sentence for each."""
         claims = (f"claim with UID {uid}: {reason}" for uid, reason in sorted(self.book.unknown.items()))
         return (*((self.recovery.doubt,) if self.recovery.doubt else ()), *claims)
 
     def forget_missing(self) -> None:
-        """Hand out again what claims may hold of which nothing is known, because an administrator has said so.
+        """Forget the claims about which nothing is known, because an administrator says that they are gone.
 
         Raises:
             LedgerError: the ledger cannot be written.
@@ -469,40 +479,37 @@ class RecordStore:
 
 
 def _with_owner(record: Record, before: Record | None) -> Record:
-    """Return what a CDI spec says of a claim, with the owner that others have named since."""
+    """Return the record from a CDI spec, with the owner and pods that are already known."""
     if before is None or not before.name:
         return record
     return msgspec.structs.replace(record, namespace=before.namespace, name=before.name, pods=before.pods)
 
 
 def _inodes(path: Path) -> tuple[int, ...]:
-    """Return which files the ledger, its journal and the journal's index are; 0 for one that is not there."""
+    """Return the inodes of the ledger, its journal and the journal's index; 0 for a missing file."""
     return tuple(map(file_number, (str(path), f"{path}-wal", f"{path}-shm")))
 
 
-# A driver's notes in its ledger, beside the claims.
-
-
 class LedgerNotes(msgspec.Struct):
-    """The `Notes` of one driver, under the lock on decisions.
+    """The `Notes` of a driver, kept in its ledger. Use it under the lock on decisions.
 
     Attributes:
-        store: the records, beside which the notes are.
+        store: the driver's records.
     """
 
     store: RecordStore
 
     @property
     def lost(self) -> str:
-        """Return why notes may be missing; empty if none are."""
+        """Return why notes may be missing; empty if none are missing."""
         return self.store.notes_lost()
 
     def read(self) -> Any:
-        """Return the notes as plain JSON; None if there are none, or if they were damaged."""
+        """Return the notes as plain JSON; None if there are none or they were damaged."""
         return msgspec.json.decode(self.store.recovery.notes or "null")
 
     def write(self, notes: Any) -> None:
-        """Put the notes on record, if they are others than before.
+        """Commit the notes if they have changed.
 
         Raises:
             LedgerError: they cannot be written.

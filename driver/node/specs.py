@@ -1,4 +1,4 @@
-"""A driver's files in the CDI directory: one spec a claim, derived from the record and never the source of it."""
+"""A driver's files in the CDI directory: one spec for each claim, derived from the claim's record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dranode.cdi.errors import CDIError
 from dranode.cdi.spec import Mount, Spec
 from dranode.driver.claims.record import Record, claim_spec, spec_file, uid_problem
 
-# What of a file changes whenever somebody touches it: its inode, size and time of modification.
+# Inode, size and time of modification: one of them changes whenever somebody changes the file.
 Stamp = tuple[int, int, int]
 
 
@@ -34,7 +34,7 @@ class Specs(msgspec.Struct, frozen=True):
     kind: str
 
     def path(self, uid: str) -> Path:
-        """The file of a claim's spec, there or not.
+        """Return the path of a claim's spec, whether it exists or not.
 
         Raises:
             SpecError: the UID cannot be part of a file name and a CDI device name.
@@ -42,7 +42,7 @@ class Specs(msgspec.Struct, frozen=True):
         return self.directory / self.name(uid)
 
     def name(self, uid: str) -> str:
-        """The name of that file.
+        """Return the name of that file.
 
         Raises:
             SpecError: as `path` does.
@@ -53,12 +53,12 @@ class Specs(msgspec.Struct, frozen=True):
         return spec_file(self.kind, uid)
 
     def write(self, record: Record, mounts: Mapping[str, Mount], original: Record | None = None) -> bool:
-        """Write a claim's spec; False if a file says the same already, which is left alone.
+        """Write a claim's spec; False if the file has the same content already.
 
         Args:
-            record: the record, its grants completed.
-            mounts: the mounts of its devices beyond their edits, by the device's name.
-            original: the record as it is in the ledger, where the spec is to carry a copy.
+            record: the record, with completed grants.
+            mounts: mounts besides the edits of the record, by the name of the CDI device.
+            original: the record as it is in the ledger, if the spec is to carry a copy of it.
 
         Raises:
             SpecError: it cannot be written.
@@ -72,12 +72,13 @@ class Specs(msgspec.Struct, frozen=True):
             ) from error
 
     def remove(self, uid: str) -> None:
-        """Remove a claim's spec; one that is not there, or cannot be, is removed already.
+        """Remove a claim's spec, if there is one.
 
         Raises:
             SpecError: it cannot be removed.
         """
         if uid_problem(uid) is not None:
+            # No spec can have been written for such a UID.
             return
         try:
             remove_spec(self.directory, self.name(uid))
@@ -85,7 +86,7 @@ class Specs(msgspec.Struct, frozen=True):
             raise SpecError(f"the CDI spec {self.path(uid)} cannot be removed: {error.strerror}") from error
 
     def read(self, uid: str) -> Spec | None:
-        """A claim's spec as it lies there; None if there is none or it is not one."""
+        """Read a claim's spec; None if there is none, or if the file is not a valid spec."""
         if uid_problem(uid) is not None:
             return None
         try:
@@ -94,11 +95,11 @@ class Specs(msgspec.Struct, frozen=True):
             return None
 
     def check(self) -> None:
-        """See whether specs can be written and listed; a directory that is not there is made with the first.
+        """Check that specs can be listed and written. A missing directory is fine: it is created with the first spec.
 
         Raises:
-            LedgerError: they cannot be listed.
-            SpecError: they cannot be written.
+            LedgerError: specs cannot be listed.
+            SpecError: specs cannot be written.
         """
         try:
             with os.scandir(self.directory) as entries:
@@ -114,7 +115,7 @@ class Specs(msgspec.Struct, frozen=True):
             )
 
     def names(self) -> frozenset[str]:
-        """The names of all files in the directory; none without the directory.
+        """Return the names of all files in the directory; none if there is no directory.
 
         Raises:
             LedgerError: the directory cannot be listed.
@@ -127,7 +128,7 @@ class Specs(msgspec.Struct, frozen=True):
             raise self._unlisted(error) from error
 
     def uids(self) -> frozenset[str]:
-        """The UIDs of the claims that have a file of this kind; none without the directory.
+        """Return the UIDs of the claims that have a file of this kind; none if there is no directory.
 
         Raises:
             LedgerError: the directory cannot be listed.
@@ -135,14 +136,15 @@ class Specs(msgspec.Struct, frozen=True):
         return self.uids_of(self.names())
 
     def uids_of(self, names: Iterable[str]) -> frozenset[str]:
-        """The UIDs of the claims whose specs have these names."""
+        """Return the UIDs of the claims whose specs have these names."""
+        # What stands before and after the UID in a file name.
         before, after = spec_file(self.kind, "\0").split("\0")
         ours = (name for name in names if name.startswith(before) and name.endswith(after))
         uids = (name[len(before) : -len(after)] for name in ours)
         return frozenset(uid for uid in uids if uid_problem(uid) is None)
 
     def stamp(self, uid: str) -> Stamp | None:
-        """The stamp of a claim's spec; None if it is not there."""
+        """Return the stamp of a claim's spec; None if there is no file."""
         try:
             status = os.stat(f"{self.directory}/{self.name(uid)}")
         except OSError:
@@ -150,7 +152,7 @@ class Specs(msgspec.Struct, frozen=True):
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def stamps(self) -> dict[str, Stamp]:
-        """The stamps of all claims' specs, by UID.
+        """Return the stamps of all specs, by UID.
 
         Raises:
             LedgerError: the directory cannot be listed.
@@ -159,6 +161,7 @@ class Specs(msgspec.Struct, frozen=True):
         return {uid: stamp for uid, stamp in stamps.items() if stamp is not None}
 
     def _unlisted(self, error: OSError) -> LedgerError:
+        # An error of the ledger, because a leftover spec in the directory may hold a device: new claims have to wait.
         return LedgerError(
             f"the CDI specs in {self.directory} cannot be listed: {error.strerror}; "
             "nothing is handed out until they can"

@@ -1,4 +1,7 @@
-"""Containers and pods as a container runtime describes them, and the changes that a node driver asks it for."""
+"""Containers as the runtime describes them, what they should have, and the changes to ask the runtime for.
+
+A container should have the CPUs of its claims, or else the shared pool, and memory from the nodes that its claims say.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,11 @@ class Container(msgspec.Struct, frozen=True):
 
     Attributes:
         id: the runtime's id.
-        env: entries as in its OCI configuration (`NAME=value`), those that CDI injected included.
-        cdi_devices: the CDI devices that kubelet asked for, where the runtime reports them (containerd from 2.3).
-        cpus: the configured `cpuset.cpus`; empty if none is.
-        mems: the configured `cpuset.mems`; empty if none is.
-        quota: the configured `cpu.cfs_quota_us`; 0 or less is no limit.
+        env: the variables of its OCI configuration (`NAME=value`), including those that CDI injected.
+        cdi_devices: the CDI devices that kubelet asked for, if the runtime reports them (containerd from 2.3).
+        cpus: the configured `cpuset.cpus`; empty if there is none.
+        mems: the configured `cpuset.mems`; empty if there is none.
+        quota: the configured `cpu.cfs_quota_us`; 0 or less means no limit.
         hugepages: the configured limits of huge pages.
         started: whether its process has been started.
         cgroup: the OCI `cgroupsPath`: a path, or `slice:prefix:name` with the systemd driver.
@@ -57,15 +60,15 @@ class Container(msgspec.Struct, frozen=True):
 class Resources(msgspec.Struct, frozen=True):
     """Resources to set on a container. An empty or False field leaves its resource unchanged.
 
-    NRI cannot clear a cpuset.
+    NRI cannot clear a cpuset: the runtime takes an empty text for "no change".
 
     Attributes:
         cpus: `cpuset.cpus`.
         mems: `cpuset.mems`.
-        lift_quota: remove the CFS quota.
-        hugepages: limits of huge pages; sizes that are left out stay unchanged.
-        unified: whether limits of huge pages are files of cgroup v2, by which alone runc changes those of a container
-            that exists.
+        lift_quota: whether to remove the CFS quota.
+        hugepages: limits of huge pages; sizes that are left out are not changed.
+        unified: whether limits of huge pages are set as files of cgroup v2 (`unified` in the OCI configuration). runc
+            changes the limits of an existing container only this way.
     """
 
     cpus: CPUSet = NO_CPUS
@@ -90,11 +93,8 @@ class ContainerUpdate(msgspec.Struct, frozen=True):
     ignore_failure: bool = False
 
 
-# Compares what the kernel lets a container use with what it should, in words where they differ.
-
-
 class Effective(msgspec.Struct, frozen=True):
-    """The kernel's limits of a container; what could not be read, or was not asked for, is None or missing.
+    """The limits of a container in the kernel. What could not be read, or was not asked for, is None or missing.
 
     Attributes:
         cpus: the CPUs (`cpuset.cpus.effective`).
@@ -107,7 +107,7 @@ class Effective(msgspec.Struct, frozen=True):
     hugepages: HugepageLimits = NO_LIMITS
 
     def beside(self, other: Effective) -> tuple[Effective, Effective]:
-        """Return the parts of this and of `other` that both have and that differ."""
+        """Return the limits of this and of `other` that both have and that differ."""
         theirs = dict(other.hugepages)
         pages = tuple(pair for pair in self.hugepages if pair[0] in theirs and theirs[pair[0]] != pair[1])
         cpus = None not in (self.cpus, other.cpus) and self.cpus != other.cpus
@@ -126,12 +126,12 @@ class Effective(msgspec.Struct, frozen=True):
 
 
 def difference(expected: Effective, actual: Effective) -> str:
-    """Say how what a container may use differs from what it should."""
+    """Describe how the limits of a container differ from the expected ones."""
     return ", and ".join(_differences(expected, actual))
 
 
 def words(effective: Effective) -> str:
-    """Say which memory a container gets."""
+    """Describe the memory that a container gets."""
     parts = [] if effective.nodes is None else [f"takes memory from NUMA nodes {effective.nodes}"]
     parts += [f"may have {_amount(limit)} in pages of {page_size_name(size)}" for size, limit in effective.hugepages]
     return " and ".join(parts) or "cannot be seen"
@@ -148,37 +148,36 @@ def _differences(expected: Effective, actual: Effective) -> Iterator[str]:
 
 
 def _amount(limit: int) -> str:
-    # The kernel's largest limit of a page counter is no limit (hugetlb.<size>.max reads "max").
+    # The kernel shows a limit that is not set as "max" in cgroup v2, and as its largest page count in v1.
     return "any amount" if limit >= 1 << 62 else str(Quantity.binary(limit))
 
-
-# A container that exists, the CPUs and the memory that it has, and those that it should have.
 
 K = TypeVar("K")
 
 
 class Pinned(msgspec.Struct, frozen=True):
-    """A container that exists, without its environment.
+    """An existing container with its claims and what it was given; its environment is not kept.
 
     Attributes:
         container: the container as the runtime described it.
         claims: the keys of its claims.
-        cpus: the mask that it was last given; empty if it has none, or if its real mask was seen to differ.
-        mems: the memory nodes that this driver last gave it; empty if none.
+        cpus: the mask that it was last given; empty if it has none, or if its real mask was found to differ.
+        mems: the memory nodes that this driver last gave it; empty if it gave none.
         hugepages: the limits of huge pages that it has.
-        parts: for claims of which it has only some allocation results, the key and the number of each result.
+        parts: if it has only some allocation results of a claim, the claim's key and the number of each result.
         provisional: it got its resources between its creation and its start. The runtime may have read its
             configuration before the update, so its real mask is unknown until it gets the resources again.
-        unsure: it was added while the ledger could not be read. It may have other claims than these, so its mask
-            stays unchanged until the runtime reports it again.
+        unsure: it was added while the ledger could not be read, so it may have other claims than these. Its mask is not
+            changed until the runtime reports it again.
         unresolved: it names an unknown claim, and may have it.
-        unheard: it names a claim on record, and kubelet did not answer whether it has it; `container` is whole, so that
-            it can be looked at again. Meanwhile it stays on CPUs that claims hold, where only a driver puts anybody.
-        denied: it names a claim on record that kubelet says it has not; `container` is whole as well, since a kubelet
-            that has just started may not know of it yet.
-        memory_unsure: as `unsure`, of claims that hold memory alone.
-        doubtful: it may have other resources than these, because an update did not arrive, or because it had others
-            when the kernel was last asked; so it gets them again whatever they are.
+        unheard: it names a claim on record, but kubelet did not answer whether its pod has the claim. `container` keeps
+            the environment, so that it can be identified again. Until then it stays on CPUs that claims hold, if it
+            runs there, because only a driver puts a container there.
+        denied: it names a claim on record, but kubelet says that its pod does not have it. `container` keeps the
+            environment too, because a kubelet that has just started may not know the pod yet.
+        memory_unsure: like `unsure`, for claims that only hold memory.
+        doubtful: it may have other resources than these, because an update did not arrive, or because the kernel showed
+            others. It gets its resources again, whatever they are.
     """
 
     container: Container
@@ -197,7 +196,7 @@ class Pinned(msgspec.Struct, frozen=True):
 
     @property
     def effective(self) -> Effective:
-        """Return what the kernel should say of the container, by what it was given."""
+        """Return the limits that the kernel should show, according to what the container was given."""
         return Effective(self.cpus, self.mems or None, self.hugepages)
 
     def given(self, resources: Resources) -> Pinned:
@@ -220,16 +219,21 @@ class Pinned(msgspec.Struct, frozen=True):
         return running.in_doubt() if self.provisional else running
 
     def in_doubt(self) -> Pinned:
-        """Return the container when it may have other resources than it was given."""
+        """Return the container as one that may have other resources than it was given."""
         return replace(self, cpus=CPUSet(), doubtful=True)
 
 
 def resources_for(claims: Iterable[PinnedClaim], snapshot: PinSnapshot, own: HugepageLimits = NO_LIMITS) -> Resources:
-    """Return the resources that a container with these claims should have; without CPUs if the shared pool has none.
+    """Return the resources that a container with these claims should have.
 
-    Memory comes from the nodes of claims that hold memory, or else from those that are local to its CPUs, if every
-    claim with CPUs asks for that. With a claim that asks for the shared pool as well, the CPUs are those of the claims
-    and of the pool. `own` are the limits of huge pages that it has.
+    Its CPUs are those of its claims, and the shared pool's too if a claim asks for that. Without claims they are the
+    shared pool's; none if the pool is empty. Its memory comes from the nodes of claims that hold memory. If there are
+    none, it comes from the nodes of its CPUs if every claim with CPUs asks for that.
+
+    Args:
+        claims: the claims.
+        snapshot: the claims on record and the machine.
+        own: the container's current limits of huge pages.
     """
     claims = tuple(claims)
     having_cpus = [claim for claim in claims if claim.cpus]
@@ -248,7 +252,8 @@ def _pages(claims: Iterable[PinnedClaim], snapshot: PinSnapshot, own: HugepageLi
 
 
 def _for_pods(nodes: CPUSet, snapshot: PinSnapshot) -> CPUSet:
-    """Return those of a container's memory nodes that pods may use, or all that they may use if these are none."""
+    """Return the memory nodes that pods may use, of those of a container; if none is left, all that pods may use."""
+    # An empty answer would leave the container's memory nodes unchanged.
     return (nodes & snapshot.mems or snapshot.mems) if nodes and snapshot.mems else nodes
 
 
@@ -261,14 +266,14 @@ def _cpus(having_cpus: Iterable[PinnedClaim], snapshot: PinSnapshot) -> CPUSet:
 
 
 def bound_nodes(claims: Iterable[PinnedClaim]) -> CPUSet:
-    """Return the nodes of the memory that a container holds, if it takes memory from these alone; else none."""
+    """Return the nodes of the memory that a container's claims hold; none if its memory may also come from others."""
     having_memory = [claim for claim in claims if claim.nodes]
     binds = any(claim.binds for claim in having_memory)
     return CPUSet.union(claim.nodes for claim in having_memory) if binds else CPUSet()
 
 
 def nodes_near_cpus(claims: Iterable[PinnedClaim]) -> CPUSet:
-    """Return the nodes of a container's CPUs, if each of its claims that hold CPUs asks for memory from there."""
+    """Return the nodes of a container's CPUs, if each of its claims with CPUs asks for memory from there; else none."""
     having_cpus = [claim for claim in claims if claim.cpus]
     if not all(claim.mems for claim in having_cpus):
         return CPUSet()
@@ -278,8 +283,8 @@ def nodes_near_cpus(claims: Iterable[PinnedClaim]) -> CPUSet:
 def expected(pinned: Pinned, snapshot: PinSnapshot) -> Resources:
     """Return the resources that an existing container should have.
 
-    If all its claims were unprepared, it belongs to the shared pool. It keeps its resources while it is uncertain which
-    claims it has, or while records cannot be read.
+    It keeps its resources while it is not certain which claims it has, and while records cannot be read. If its claims
+    were unprepared, it belongs to the shared pool.
     """
     claims = having(pinned, snapshot)
     if pinned.unsure or snapshot.unread is not None or (pinned.unheard and _on_held(pinned, snapshot)):
@@ -291,7 +296,7 @@ def expected(pinned: Pinned, snapshot: PinSnapshot) -> Resources:
 
 
 def keeps_memory(pinned: Pinned, snapshot: PinSnapshot) -> bool:
-    """Return whether a container keeps its memory, because what its claims hold of that is not known."""
+    """Return whether a container's memory is not changed, because it is not known what its claims hold."""
     return pinned.unsure or pinned.memory_unsure or snapshot.lacks_claims
 
 
@@ -300,13 +305,13 @@ def _on_held(pinned: Pinned, snapshot: PinSnapshot) -> bool:
 
 
 def pooled(pinned: Pinned, snapshot: PinSnapshot) -> bool:
-    """Return whether a container runs on the shared pool: no claim of it has CPUs online, or one wants both."""
+    """Return whether a container runs on the shared pool: no claim has an online CPU, or one asks for the pool too."""
     with_cpus = [claim for claim in having(pinned, snapshot) if claim.cpus & snapshot.online]
     return not with_cpus or any(claim.with_pool for claim in with_cpus)
 
 
 def having(pinned: Pinned, snapshot: PinSnapshot) -> tuple[PinnedClaim, ...]:
-    """Return the claims on record that a container has, each with the parts that it has."""
+    """Return the claims on record that a container has, each reduced to the parts that it has."""
     records = ((key, snapshot.claims.get(key)) for key in pinned.claims)
     return tuple(
         claim if not pinned.parts else claim.of_parts([index for of, index in pinned.parts if of == key])
@@ -316,7 +321,7 @@ def having(pinned: Pinned, snapshot: PinSnapshot) -> tuple[PinnedClaim, ...]:
 
 
 def stays_on(pinned: Pinned, snapshot: PinSnapshot) -> CPUSet:
-    """Return the mask that a container keeps where the shared pool that it should run on has no CPU."""
+    """Return the mask that a container keeps if it should run on the shared pool and the pool is empty."""
     if not snapshot.pins_cpus:
         return CPUSet()
     return pinned.cpus or CPUSet.union(claim.cpus for claim in having(pinned, snapshot))

@@ -1,13 +1,13 @@
-"""Decides which claims a container has. It believes nothing that a pod's author can write.
+"""Decides which claims a container has. Nothing that a pod's author can write is proof.
 
-CDI injects a variable with the claim's UID in its name, and newer runtimes tell the CDI devices that kubelet asked for.
-Both only point at a claim on record; the claim's CPUs come from the record. The pod has to be one that the claim was
-reserved for, or kubelet's pod-resources API has to list the claim's CDI device for it. Where the answer is not known
-yet, the result is a question, and the same decision is made again with the answer.
+CDI injects a variable with the claim's UID in its name, and newer runtimes report the CDI devices that kubelet asked
+for. A pod's author can write both, so they only point to a claim on record. The CPUs come from the record, and the pod
+has to be one that the claim is reserved for, or kubelet's pod-resources API has to list the claim's CDI device for the
+pod. If this is not known yet, the result is a question, and the decision is made again with the answer.
 
-Which requests of a claim a container has is known by their CDI devices, of which kubelet passes it those of the
-requests that it names, or else by the variables that these inject. It may have all of its pod's claims, so more than
-kubelet gave it is nothing that it could not have asked for.
+A container may name single requests of a claim. kubelet passes it the CDI devices of these requests only, and they, or
+the variables that they inject, say which allocation results it has. An author may add a variable of another request of
+the same claim; that is harmless, because the container could have asked for that request.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ class KubeletPodClaims(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """The facts that were found for a decision beyond the snapshot.
+    """The answers to questions that were asked for a decision.
 
     Attributes:
-        reread: the ledger has been read again, so that a claim that is not in the snapshot does not exist,
-            and has no other CPUs.
-        pods: kubelet's answers by pod UID, None where it gave none in time or does not list the pod; other pods were
-            not asked about.
-        gone: of the containers asked about, those whose processes are gone; None if not looked at.
+        reread: whether the ledger has been read again, so that the snapshot has every claim with its current CPUs.
+        pods: kubelet's answers by pod UID; None if it did not answer in time or does not list the pod. A pod that is
+            missing here was not asked about.
+        gone: the containers whose processes have ended, of those asked about; None if nobody has checked.
     """
 
     reread: bool = False
@@ -52,7 +51,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class AskLedger(msgspec.Struct, frozen=True):
-    """Read the ledger again: a claim is named that is not in the snapshot."""
+    """Read the ledger again: the container names a claim that is not in the snapshot."""
 
 
 class AskKubelet(msgspec.Struct, frozen=True):
@@ -62,7 +61,7 @@ class AskKubelet(msgspec.Struct, frozen=True):
 
 
 class AskProcesses(msgspec.Struct, frozen=True):
-    """Check whether these containers, which were all started, still have processes."""
+    """Check whether these containers, which have all been started, still have processes."""
 
     containers: tuple[str, ...]
 
@@ -75,10 +74,10 @@ class Identity(msgspec.Struct, frozen=True):
 
     Attributes:
         claims: the claims that it has.
-        refusals: one sentence for every claim that it names without having it.
-        ask: a question that must be answered before the rest is certain; None if there is none.
-        unheard: a claim is among the refused ones only because kubelet did not answer for the pod.
-        denied: a claim is among the refused ones because kubelet has not given it to the pod, as far as it says.
+        refusals: one sentence for each claim that it names but does not have.
+        ask: a question that has to be answered first; None if there is none.
+        unheard: whether a claim was refused only because kubelet did not answer for the pod.
+        denied: whether a claim was refused because kubelet says that the pod does not have it.
     """
 
     claims: tuple[PinnedClaim, ...] = ()
@@ -89,10 +88,14 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *, exists: bool = False) -> Identity:
-    """Identify the claims of a container; `exists` says that it was created before.
+    """Identify the claims of a container.
 
-    A container that exists and runs on nothing but held CPUs, those of the claim that are online among them, is
-    believed without a question: only a driver puts one there.
+    Args:
+        container: the container.
+        snapshot: the claims on record.
+        evidence: the answers to earlier questions.
+        exists: whether the container was created before, so that its CPUs say something. If it runs on held CPUs only,
+            and on all of the claim's that are online, no question is needed: only a driver puts a container there.
     """
     claims: list[PinnedClaim] = []
     refusals: list[str] = []
@@ -101,12 +104,14 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
     for key, value in named.items():
         claim = snapshot.claims.get(key)
         if claim is None:
+            # kubelet prepares claims before it creates containers, so a claim that another instance prepared is in the
+            # ledger by now. Only then it is certain that the claim does not exist.
             if not evidence.reread:
                 return Identity(ask=AskLedger())
             refusals.append(_unknown(container, key, snapshot))
             continue
         if value is not None and not _says(value, claim.cpus or claim.nodes):
-            # Another instance may have prepared the claim again since this one checked.
+            # Another instance may have prepared the claim again, with other CPUs, since this one read the ledger.
             if not evidence.reread:
                 return Identity(ask=AskLedger())
             refusals.append(_other_value(container, claim, value, snapshot))
@@ -131,7 +136,7 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
 
 
 def mentions(container: Container, snapshot: PinSnapshot) -> dict[str, str | None]:
-    """Return the claims that the container names, by key, with the last value of the variable, or None without one."""
+    """Return the claims that the container names, by key, each with the value of its variable, None without one."""
     mentioned: dict[str, str | None] = dict.fromkeys(snapshot.claims_of_devices(container.cdi_devices))
     for names in snapshot.claim_names:
         mentioned.update(names.in_env(container.env))
@@ -167,6 +172,8 @@ def _says(value: str, cpus: CPUSet) -> bool:
 def _may_use(container: Container, claim: PinnedClaim, snapshot: PinSnapshot, evidence: Evidence) -> str | AskKubelet:
     """Return an empty text if the container's pod may use the claim, else the reason why not, or a question."""
     pod = container.pod
+    # `status.reservedFor` at the time of Prepare. A pod that shares the claim and came later is not in it, because
+    # kubelet does not prepare a claim again that it has prepared already.
     if pod.uid and pod.uid in claim.pods:
         return ""
     answer = _answer(pod, evidence)
@@ -177,13 +184,16 @@ def _may_use(container: Container, claim: PinnedClaim, snapshot: PinSnapshot, ev
             f"{container} has claim {claim.claim}, but pod {pod} is not on record for it and kubelet's pod-resources "
             "API did not answer for it, or does not list it: check that its socket is mounted and that kubelet works"
         )
-    if claim.key in snapshot.claims_of_devices(device for each in answer.devices.values() for device in each):
+    if claim.key in snapshot.claims_of_devices(device for devices in answer.devices.values() for device in devices):
         return ""
     return f"{container} names claim {claim.claim}, which kubelet has not given to pod {pod}: {_REMOVE}"
 
 
 def _unnamed(container: Container, snapshot: PinSnapshot, evidence: Evidence, *, exists: bool) -> Identity:
-    """Identify a container without a claim in a pod with claims: perhaps the runtime injects no CDI devices."""
+    """Identify a container that names no claim although its pod has some.
+
+    Not every container of a pod has its claims, but perhaps the runtime does not inject CDI devices.
+    """
     answer = _answer(container.pod, evidence)
     if isinstance(answer, AskKubelet):
         return Identity(ask=answer)
@@ -208,6 +218,7 @@ def _not_injected(container: Container, snapshot: PinSnapshot, answer: KubeletPo
 
 
 def _answer(pod: PodSandbox, evidence: Evidence) -> KubeletPodClaims | AskKubelet | None:
+    # A sandbox without a pod UID is not kubelet's, so kubelet has given it nothing.
     if not pod.uid:
         return KubeletPodClaims({})
     if pod.uid not in evidence.pods:

@@ -1,4 +1,8 @@
-"""The claims on record as enforcement sees them: an immutable snapshot, published whenever a claim comes or goes."""
+"""The claims on record as enforcement sees them: an immutable snapshot, replaced whenever a claim changes.
+
+The NRI thread answers the container runtime, which waits for it (2 s by default in containerd), so it must not wait for
+a Prepare that holds the lock on decisions. It reads the latest snapshot instead.
+"""
 
 from __future__ import annotations
 
@@ -15,37 +19,37 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, Unread, claim_device, parts_of_container
 
-# Counts the huge pages that containers may have: limits in bytes by page size in bytes, sorted, each size once.
-
+# Limits of huge pages: page size in bytes and limit in bytes, sorted by size, each size once.
 HugepageLimits: TypeAlias = tuple[tuple[int, int], ...]
 
 NO_LIMITS: Final[HugepageLimits] = ()
 
 
 def limit_sums(limits: Iterable[HugepageLimits]) -> HugepageLimits:
-    """Add up limits of each page size."""
+    """Return the sum of several limits, for each page size."""
     sums: dict[int, int] = {}
-    for size, amount in (pair for each in limits for pair in each):
+    for size, amount in (pair for pairs in limits for pair in pairs):
         sums[size] = sums.get(size, 0) + amount
     return tuple(sorted(sums.items()))
 
 
 def limits_over(before: HugepageLimits, after: HugepageLimits) -> HugepageLimits:
-    """Return the limits before with those after put over them."""
+    """Return `before`, with the limits of the page sizes in `after` replaced."""
     return tuple(sorted({**dict(before), **dict(after)}.items())) if after else before
 
 
 def limits_held_to(
     claimed: HugepageLimits, own: HugepageLimits, sizes: Iterable[int], *, exclusive: bool
 ) -> HugepageLimits:
-    """Return the limits that a container should have; sizes that are left out stay as they are.
+    """Return the limits that a container should have. Page sizes that are left out are not changed.
 
     Args:
         claimed: what its claims were given.
-        own: what it was configured with, by kubelet or before.
+        own: what it is configured with.
         sizes: the page sizes for which containers can be limited.
-        exclusive: whether it gets its claims' pages alone. Else a limit is raised to what claims were given and never
-            lowered: a server with DRANodeAllocatableResources has kubelet count the claims already.
+        exclusive: whether it may have no other pages than those of its claims. Otherwise a limit is raised to what the
+            claims were given, but never lowered: with the feature gate DRANodeAllocatableResources, kubelet counts the
+            claims already.
     """
     given, before = dict(claimed), dict(own)
     if exclusive:
@@ -53,26 +57,25 @@ def limits_held_to(
     return tuple((size, max(given[size], before.get(size, 0))) for size in sizes if size in given)
 
 
-# Finds the claims that containers name: by CDI devices that kubelet asked for, and by variables that these inject.
-
+# An index of an allocation result has at most this many digits; a longer number is part of a UID.
 _DIGITS: Final = 9
 
 
 def claim_key(driver: str, uid: str) -> str:
-    """Return what a claim is called in a snapshot: its UID, after its driver where the snapshot is of several."""
+    """Return a claim's key in a snapshot: its UID, or `<driver>/<UID>` in a snapshot of several drivers."""
     return f"{driver}/{uid}" if driver else uid
 
 
 class ClaimNames(msgspec.Struct, frozen=True):
-    """The names by which containers name the claims of one driver.
+    """How containers name the claims of one driver: by CDI devices, and by the variables that these inject.
 
     Attributes:
-        driver: the driver, in a snapshot of several; else empty.
-        cdi_kind: the kind of its CDI devices; empty if there are none.
+        driver: the driver, in a snapshot of several drivers; otherwise empty.
+        cdi_kind: the kind of its CDI devices; empty if it has none.
         variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
         part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
             none.
-        pins_cpus: whether it is among those that decide about CPUs.
+        pins_cpus: whether the driver holds containers to CPUs.
     """
 
     driver: str = ""
@@ -82,14 +85,15 @@ class ClaimNames(msgspec.Struct, frozen=True):
     pins_cpus: bool = True
 
     def key(self, uid: str) -> str:
-        """Return what the claim with this UID is called in the snapshot."""
+        """Return the key of the claim with this UID."""
         return claim_key(self.driver, uid)
 
     def of_devices(self, devices: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, int | None]]:
-        """Yield claims by key, with the number of the result or None, of which these are the CDI devices.
+        """Yield the key of each device's claim, and the number of the allocation result, None for the whole claim.
 
-        A claim's devices are `<kind>=claim-<uid>` and `<kind>=claim-<uid>-<index>`; `known` are the keys of claims on
-        record.
+        Args:
+            devices: CDI devices: `<kind>=claim-<uid>` and `<kind>=claim-<uid>-<index>`. Others are ignored.
+            known: the keys of the claims on record. A UID may end like an index, so they decide what the end is.
         """
         prefix = f"{self.cdi_kind}={claim_device('')}"
         if not self.cdi_kind:
@@ -105,7 +109,7 @@ class ClaimNames(msgspec.Struct, frozen=True):
                 yield self.key(uid), None
 
     def in_env(self, env: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the claims by key that variables name, with the value of each."""
+        """Yield the key and the value of each variable that names a claim."""
         if not self.variable:
             return
         for entry in env:
@@ -114,7 +118,7 @@ class ClaimNames(msgspec.Struct, frozen=True):
                 yield self.key(name.removeprefix(self.variable)), value
 
     def parts_in_env(self, key: str, env: Iterable[str]) -> Iterator[int]:
-        """Yield the numbers of the claim's results that variables name."""
+        """Yield the numbers of the claim's allocation results that variables name."""
         uid = key.removeprefix(self.key(""))
         if not self.part_variable or self.key(uid) != key:
             return
@@ -195,12 +199,12 @@ class PinnedClaim(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return what the claim is called in its snapshot, where two drivers may have given something to one claim."""
+        """Return the claim's key in its snapshot; two drivers may each have given something to the claim."""
         return claim_key(self.driver, self.claim.uid)
 
     @property
     def exclusive(self) -> bool:
-        """Return whether it holds something, which only some containers may use at the same time."""
+        """Return whether the claim holds CPUs or memory, which only some containers may use at the same time."""
         return bool(self.held) or bool(self.nodes)
 
     def of_parts(self, indexes: Collection[int]) -> PinnedClaim:
@@ -211,7 +215,7 @@ class PinnedClaim(msgspec.Struct, frozen=True):
         return self.with_parts(tuple(part for part in self.parts if part.index in mine))
 
     def with_parts(self, parts: tuple[Part, ...]) -> PinnedClaim:
-        """Return the claim with these parts, and what they come to together as its own."""
+        """Return the claim reduced to these parts, with their sums in place of the whole claim's."""
         local = all(part.mems for part in parts if part.cpus)
         return replace(
             self,
@@ -228,7 +232,7 @@ class PinnedClaim(msgspec.Struct, frozen=True):
 
 
 class PinnedClaims(Mapping[str, PinnedClaim]):
-    """Claims on record by their keys, with sums over all of them.
+    """Claims on record by their keys, with sums over all of them. A change costs only what has changed.
 
     Attributes:
         by_key: the claims.
@@ -245,11 +249,12 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
         held: CPUSet | None = None,
         total: int = 0,
     ) -> None:
-        """Make the mapping of no claim; `changed` and `of` make those of claims."""
+        """Make an empty mapping; use `of` and `changed` for others."""
         self.by_key: Mapping[str, PinnedClaim] = by_key or {}
         self.by_pod: Mapping[str, tuple[PinnedClaim, ...]] = by_pod or {}
         self.held = held or CPUSet()
-        # The sum of the numbers of held CPUs; larger than the size of `held` if claims overlap.
+        # The sum over all claims of the number of CPUs that they hold; larger than the size of `held` if claims
+        # overlap.
         self._total = total
 
     @classmethod
@@ -268,7 +273,7 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
 
     def differing(self, other: PinnedClaims) -> frozenset[str]:
         """Return the keys of claims that differ, or that only one of the two has."""
-        # Most claims are the same object in both, so identity comes first: comparing two claims takes longer.
+        # Most claims are the same object in both, and comparing identity is faster than comparing fields.
         return frozenset(other.by_key.keys() - self.by_key.keys()) | {
             key for key, claim in self.by_key.items() if (new := other.by_key.get(key)) is not claim and new != claim
         }
@@ -286,7 +291,8 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
         if self._total == len(self.held):
             rest = self.held - CPUSet.union(claim.held for claim in old)
         else:
-            # No decision makes claims overlap, but records may; another claim may still hold a dropped one's CPUs.
+            # No decision makes claims overlap, but recovered records may. Then another claim may still hold the CPUs of
+            # the dropped one, so the sum is made again.
             rest = CPUSet.union(claim.held for key, claim in by_key.items() if key not in new)
         return type(self)(
             by_key,
@@ -314,23 +320,22 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
     """All claims on record at one moment, and the machine.
 
     Attributes:
-        claims: all claims on record by key, those without a container included. A claim's key is its UID, which follows
-            the driver in a snapshot of several.
+        claims: all claims on record by key, also those without a container; see `claim_key`.
         online: the CPUs that are online.
         reserved: the CPUs that no claim ever gets.
         mems: the machine's memory nodes; empty if unknown.
         variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
         part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
             none.
-        cdi_kind: the kind of this driver's CDI devices; empty if there are none.
-        unread: why there may be records of other claims, or other CPUs; None if these are all. Without ledger or
-            hardware no mask is changed, and a new container gets the CPUs that no known claim holds.
-        pins_cpus: whether containers are held to CPUs; False for a driver that holds them to other things alone.
+        cdi_kind: the kind of this driver's CDI devices; empty if it has none.
+        unread: why there may be other claims or other CPUs than these; None if the snapshot is complete. While ledger
+            or hardware cannot be read, no mask is changed, and a new container gets the CPUs that no known claim holds.
+        pins_cpus: whether containers are held to CPUs; False for a driver that only limits memory.
         page_sizes: the sizes of huge pages for which containers can be limited, in bytes, ascending.
-        exclusive_pages: whether containers get the huge pages of their claims alone.
-        unified_pages: whether these limits are files of cgroup v2.
-        memory_unread: in a snapshot of several drivers, as `unread` of those that hold containers to memory alone.
-            Meanwhile memory nodes and huge pages stay as they are, and CPUs do not.
+        exclusive_pages: whether containers may have no other huge pages than those of their claims.
+        unified_pages: whether these limits are set through files of cgroup v2.
+        memory_unread: like `unread`, in a snapshot of several drivers, for those that only limit memory. Meanwhile
+            memory nodes and huge pages of containers are not changed; their CPUs are.
         names: how containers name the claims of each of several drivers.
     """
 
@@ -351,12 +356,12 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def claim_names(self) -> tuple[ClaimNames, ...]:
-        """Return how containers name claims, for each driver."""
+        """Return how containers name the claims of each driver."""
         return self.names or (ClaimNames("", self.cdi_kind, self.variable, self.part_variable),)
 
     @cached_property
     def index(self) -> PinnedClaims:
-        """Return the claims with the sums over all of them."""
+        """Return the claims with sums over all of them."""
         return self.claims if isinstance(self.claims, PinnedClaims) else PinnedClaims.of(self.claims.values())
 
     @property
@@ -366,26 +371,27 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def machine(self) -> tuple[object, ...]:
-        """Return what concerns every container, whatever claims it has."""
+        """Return the parts that concern all containers; if they change, every container has to be compared."""
         return self.online, self.mems, self.page_sizes, self.exclusive_pages, self.unified_pages
 
     @property
     def lacks_claims(self) -> bool:
-        """Return whether there may be claims on record that are not among these."""
+        """Return whether there may be claims on record that the snapshot lacks."""
         return self.unread is not None or self.memory_unread is not None
 
     def unread_of(self, key: str) -> Unread | None:
-        """Return why there may be other claims than these of the driver that a claim's key names."""
+        """Return why the snapshot may lack claims of the driver in a claim's key; None if it has all."""
         driver = key.partition("/")[0]
         memory_alone = any(names.driver == driver and not names.pins_cpus for names in self.names)
         return self.memory_unread if memory_alone else self.unread
 
     @cached_property
     def shared(self) -> CPUSet:
-        """Return the CPUs of containers without a claim; only the reserved ones, or none, if claims hold all others.
+        """Return the CPUs of containers without a claim: the online ones that neither claims hold nor are reserved.
 
-        While records cannot be read, it is the reserved CPUs alone, which no claim gets; one that was prepared with
-        other options may hold some.
+        If claims hold all others, it is the reserved CPUs; perhaps none is left. If the records have never been read,
+        it is only the reserved CPUs, because no claim gets these. A claim that was prepared with other options may hold
+        some of them; these are left out.
         """
         if self.unread is not None and self.unread.blind:
             return (self.reserved & self.online) - self.held
@@ -398,14 +404,14 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
         return self.index.by_pod
 
     def claims_of_devices(self, devices: Iterable[str]) -> Iterator[str]:
-        """Yield the keys of the claims with these CDI devices; devices of other drivers are ignored."""
+        """Yield the keys of the claims that these CDI devices belong to; devices of other drivers are ignored."""
         devices = tuple(devices)
         return (key for names in self.claim_names for key, _ in names.of_devices(devices, self.claims))
 
     def parts_of(self, key: str, devices: Iterable[str], env: Iterable[str]) -> frozenset[int]:
-        """Return the numbers of the claim's results that a container has; none if nothing names a result.
+        """Return the numbers of the claim's allocation results that a container has; none if nothing names a result.
 
-        If the runtime reports CDI devices, only they count; else the variables count that CDI injected for them.
+        If the runtime reports CDI devices, only they count. Otherwise the variables count that CDI has injected.
         """
         devices = tuple(devices)
         for names in self.claim_names:
@@ -415,49 +421,56 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
         return frozenset(index for names in self.claim_names for index in names.parts_in_env(key, env))
 
 
-# The part of the seam that only a driver which pins containers to CPUs or NUMA nodes implements, besides `Plugin`.
-
-
 class Pins(ABC):
-    """A driver whose claims hold CPUs or NUMA nodes: NRI pins their containers to these.
+    """A driver whose claims hold CPUs or NUMA nodes, so that containers have to be pinned to them.
 
-    All other containers are pinned to the CPUs that are left, if the driver hands out CPUs.
+    A driver implements this besides `Plugin`. The framework then asks the container runtime, through NRI, to run the
+    containers of a claim on the claim's CPUs and memory nodes. If the driver hands out CPUs, all other containers are
+    moved to the CPUs that are left.
     """
 
     @abstractmethod
     def pool(self, inventory: Inventory) -> PinSnapshot:
-        """Return what containers have while there is no record: the CPUs or the NUMA nodes of the machine.
+        """Return what containers may use without any claim: the machine's CPUs or NUMA nodes, and the reserved CPUs.
 
-        The framework adds what `pinned` returns for each record, and enforces the result through NRI.
+        Called after `discover` has returned another inventory, under the lock on decisions. The framework adds a
+        `PinnedClaim` for each record and enforces the result.
+
+        Example:
+            return PinSnapshot(online=inventory.hardware.online, cdi_kind="example.com/cpu", variable="EXAMPLE_CPUS_")
         """
 
     def unread_pool(self) -> PinSnapshot:
-        """Return what is known of these while `discover` fails and has never succeeded.
+        """Return what is known about the machine while `discover` has never succeeded.
 
-        Without any online CPU, new containers get what they are known to have: the CPUs of their claims, or the
-        reserved ones.
+        Called instead of `pool` if the hardware cannot be read at the start. If no online CPU is known, containers of
+        claims get the CPUs of their claims, and all others the reserved CPUs.
         """
         return PinSnapshot()
 
     @abstractmethod
     def pinned(self, record: Record) -> PinnedClaim:
-        """Return what a record means for containers; the answer may depend on nothing but the record."""
+        """Return what a record means for the containers of its claim.
 
+        Called when a claim is prepared, and for every record at a start, before `discover` may have succeeded. So the
+        answer must follow from the record alone: what the driver needs is in `record.grants`.
 
-# The snapshots of several drivers as one, by which one NRI plug-in enforces what all of them gave.
+        Example:
+            return PinnedClaim(record.ref, cpus=record.cpus, held=record.held)
+        """
 
 
 class JoinedSnapshots(msgspec.Struct):
-    """The last snapshot of each driver, and all of them as one; a change costs what has changed.
+    """The snapshots of several drivers joined into one, which one NRI plug-in enforces.
 
-    Two drivers may have given something to one claim, so each claim's key begins with its driver.
+    Two drivers may each have given something to the same claim, so the keys begin with the driver.
     """
 
     _latest: dict[str, PinSnapshot] = msgspec.field(default_factory=dict)
     _claims: PinnedClaims = msgspec.field(default_factory=PinnedClaims)
 
     def put(self, driver: str, snapshot: PinSnapshot) -> PinSnapshot:
-        """Take in a driver's snapshot in place of its last one, and return all of them as one."""
+        """Replace a driver's snapshot, and return the joined one."""
         before = self._latest.get(driver, PinSnapshot())
         self._latest[driver] = snapshot
         new = snapshot.index.by_key
@@ -469,27 +482,27 @@ class JoinedSnapshots(msgspec.Struct):
         return self._joined()
 
     def _joined(self) -> PinSnapshot:
-        with_cpus = {driver: each for driver, each in self._latest.items() if each.pins_cpus}
-        others = [each for each in self._latest.values() if not each.pins_cpus]
-        every = tuple(self._latest.values())
+        snapshots = tuple(self._latest.values())
+        with_cpus = [snapshot for snapshot in snapshots if snapshot.pins_cpus]
+        others = [snapshot for snapshot in snapshots if not snapshot.pins_cpus]
         return PinSnapshot(
             claims=self._claims,
-            online=CPUSet.union(each.online for each in with_cpus.values()),
-            reserved=CPUSet.union(each.reserved for each in with_cpus.values()),
-            mems=next((each.mems for each in every if each.mems), NO_CPUS),
-            unread=_first(with_cpus.values() if with_cpus else every),
+            online=CPUSet.union(snapshot.online for snapshot in with_cpus),
+            reserved=CPUSet.union(snapshot.reserved for snapshot in with_cpus),
+            mems=next((snapshot.mems for snapshot in snapshots if snapshot.mems), NO_CPUS),
+            unread=_first(with_cpus or snapshots),
             memory_unread=_first(others) if with_cpus else None,
             pins_cpus=bool(with_cpus),
-            page_sizes=tuple(sorted({size for each in every for size in each.page_sizes})),
-            exclusive_pages=any(each.exclusive_pages for each in every),
-            unified_pages=any(each.unified_pages for each in every),
+            page_sizes=tuple(sorted({size for snapshot in snapshots for size in snapshot.page_sizes})),
+            exclusive_pages=any(snapshot.exclusive_pages for snapshot in snapshots),
+            unified_pages=any(snapshot.unified_pages for snapshot in snapshots),
             names=tuple(
-                replace(names, driver=driver, pins_cpus=each.pins_cpus or not with_cpus)
-                for driver, each in self._latest.items()
-                for names in each.claim_names
+                replace(names, driver=driver, pins_cpus=snapshot.pins_cpus or not with_cpus)
+                for driver, snapshot in self._latest.items()
+                for names in snapshot.claim_names
             ),
         )
 
 
 def _first(snapshots: Iterable[PinSnapshot]) -> Unread | None:
-    return next((each.unread for each in snapshots if each.unread is not None), None)
+    return next((snapshot.unread for snapshot in snapshots if snapshot.unread is not None), None)

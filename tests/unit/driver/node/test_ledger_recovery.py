@@ -19,7 +19,7 @@ from dranode.cpu.plugin import CPUPlugin
 from dranode.driver.claims.answers import Commit, Prepared
 from dranode.driver.claims.record import LOST, Copied, Record, salvaged
 from dranode.driver.node import ledger_recovery
-from dranode.driver.node.ledger import DOUBTFUL, CorruptLedgerError, Ledger
+from dranode.driver.node.ledger import SCHEMA_WITH_LOSS, CorruptLedgerError, Ledger
 from dranode.driver.node.ledger_copy import LedgerCopy
 from dranode.driver.node.ledger_recovery import LedgerRecovery
 from dranode.driver.node.node import NodeClaims
@@ -158,7 +158,7 @@ def test_a_node_of_which_nothing_is_left_says_so_until_forget_lost(tmp_path: Pat
     # What says so is as durable as the records are, and an earlier dranode does not pass over it.
     header(tmp_path)
     assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
-    assert Ledger(ledger(tmp_path)).meta("schema") == str(DOUBTFUL)
+    assert Ledger(ledger(tmp_path)).meta("schema") == str(SCHEMA_WITH_LOSS)
     assert read_ledger(ledger(tmp_path)).doubt == LOST
     assert opened(tmp_path).unfinished.forget_missing() == (LOST,)
     node = opened(tmp_path, boot)
