@@ -1,4 +1,4 @@
-"""A folder in place of a cluster: claims come from it, and slices go into it by the same plan as in a cluster."""
+"""A folder in place of a cluster: claims are read from it, and slices are written to it by the same plan."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class FolderCluster:
-    """The cluster of one node. Its folder has no place for status and events: those are in the log alone.
+    """The cluster of one node. Its folder has no place for status and Events, so these are only in the log.
 
     Attributes:
         store: the folder.
         node_name: the node.
-        seed: of the random part of names, so that a run can be repeated.
+        seed: for the random part of names, so that a run can be repeated.
     """
 
     def __init__(self, store: Store, node_name: str, seed: int = 0) -> None:
@@ -39,7 +39,7 @@ class FolderCluster:
         self._statuses: dict[str, PublisherStatus] = {}
 
     def publish(self, driver: str, inventory: Inventory) -> None:
-        """Bring the slices in the folder to the whole inventory that the driver has now.
+        """Make the slices in the folder those of the driver's inventory.
 
         Raises:
             DranodeError: the store cannot be written.
@@ -63,19 +63,19 @@ class FolderCluster:
         self._statuses[driver] = replace(status, published=True)
 
     def status(self, driver: str) -> PublisherStatus:
-        """Return how the driver's slices are."""
+        """Return the state of the driver's slices."""
         return self._statuses.get(driver, PublisherStatus())
 
     def pause(self, driver: str) -> None:
-        """Another instance has the driver's slices until the next `publish`."""
+        """Note that another instance publishes the driver's slices until the next `publish`."""
         self._statuses[driver] = replace(self.status(driver), published=False)
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Each claim as it is now, or the reason why it cannot be had."""
+        """Return each claim as it is now, or the reason why it cannot be read."""
         return self.store.get(refs)
 
     def notify(self, driver: str, occurrence: Occurrence) -> None:
-        """Do nothing: the log has it already."""
+        """Do nothing: the occurrence is in the log already."""
 
     def reporter(self, node: NodeClaims) -> None:
-        """Report nothing: answers go to kubelet alone."""
+        """Report nothing: only kubelet gets answers."""

@@ -30,7 +30,7 @@ _FOLDERS: Final[Mapping[type, str]] = {
     ResourceSlice: "resourceslices",
     DeviceClass: "deviceclasses",
 }
-# A namespace of 63 characters and a name of 253 are more than a file system's names may have; a hash keeps them apart.
+# A namespace of 63 characters and a name of 253 exceed the 255 bytes of a file name; a hash distinguishes what is cut.
 _MAX_STEM: Final = 250
 _CUT: Final = 200
 
@@ -41,7 +41,7 @@ class Store(msgspec.Struct, frozen=True):
     folder: Path
 
     def put(self, value: ResourceClaim | ResourceSlice | DeviceClass) -> None:
-        """Write an object, replacing the one of its name.
+        """Write an object, replacing an object with the same name.
 
         Raises:
             DranodeError: the folder cannot be written.
@@ -69,12 +69,14 @@ class Store(msgspec.Struct, frozen=True):
             DocumentError: the folder cannot be read, or an object cannot be read or decoded.
         """
         folder = self.folder / _FOLDERS[kind]
+        # Temporary files of writers have another suffix.
         try:
             names = sorted(path.name for path in folder.iterdir() if path.suffix == ".yaml")
         except FileNotFoundError:
             return ()
         except OSError as error:
             raise DocumentError(f"{folder} cannot be read: {error.strerror}") from error
+        # A file may disappear between the listing and the read.
         read = (self._read(kind, folder / name) for name in names)
         return tuple(value for value in read if value is not None)
 
@@ -107,13 +109,14 @@ class Store(msgspec.Struct, frozen=True):
             raise DocumentError(f'"{stem}" cannot be the name of an object')
         name_bytes = stem.encode()
         if len(name_bytes) > _MAX_STEM:
+            # The cut may be inside a character.
             start = name_bytes[:_CUT].decode(errors="ignore")
             stem = f"{start}~{hashlib.blake2b(name_bytes, digest_size=8).hexdigest()}"
         return self.folder / _FOLDERS[kind] / f"{stem}.yaml"
 
     @staticmethod
     def _read(kind: type[T], path: Path) -> T | None:
-        """Return the object in a file; None if the file does not exist (any more)."""
+        """Return the object in a file; None if the file does not exist, or no longer does."""
         try:
             document = parse_yaml(read_regular(path), str(path))
         except FileNotFoundError:
@@ -121,7 +124,7 @@ class Store(msgspec.Struct, frozen=True):
         except OSError as error:
             raise DocumentError(f"{path} cannot be read: {error.strerror}") from error
         if not isinstance(document, dict):
-            raise DocumentError(f"{path} holds no object")
+            raise DocumentError(f"{path} contains no object")
         try:
             return decode(kind, to_v1(document))
         except DocumentError as error:

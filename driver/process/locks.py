@@ -23,7 +23,7 @@ class FileLock:
         """Take the lock; return False if `wait` is off and another holder has it.
 
         Raises:
-            LedgerError: the file cannot be made, opened or locked.
+            LedgerError: the file cannot be created, opened or locked.
         """
         while True:
             file = self._open()
@@ -32,7 +32,8 @@ class FileLock:
             if os.fstat(file).st_nlink:
                 self._file = file
                 return True
-            # Its last holder has removed it meanwhile, and the next one makes another.
+            # The last holder removed the file before this lock was granted. The next one will lock a new file, so this
+            # lock excludes nobody.
             os.close(file)
 
     @property
@@ -44,8 +45,9 @@ class FileLock:
         """Return whether any holder has the lock, this object included; concurrent callers do not see each other.
 
         Raises:
-            LedgerError: the file cannot be made, opened or locked.
+            LedgerError: the file cannot be created, opened or locked.
         """
+        # A shared lock conflicts with the exclusive lock of a holder, but not with the shared lock of another caller.
         file = self._open()
         if not self._locked(file, fcntl.LOCK_SH | fcntl.LOCK_NB):
             return True
@@ -55,6 +57,7 @@ class FileLock:
     def release(self) -> None:
         """Release the lock; do nothing if it is not held."""
         if self._file is not None:
+            # Closing the file releases the lock: flock belongs to the open file, of which there is no other descriptor.
             os.close(self._file)
             self._file = None
 

@@ -1,6 +1,6 @@
 """The log: one line for each event, as key=value text or JSON, and one operation id in all lines of a call.
 
-One thread answers a call of kubelet or of the container runtime from beginning to end. Code that passes a part of it to
+One thread handles a call of kubelet or of the container runtime from beginning to end. Code that hands a part of it to
 another thread runs that part in a copy of the context (`contextvars.copy_context`).
 """
 
@@ -23,7 +23,7 @@ from dranode.api.errors import printable
 
 _LEVELS: Final = (logging.INFO, logging.DEBUG)
 _OPERATION: Final[ContextVar[str]] = ContextVar("operation", default="")
-# A placeholder of a log message, with the key before it if there is one.
+# A placeholder of a log message, with the key before it if it has one.
 _PLACEHOLDER: Final = re.compile(r"(?:\b(\w+)=)?%(?:%|[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
 
 
@@ -44,7 +44,7 @@ def operation(new_id: Callable[[], str] = _random_id) -> Iterator[str]:
 class TextFormatter(logging.Formatter):
     """Time, level, operation id if there is one, and message on one line; an indented traceback may follow.
 
-    Values that others wrote cannot make a line that looks like another event.
+    A value from outside cannot add a line that looks like another event.
     """
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, op, message, what the message says as key=value, and a traceback.
+    """One JSON object per line: time, level, logger, op, message, the message's key=value pairs, and a traceback.
 
-    Characters that do not print, and those that turn a line's direction, stand there as JSON's escapes.
+    Characters that do not print, and those that change the direction of text, are escaped.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -83,6 +83,7 @@ class JSONFormatter(logging.Formatter):
             line["op"] = current
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
+        # The names of the line win, so a message with `level=%s` cannot change them.
         text = json.dumps(_fields(record) | line, ensure_ascii=False)
         if text.isprintable():
             return text
@@ -90,13 +91,13 @@ class JSONFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the arguments of a message that have a key (`claim=%s`), by that key."""
+    """Return the arguments of a message that have a key (`claim=%s`), by key."""
     if not isinstance(record.args, tuple):
         return {}
     fields: dict[str, Any] = {}
     for key, value in zip(_keys(str(record.msg)), record.args, strict=False):
         if key:
-            # JSON has no numbers for nan and inf.
+            # JSON has no numbers for NaN and infinity.
             number = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
             fields[key] = value if number else str(value)
     return fields
@@ -104,20 +105,21 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 @functools.lru_cache(256)
 def _keys(message: str) -> tuple[str, ...]:
-    """Return the key of each argument that a message takes, empty for one without."""
-    found = (match for match in _PLACEHOLDER.finditer(message) if not match[0].endswith("%%"))
-    return tuple(match[1] or "" for match in found)
+    """Return the key of each argument that a message takes, empty for an argument without a key."""
+    # "%%" is a percent sign and takes no argument.
+    placeholders = (match for match in _PLACEHOLDER.finditer(message) if not match[0].endswith("%%"))
+    return tuple(match[1] or "" for match in placeholders)
 
 
 def set_up(log_format: str, verbosity: int) -> None:
-    """Log to stderr as `text` or `json`; `verbosity` 0 logs what happens to claims, 1 and more logs details."""
+    """Log to stderr as `text` or `json`; `verbosity` 0 logs what happens to claims, 1 or more also details."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
-    # What no line has is not looked up: the place, thread and process of the caller (logging, "Optimization").
+    # No line shows the caller's place, thread or process, so logging need not find them (logging, "Optimization").
     logging._srcfile = None  # noqa: SLF001
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Each connection that it logs does not help to follow a claim.
+    # Its lines about connections do not help to follow a claim.
     logging.getLogger("urllib3").setLevel(logging.WARNING)

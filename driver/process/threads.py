@@ -1,4 +1,4 @@
-"""Named threads whose failures are never lost."""
+"""Named threads whose failures are never lost, and how to wake one that waits in poll."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Fatal = Callable[[str], None]
 
 
 class OwnedThread(threading.Thread):
-    """A daemon thread that reports its unexpected end to `fatal`, which ends the process with the error."""
+    """A daemon thread that reports an uncaught exception to `fatal`, which ends the process with the error."""
 
     def __init__(self, name: str, work: Callable[[], None], fatal: Fatal) -> None:
         """Name the thread; `start` will run `work`."""
@@ -41,10 +41,10 @@ class OwnedThread(threading.Thread):
 
 
 class DaemonPool(futures.Executor):
-    """Runs work on a fixed number of daemon threads, which keep no process from ending.
+    """Runs work on a fixed number of daemon threads, which do not keep the process from ending.
 
-    Python waits at its exit for the threads of a ThreadPoolExecutor, forever if one of them hangs in a system call. All
-    threads are there from the start, so that no load can find none.
+    At exit Python waits for the threads of a ThreadPoolExecutor, forever if one hangs in a system call. All threads are
+    started at once, so that a system out of threads shows at the start and not under load.
     """
 
     def __init__(self, name: str, size: int, fatal: Fatal) -> None:
@@ -55,7 +55,7 @@ class DaemonPool(futures.Executor):
             thread.start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
-        """Have a thread call `fn`; calls wait in their order until one is free."""
+        """Have a thread call `fn`; calls wait in order until a thread is free."""
         future: futures.Future[T] = futures.Future()
 
         def work() -> None:
@@ -63,15 +63,16 @@ class DaemonPool(futures.Executor):
                 return
             try:
                 future.set_result(fn(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - it goes to whoever asks for the result
+            except Exception as error:  # noqa: BLE001 - the caller gets it with the result
                 future.set_exception(error)
 
         self._work.put(work)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
-        """End the threads once the work that waits is done."""
+        """End the threads after the work that is already queued."""
         del cancel_futures
+        # Each thread takes one None from the queue and ends.
         for _ in self._threads:
             self._work.put(None)
         if wait:
@@ -83,14 +84,11 @@ class DaemonPool(futures.Executor):
             work()
 
 
-# Wakes a thread that waits in poll.
-
-
 class Wake:
-    """Something to poll for that any thread can set off, also after it was closed."""
+    """An event that a thread can poll for and any thread can set, also after it was closed."""
 
     def __init__(self) -> None:
-        """Open it."""
+        """Open the eventfd."""
         self._file = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
 
@@ -100,17 +98,18 @@ class Wake:
 
     def up(self) -> None:
         """Wake the thread that polls, now or at its next poll."""
+        # Under the lock, since the number of a closed file may already belong to another one.
         with self._lock:
             if self._file >= 0:
                 os.eventfd_write(self._file, 1)
 
     def heard(self) -> None:
-        """Sleep again: take note of every `up` so far."""
+        """Clear every `up` so far, so that poll waits again."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._file)
 
     def close(self) -> None:
-        """Close it; it may not be polled after that."""
+        """Close the eventfd; it must not be polled after that."""
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)

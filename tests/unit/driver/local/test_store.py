@@ -46,7 +46,7 @@ def test_a_claim_with_a_key_that_stands_twice_is_refused_and_a_date_is_a_text(tm
     path.parent.mkdir()
     head = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n"
     path.write_text(f"{head}metadata: {{name: a, namespace: default, uid: one, uid: two}}\n")
-    with pytest.raises(DocumentError, match='the key "uid" stands twice'):
+    with pytest.raises(DocumentError, match='the key "uid" is given twice'):
         Store(tmp_path).find(ResourceClaim, "default", "a")
     path.write_text(f"{head}metadata: {{name: a, namespace: default, uid: 2026-11-26}}\n")
     found = Store(tmp_path).find(ResourceClaim, "default", "a")
