@@ -1,12 +1,15 @@
-"""Reads from cgroups which CPUs and which memory a container may use, and whether it still has processes.
+"""Reads from cgroups which CPUs and memory a container may use, and whether it still has processes.
 
-cgroup v2 has `cpuset.cpus.effective`, `cpuset.mems.effective`, `hugetlb.<size>.max` and `cgroup.events`, v1 in its
-cpuset hierarchy `cpuset.effective_cpus` and `cpuset.effective_mems`, in that of hugetlb `hugetlb.<size>.limit_in_bytes`
-and in that of pids `pids.current` (Documentation/admin-guide/cgroup-v2.rst, and below cgroup-v1/ cpusets.rst,
-hugetlb.rst and pids.rst). `cgroup.procs` only lists processes of the reader's own PID namespace. In a pod these are the
-processes of that pod, so in v1 the file is empty for any other pod.
+cgroup v2 has `cpuset.cpus.effective`, `cpuset.mems.effective`, `hugetlb.<size>.max` and `cgroup.events`
+(Documentation/admin-guide/cgroup-v2.rst). In v1 the cpuset hierarchy has `cpuset.effective_cpus` and
+`cpuset.effective_mems`, the hugetlb hierarchy `hugetlb.<size>.limit_in_bytes` and the pids hierarchy `pids.current`
+(cpusets.rst, hugetlb.rst and pids.rst below cgroup-v1/ there).
+
+`cgroup.procs` only lists processes of the reader's own PID namespace. In a pod these are the processes of that pod, so
+in v1 the file is empty for any other pod.
+
 A container's folder follows from the OCI `cgroupsPath`: a path, or `slice:prefix:name` with the systemd driver, where a
-slice `a-b.slice` lies in `a.slice` (systemd.slice(5)).
+slice `a-b.slice` is inside `a.slice` (systemd.slice(5)).
 """
 
 from __future__ import annotations
@@ -22,18 +25,20 @@ from dranode.driver.pinning.containers import Effective
 
 _UNIFIED: Final = "sys/fs/cgroup"
 GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENODEV))
-"""What the kernel says of a cgroup that has ended, also while it is read, and of a file in the place of a folder."""
+"""The kernel's errors for a cgroup that was removed, also during a read, and for a file in place of a folder."""
+# Each pair has the name in v2 first, then the name in v1.
 _EFFECTIVE: Final = ("cpuset.cpus.effective", "cpuset.effective_cpus")
 _EFFECTIVE_NODES: Final = ("cpuset.mems.effective", "cpuset.effective_mems")
 _PAGE_LIMITS: Final = ("max", "limit_in_bytes")
 _CONTROLLERS: Final = ("cpu", "cpuacct", "cpuset", "hugetlb", "memory")
 NO_LIMIT: Final = (1 << 63) - 1
-"""What stands for a limit of huge pages that is none."""
+"""The value for "no limit" of huge pages."""
 _LIMITS: Final = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
 
 
 def cgroup_folder(path: str) -> str:
     """Return the folder of a container's cgroup in its hierarchy, without a leading slash; empty if it is unknown."""
+    # Only the form of the systemd driver has colons and no slash.
     slice_name, colon, rest = path.partition(":")
     if "/" in path or not colon:
         return path.strip("/")
@@ -45,6 +50,7 @@ def cgroup_folder(path: str) -> str:
 
 
 def _slices(name: str) -> Iterable[str]:
+    # The root slice is the top of the hierarchy and has no folder of its own.
     if name == "-.slice":
         return ()
     parts = name.removesuffix(".slice").split("-")
@@ -52,23 +58,24 @@ def _slices(name: str) -> Iterable[str]:
 
 
 def cgroup_of(root: Root, pid: str) -> str:
-    """Return a process's cgroup in the hierarchy that has cpusets, one of v1 or the unified one; empty if unknown."""
+    """Return a process's cgroup in the v1 hierarchy with cpusets, else in the unified one; empty if unknown."""
     try:
         lines = [line.split(":", 2) for line in read_text(root, f"proc/{pid}/cgroup").splitlines()]
     except OSError:
         return ""
-    found = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
-    return found.get("cpuset", found.get("", "")).strip("/")
+    # A line is `4:cpuset,cpu:/path` in v1. The unified hierarchy is `0::/path`, also on a hybrid system.
+    paths = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+    return paths.get("cpuset", paths.get("", "")).strip("/")
 
 
 class Cgroups:
-    """A machine's cgroups, in the hierarchies that are mounted when the object is made; it works in a pod too.
+    """A machine's cgroups, in the hierarchies that are mounted when the object is created; it works in a pod too.
 
     A cgroup is named by its folder in its hierarchy, without a leading slash.
 
     Attributes:
-        cpuset: the folders below which there are cgroups with CPU sets: that of cgroup v2, and those of the v1
-            hierarchies that have the controller, alone or together with others (`cpuset,cpu,cpuacct`).
+        cpuset: the roots of the hierarchies with CPU sets: cgroup v2, and the v1 hierarchies with this controller,
+            alone or together with others (`cpuset,cpu,cpuacct`).
     """
 
     def __init__(self, root: Root) -> None:
@@ -91,10 +98,10 @@ class Cgroups:
         return self._effective(folder, _EFFECTIVE)
 
     def require_gone(self, folder: str) -> None:
-        """See that no CPUs are to be read of a cgroup because no hierarchy has them.
+        """Check that a cgroup whose CPUs could not be read does not exist in any hierarchy.
 
         Raises:
-            OSError: a hierarchy has them, and they cannot be read.
+            OSError: the cgroup may exist, since a file of it fails to be read for another reason.
         """
         for place in (f"{hierarchy}/{folder}/{name}" for hierarchy in self.cpuset for name in _EFFECTIVE):
             try:
@@ -108,22 +115,22 @@ class Cgroups:
         return self._effective(folder, _EFFECTIVE_NODES)
 
     def page_limit(self, folder: str, size: int) -> int | None:
-        """Return how many bytes a cgroup may have in huge pages of a size, `NO_LIMIT` for any number of them.
+        """Return how many bytes of huge pages of a size a cgroup may use; `NO_LIMIT` if there is no limit.
 
-        None if it does not exist, is not limited in huge pages at all, or cannot be read.
+        None if the cgroup does not exist, lacks the hugetlb controller, or cannot be read.
         """
         for hierarchy in self._hierarchies["hugetlb"] if folder else ():
             for name in _PAGE_LIMITS:
                 try:
                     text = read_text(self._root, f"{hierarchy}/{folder}/hugetlb.{page_size_name(size)}.{name}")
-                    # v1 writes no limit as the largest number of whole pages.
+                    # In v1 no limit is the largest number of bytes that is a multiple of the page size.
                     return NO_LIMIT if text == "max" or int(text) > NO_LIMIT - size else int(text)
                 except (OSError, ValueError):
                     continue
         return None
 
     def memory(self, folder: str, expected: Effective) -> Effective:
-        """Return the NUMA nodes and the limits of huge pages of a cgroup, as far as `expected` has such."""
+        """Return the NUMA nodes and the limits of huge pages of a cgroup, if `expected` has them."""
         limits = ((size, self.page_limit(folder, size)) for size, _ in expected.hugepages)
         return Effective(
             None,
@@ -170,11 +177,12 @@ class Cgroups:
         return None
 
     def shows_processes(self, folder: str) -> bool:
-        """Return whether a container's cgroup is seen to have processes, in itself or below."""
+        """Return whether a container's cgroup certainly has processes, in itself or below."""
         return any(self._populated(hierarchy, folder) for hierarchy in self.cpuset if folder)
 
     def has_processes(self, folder: str) -> bool:
         """Return whether a container's cgroup has processes, in itself or below; True if that is unknown."""
+        # A False counts only if no hierarchy has processes; without any answer the container may still run.
         populated = [self._populated(hierarchy, folder) for hierarchy in self.cpuset if folder]
         return any(populated) or False not in populated
 
@@ -184,13 +192,14 @@ class Cgroups:
         try:
             if hierarchy == _UNIFIED:
                 return "populated 1" in read_text(self._root, f"{place}/cgroup.events").splitlines()
+            # v1 has no such event, and the list of processes may be empty only for this PID namespace.
             return True if read_text(self._root, f"{place}/cgroup.procs") else self._counted(folder)
         except OSError as error:
-            # Any other error, such as no free file descriptor, proves nothing; a claim must not get a second container.
+            # Any other error, such as EMFILE, proves nothing: another container must not start on CPUs that are in use.
             return False if error.errno in GONE and self._shows(hierarchy, folder) else None
 
     def _counted(self, folder: str) -> bool | None:
-        """Answer by the number of processes, which the pids hierarchy shows in every PID namespace."""
+        """Return whether there are processes by their number, which the pids hierarchy shows in every PID namespace."""
         for hierarchy in self._pids:
             try:
                 return int(read_text(self._root, f"{hierarchy}/{folder}/pids.current")) > 0
@@ -199,9 +208,9 @@ class Cgroups:
         return None
 
     def _shows(self, hierarchy: str, folder: str) -> bool:
-        """Return whether the hierarchy would show the cgroup: it does if it has the folder above those of all pods.
+        """Return whether the hierarchy would show the cgroup if it existed: its topmost folder has to be there.
 
-        A pod without the host's cgroups sees a tree with nothing but itself.
+        A pod without the host's cgroups sees only its own cgroup, so a missing folder means nothing there.
         """
         top, slash, _ = folder.partition("/")
         return bool(slash) and self._root.exists(f"{hierarchy}/{top}")

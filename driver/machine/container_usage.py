@@ -1,10 +1,10 @@
-"""Reads what a container uses: from its cgroup, and from its processes what no file of the cgroup says.
+"""Reads what a container uses: from its cgroup, and from its processes if the cgroup has no file for it.
 
 cgroup v2: `cpu.stat`, `cpu.pressure`, `memory.numa_stat`, `hugetlb.<size>.current`
 (Documentation/admin-guide/cgroup-v2.rst, accounting/psi.rst). v1: `cpuacct.usage`, `cpu.stat`, `memory.numa_stat`,
 `hugetlb.<size>.usage_in_bytes` (cgroup-v1/cpuacct.rst, cgroup-v1/memory.rst, cgroup-v1/hugetlb.rst,
-scheduler/sched-bwc.rst); it has no pressure. How long tasks waited in a run queue is in neither, but in each task's
-`schedstat` (scheduler/sched-stats.rst); where `/proc` does not show the container's processes, that is not known.
+scheduler/sched-bwc.rst); there is no pressure. The time that tasks waited in a run queue is in neither version, but in
+each task's `schedstat` (scheduler/sched-stats.rst). It is unknown if `/proc` does not show the container's processes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ from dranode.driver.machine.root import Root, read_text
 if TYPE_CHECKING:
     import psutil
 
-# Reads a container's processes on the running machine with psutil: since when they run, how long, and where they may.
-# psutil sees the processes of this process's own `/proc` and asks the kernel by its own process ids, so it is not
-# used for any other machine.
-
 
 class ContainerProcesses(msgspec.Struct, frozen=True):
     """The processes of a container.
 
     Attributes:
-        cpu_seconds: CPU time of each process in user and kernel mode, by process.
-        started: when the first of them was started, in seconds since 1970.
-        threads: how many threads they have.
+        cpu_seconds: CPU time in user and kernel mode, by process.
+        started: the start of the oldest one, in seconds since 1970.
+        threads: the number of their threads.
         affinity: the CPUs on which any of them may run.
     """
 
@@ -48,26 +44,27 @@ class ContainerProcesses(msgspec.Struct, frozen=True):
 
 
 def container_processes(root: Root, pids: Collection[int]) -> ContainerProcesses | None:
-    """Return what these processes do; None if none of them can be looked at. One that ends meanwhile is left out."""
+    """Return what those of these processes use that still run; None if there are none, or if one cannot be read."""
+    # psutil uses this process's own `/proc` and process ids, so it knows nothing about any other machine.
     if not pids or not isinstance(root, HostRoot):
         return None
     import psutil  # noqa: PLC0415 - a megabyte that few nodes need
 
-    seen: list[ContainerProcesses] = []
+    alive: list[ContainerProcesses] = []
     for pid in pids:
         try:
-            seen.append(_read(psutil.Process(pid)))
+            alive.append(_read(psutil.Process(pid)))
         except psutil.NoSuchProcess:
             continue
         except (psutil.Error, OSError):
             return None
-    if not seen:
+    if not alive:
         return None
     return ContainerProcesses(
-        {name: seconds for each in seen for name, seconds in each.cpu_seconds.items()},
-        min(each.started for each in seen),
-        sum(each.threads for each in seen),
-        CPUSet.union(each.affinity for each in seen),
+        {name: seconds for process in alive for name, seconds in process.cpu_seconds.items()},
+        min(process.started for process in alive),
+        sum(process.threads for process in alive),
+        CPUSet.union(process.affinity for process in alive),
     )
 
 
@@ -75,7 +72,7 @@ def _read(process: psutil.Process) -> ContainerProcesses:
     with process.oneshot():
         started, times = process.create_time(), process.cpu_times()
         return ContainerProcesses(
-            # With its start, since process ids come again.
+            # The start is part of the name, because the kernel reuses process ids.
             {f"process {process.pid} of {started}": times.user + times.system},
             started,
             process.num_threads(),
@@ -87,9 +84,9 @@ _MICRO: Final = 1e-6
 _NANO: Final = 1e-9
 # In the order of preference: cgroup v2, v1.
 _PAGES_USED: Final = ("current", "usage_in_bytes")
-# Of cgroup v2's kinds of memory those that a program has; shared memory is part of `file`, huge pages are of `anon`.
+# The kinds of memory in cgroup v2 that belong to programs; `file` includes shared memory, `anon` huge pages (THP).
 _KINDS: Final = ("anon", "file")
-# In v1 that of the cgroup with those below it; v2 counts these in any case.
+# In v1 the line that includes the cgroups below; in v2 every line does.
 _V1_KIND: Final = "hierarchical_total"
 _SIZE: Final = re.compile(r" N([0-9]+)=([0-9]+)", re.ASCII)
 _CGROUP: Final = "cgroup"
@@ -113,7 +110,7 @@ class UsageReader(msgspec.Struct, frozen=True):
 
         Args:
             folder: its cgroup.
-            local: the NUMA nodes of its CPUs; None if they are not known.
+            local: the NUMA nodes of its CPUs; None if they are unknown.
             pids: its processes; None for those that its cgroup names.
         """
         pids = self._pids(folder) if pids is None else pids
@@ -153,12 +150,12 @@ class UsageReader(msgspec.Struct, frozen=True):
 
     def _waiting(self, pids: Collection[int]) -> Iterator[tuple[Figure, SourceValues]]:
         tasks = dict(task for pid in pids for task in self._tasks(pid))
-        # A kernel that does not count says zero of everything.
+        # A kernel that does not count this writes zeros, which must not pass for "never waited".
         if any(ran for ran, _ in tasks.values()):
             yield Figure.WAIT, {f"task {task}": waited * _NANO for task, (_, waited) in tasks.items()}
 
     def _tasks(self, pid: int) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield for how many nanoseconds each task of a process ran and waited; one that ends meanwhile is left out."""
+        """Yield how many nanoseconds each task of a process ran and waited; a task that has ended is omitted."""
         try:
             names = self.root.listdir(f"proc/{pid}/task")
         except OSError:
@@ -177,16 +174,17 @@ class UsageReader(msgspec.Struct, frozen=True):
 
         Args:
             folder: its cgroup.
-            local: the NUMA nodes that it should be on; None if they are not known.
-            page_sizes: the sizes of huge pages, in bytes, that count.
+            local: the NUMA nodes that it should be on; None if they are unknown.
+            page_sizes: the sizes of huge pages to read, in bytes.
         """
+        # A total with a size missing would look like less use.
         pages = {page_size_name(size): self.pages_used(folder, size) for size in page_sizes}
         known = {name: used for name, used in pages.items() if used is not None}
         hugepages = {Figure.HUGEPAGES: known} if len(known) == len(pages) else {}
         return {**dict(self._memory(folder, local)), **hugepages}
 
     def pages_used(self, folder: str, size: int) -> int | None:
-        """Return how many bytes of huge pages of a size a container uses; None if that cannot be read."""
+        """Return how many bytes of huge pages of a size a container uses; None if unknown."""
         for name in _PAGES_USED:
             text = self.cgroups.text("hugetlb", folder, f"hugetlb.{page_size_name(size)}.{name}")
             if text is not None and text.isdecimal():
@@ -194,14 +192,17 @@ class UsageReader(msgspec.Struct, frozen=True):
         return None
 
     def _pids(self, folder: str) -> tuple[int, ...]:
-        """Return the processes of a cgroup; none unless `/proc` is seen to show them all.
+        """Return the processes of a cgroup; none unless `/proc` certainly shows all of them.
 
-        A process of another PID namespace is 0 in v2 and missing in v1, and `/proc` may be that of another one as well.
+        `cgroup.procs` shows a process of another PID namespace as 0 in v2 and not at all in v1, and `/proc` may
+        belong to yet another namespace.
         """
+        # Processes in cgroups below are not listed in this one.
         if self._pairs("cpuset", folder, "cgroup.stat").get("nr_descendants"):
             return ()
         names = (self.cgroups.text("cpuset", folder, "cgroup.procs") or "").split()
         own = folder.rpartition("/")[2]
+        # The ids are those of this namespace only if `/proc` shows each of them in this very cgroup.
         if (
             "0" in names
             or not all(map(str.isdecimal, names))

@@ -10,7 +10,7 @@ import stat
 from typing import Final
 
 _CHUNK = 1 << 16
-# No file of a machine is this long, but a device or a sparse file in a capture may never end.
+# The files of sysfs and procfs are shorter. A device or a sparse file in a capture may never end.
 _MAX_BYTES = 512 << 20
 
 
@@ -35,7 +35,7 @@ class HostRoot:
         return sorted(os.listdir(f"{self._prefix}/{path}"))  # noqa: PTH208 - names alone, without an object for each
 
     def readlink(self, path: str) -> str:
-        return os.readlink(f"{self._prefix}/{path}")  # noqa: PTH115 - the target as it stands, not a Path made of it
+        return os.readlink(f"{self._prefix}/{path}")  # noqa: PTH115 - the target as written; Path would normalize it
 
     def resolve(self, path: str) -> str:
         return os.path.realpath(f"{self._prefix}/{path}", strict=True)[len(self._prefix) + 1 :]
@@ -52,7 +52,7 @@ class HostRoot:
             handle = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
         except PermissionError as error:
             if _is_read_only(place):
-                # A process with CAP_DAC_OVERRIDE opens it, and learns this from the write.
+                # A process with CAP_DAC_OVERRIDE gets this error from the write instead.
                 raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), place) from error
             raise
         try:
@@ -62,7 +62,7 @@ class HostRoot:
 
 
 def _is_read_only(place: str) -> bool:
-    """Return whether nobody may write to a file, whatever his rights are."""
+    """Return whether the file's mode lets nobody write to it."""
     try:
         return not os.stat(place).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)  # noqa: PTH116 - as above
     except OSError:
@@ -90,5 +90,5 @@ def _device(place: str) -> tuple[str, int, int]:
     status = os.stat(place)  # noqa: PTH116 - beside the other system calls
     kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
     if not kind:
-        raise OSError(errno.ENODEV, "is no device node", place)
+        raise OSError(errno.ENODEV, "is not a device node", place)
     return kind, os.major(status.st_rdev), os.minor(status.st_rdev)

@@ -1,7 +1,7 @@
-"""The kernel's events about changes in one folder (inotify(7)), so that callers need not look at every file.
+"""The kernel's events about changes in one folder (inotify(7)), so that callers need not read every file.
 
-No thread is needed: events wait in the kernel until they are read. There is also an event for a file that is written in
-place, through whichever bind mount of the folder it was opened.
+No thread is needed: events wait in the kernel until they are read. A write to an existing file also makes an event,
+through any bind mount of the folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 # <sys/inotify.h>: MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE, DELETE, DELETE_SELF, MOVE_SELF, ONLYDIR.
 _ASKED: Final = 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x0100_0000
-# DELETE_SELF, MOVE_SELF, UNMOUNT, Q_OVERFLOW, IGNORED: events may be missing from then on.
+# DELETE_SELF, MOVE_SELF, UNMOUNT, Q_OVERFLOW, IGNORED: events may be missing after these.
 _LOST: Final = 0x400 | 0x800 | 0x2000 | 0x4000 | 0x8000
 _EVENT: Final = struct.Struct("iIII")
 _BUFFER: Final = 1 << 16
@@ -26,7 +26,7 @@ class FolderEvents:
     """The events of a folder. It need not exist yet, and it may be replaced by another folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is opened yet."""
+        """Watch nothing until the first call of `names`."""
         self._folder = folder
         self._close: weakref.finalize[[int], FolderEvents] | None = None
         self._handle = -1
@@ -38,7 +38,8 @@ class FolderEvents:
         None means that anything may have changed: on the first call, after lost events, and always on a system without
         inotify.
         """
-        identity = self._there()
+        # The watch stays with the folder that it was made for, so a new folder at this path needs a new watch.
+        identity = self._identify()
         if self._close is None or identity != self._identity:
             # The watch begins before the caller looks at the folder, so later changes make events.
             self._open(identity)
@@ -56,7 +57,7 @@ class FolderEvents:
 
     @property
     def fileno(self) -> int | None:
-        """Return what is readable in `poll` while events wait; None while nothing is watched."""
+        """Return the file descriptor that is readable while events wait; None while nothing is watched."""
         return None if self._close is None else self._handle
 
     def close(self) -> None:
@@ -65,7 +66,7 @@ class FolderEvents:
             self._close()
             self._close = None
 
-    def _there(self) -> tuple[int, int] | None:
+    def _identify(self) -> tuple[int, int] | None:
         try:
             status = self._folder.stat()
         except OSError:
@@ -80,9 +81,10 @@ class FolderEvents:
         if not hasattr(libc, "inotify_init1"):
             return
         handle = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        # The limit of inotify instances or watches, of the user or the process, is reached.
+        # The user's limit of inotify instances or the process's limit of open files is reached.
         if handle < 0:
             return
+        # The folder is gone, is not a folder, or the user's limit of watches is reached.
         if libc.inotify_add_watch(handle, os.fsencode(self._folder), ctypes.c_uint32(_ASKED)) < 0:
             os.close(handle)
             return
@@ -95,5 +97,5 @@ def _events(data: bytes) -> Iterator[tuple[int, str]]:
     while at < len(data):
         _, mask, _, length = _EVENT.unpack_from(data, at)
         at += _EVENT.size
-        yield mask, os.fsdecode(data[at : at + length].rstrip(b"\0"))
+        yield mask, os.fsdecode(data[at : at + length].rstrip(b"\0"))  # the kernel pads names with NULs
         at += length

@@ -1,9 +1,10 @@
-"""Reads the cgroup below which kubelet puts all pods: on which CPUs they may run, on which NUMA nodes their memory is.
+"""Reads the cgroup of all pods, which limits their CPUs and NUMA nodes, and finds the containers of a pod below it.
 
-kubelet calls it `kubepods`, or `kubepods.slice` with the systemd driver, below its `cgroupRoot` (`/kubelet/kubepods`,
-`kubelet.slice/kubelet-kubepods.slice`: pkg/kubelet/cm/cgroup_manager_linux.go). Its effective sets hold for every pod,
-whoever limited them: itself, a cgroup above it, or the container that the node is. In v1 a CPU that was offline never
-comes back to it by itself. Without such a cgroup nothing is limited: kubelet has not made it yet.
+kubelet calls this cgroup `kubepods`, or `kubepods.slice` with the systemd driver, below its `cgroupRoot`
+(`/kubelet/kubepods`, `kubelet.slice/kubelet-kubepods.slice`: pkg/kubelet/cm/cgroup_manager_linux.go). Its effective
+sets apply to every pod, whether the limit was set there, in a cgroup above, or by a container that the node runs in. In
+v1 a CPU that was offline does not come back by itself. If there is no such cgroup, kubelet has not created it yet, and
+there is no limit.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from dranode.driver.pinning.pods_cgroup import UNLIMITED, PodsCgroup
 
 _UNIFIED: Final = "sys/fs/cgroup"
 _KUBEPODS: Final = re.compile(r"(?:.+-)?kubepods(?:\.slice)?")
-# cgroups that are no folders of a cgroupRoot: units that hold processes, and the slices of the host.
+# cgroups that cannot be part of a cgroupRoot: systemd units with processes, and the slices of the host.
 _OTHERS: Final = re.compile(r".*\.(?:service|scope|mount|socket|swap)|(?:system|user|machine)\.slice")
 _QOS: Final = re.compile(r"(?:.+-)?(?:besteffort|burstable)(?:\.slice)?")
-# The root and, for a node that is a container without a cgroup namespace, what is above and in its own.
+# Levels to search: kubelet's cgroupRoot may be nested, and a node that is a container without a cgroup namespace sees
+# the cgroups above its own.
 _DEPTH: Final = 4
-# How soon a change is seen.
-_LOOK_SECONDS: Final = 2.0
-# The names in v2 and in v1, whose effective sets are younger than the sets.
+# The kernel sends no event when effective sets change.
+_POLL_SECONDS: Final = 2.0
+# The names in v2, then those in v1. In v1 the effective sets were added later than the sets, so both are tried.
 _EFFECTIVE_CPUS: Final = ("cpuset.cpus.effective",)
 _EFFECTIVE_NODES: Final = ("cpuset.mems.effective",)
 _CPUS: Final = ("cpuset.effective_cpus", "cpuset.cpus")
@@ -43,12 +45,12 @@ _NODES: Final = ("cpuset.effective_mems", "cpuset.mems")
 
 
 def read_pods_cgroup(root: Root) -> PodsCgroup:
-    """Return what the cgroup of all pods has; `UNLIMITED` if there is none.
+    """Return the CPUs and NUMA nodes of the cgroup of all pods; `UNLIMITED` if there is no such cgroup.
 
-    Where there are several at the same depth (kubelet has changed its cgroup driver), those that have pods count.
+    A kubelet that changed its cgroup driver leaves an old one behind. Of several at one depth, those with pods count.
 
     Raises:
-        MachineError: a file or folder of it cannot be read or understood.
+        MachineError: a file or folder of it cannot be read, or has content that is not a CPU list.
     """
     for hierarchy in _hierarchies(root):
         folders = _find(root, hierarchy)
@@ -60,9 +62,9 @@ def read_pods_cgroup(root: Root) -> PodsCgroup:
 
 
 def has_changed(root: Root, known: PodsCgroup) -> bool:
-    """Return whether the cgroup of all pods has something else than is known, or cannot be read any more.
+    """Return whether the cgroup of all pods has changed, or cannot be read any more.
 
-    The kernel reports no change of effective sets, so this is asked often; one that was not there is not looked for.
+    This is called every few seconds, so it does not search for a cgroup that did not exist before.
     """
     try:
         return bool(known.folder) and read_pods_cgroup(root) != known
@@ -71,20 +73,20 @@ def has_changed(root: Root, known: PodsCgroup) -> bool:
 
 
 def pods_cgroup_changes(root: Root, known: Callable[[], PodsCgroup], stop: Stop) -> Iterator[None]:
-    """Yield once a minute, and soon after the cgroup of all pods has something else than `known` says.
+    """Yield once a minute, and within seconds after the cgroup of all pods differs from `known`.
 
-    For `Plugin.watch` of a driver whose hardware reports no change: blocks in between, until `stop` is set.
+    For `Plugin.watch` of a driver whose hardware reports no changes: it blocks in between, until `stop` is set.
     """
     left = RESCAN_SECONDS
-    while not stop.wait(_LOOK_SECONDS):
-        left -= _LOOK_SECONDS
+    while not stop.wait(_POLL_SECONDS):
+        left -= _POLL_SECONDS
         if left <= 0 or has_changed(root, known()):
             left = RESCAN_SECONDS
             yield
 
 
 def _hierarchies(root: Root) -> Iterator[str]:
-    """Yield the folders of the hierarchies with cpusets: those of v1 with the controller, else that of v2."""
+    """Yield the roots of the hierarchies that may have cpusets: v2, and those of v1 with the controller."""
     names = _names(root, _UNIFIED)
     legacy = [f"{_UNIFIED}/{name}" for name in names if "cpuset" in name.split(",")]
     if "cgroup.controllers" in names or not legacy:
@@ -93,7 +95,7 @@ def _hierarchies(root: Root) -> Iterator[str]:
 
 
 def cgroup_cpus(root: Root, cgroup: str) -> CPUSet | None:
-    """Return the CPUs that a cgroup has, or the nearest above it that has any; None if that is not to be read.
+    """Return the CPUs of a cgroup, or of the nearest one above that has any; None if they cannot be read.
 
     Args:
         root: the machine's files.
@@ -112,7 +114,7 @@ def cgroup_cpus(root: Root, cgroup: str) -> CPUSet | None:
 
 
 def _find(root: Root, hierarchy: str) -> list[str]:
-    """Return the cgroups of pods that are nearest to the top."""
+    """Return the cgroups of all pods that are nearest to the root of a hierarchy."""
     level = [hierarchy]
     for _ in range(_DEPTH):
         below = [(folder, name) for folder in level for name in _names(root, folder)]
@@ -128,7 +130,7 @@ def _has_pods(root: Root, folder: str) -> bool:
 
 
 def _below(root: Root, kubepods: str) -> Iterator[tuple[str, str]]:
-    """Yield path and name of the folders where the cgroup of all pods has its pods, with those of other things."""
+    """Yield path and name of the folders in the cgroup of all pods and in its QoS classes: pods, and a few others."""
     for name in _names(root, kubepods):
         path = f"{kubepods}/{name}"
         yield path, name
@@ -141,17 +143,17 @@ def _read(root: Root, hierarchy: str, folder: str) -> PodsCgroup:
     cpus = _effective(root, hierarchy, folder, _EFFECTIVE_CPUS if unified else _CPUS)
     nodes = _effective(root, hierarchy, folder, _EFFECTIVE_NODES if unified else _NODES)
     if cpus is not None and unified and _set(root, f"{folder}/cpuset.cpus.exclusive"):
-        # What containers below it have as partitions is in no effective set above them (`isolation: partition`).
+        # CPUs of a partition below leave the effective sets of all cgroups above it (`isolation: partition`).
         cpus |= _set(root, f"{folder}/cpuset.cpus.exclusive.effective") or CPUSet()
     return PodsCgroup(f"/{folder}", cpus, nodes)
 
 
 def _effective(root: Root, hierarchy: str, folder: str, names: Iterable[str]) -> CPUSet | None:
-    """Return the set of a cgroup, or of the nearest one above it that has one; None if no cgroup has one."""
+    """Return the set of a cgroup, or of the nearest one above that has a set; None if there is none."""
     while folder.startswith(hierarchy):
         for name in names:
             cpus = _set(root, f"{folder}/{name}")
-            # In v1 a cgroup has none until somebody fills it, from that above it.
+            # In v1 the set of a new cgroup is empty until a program fills it.
             if cpus is not None and (cpus or hierarchy == _UNIFIED):
                 return cpus
         folder = folder.rpartition("/")[0]
@@ -183,7 +185,7 @@ def _names(root: Root, folder: str) -> list[str]:
 
 
 def _both(first: PodsCgroup, second: PodsCgroup) -> PodsCgroup:
-    """Return what both have."""
+    """Return what both allow."""
     return PodsCgroup(
         f"{first.folder} and {second.folder}",
         _common(first.cpus, second.cpus),
@@ -197,14 +199,11 @@ def _common(first: CPUSet | None, second: CPUSet | None) -> CPUSet | None:
     return first & second
 
 
-# Finds the containers of a pod in the kernel's cgroups, with folder, id and CPUs.
-
-
 def containers_of(root: Root, cgroups: Cgroups, uid: str) -> Iterator[ContainerCgroup]:
     """Yield the containers of the pod with a UID; none for an empty UID.
 
     Raises:
-        MachineError: a folder, or the CPUs of a container, cannot be read, so that containers would be missing.
+        MachineError: a folder or the CPUs of a container cannot be read, so that containers would be missing.
     """
     for hierarchy, pod, name in _pod_folders(root):
         if not is_pod_folder(name, uid):
@@ -226,15 +225,16 @@ def pods_on(root: Root) -> tuple[str, ...]:
 
 
 def _pod_folders(root: Root) -> Iterator[tuple[str, str, str]]:
-    """Yield the folders of pods, and a few besides: the hierarchy, the path and the name."""
+    """Yield hierarchy, path and name of the folders of pods, and of a few others."""
     for hierarchy in _hierarchies(root):
         for kubepods in _find(root, hierarchy):
             yield from ((hierarchy, path, name) for path, name in _below(root, kubepods))
 
 
 def _cpus(cgroups: Cgroups, folder: str) -> CPUSet | None:
-    """Return the CPUs on which a container may run; None if it has ended, or its hierarchy has no CPU sets there."""
+    """Return the CPUs on which a container may run; None if it has ended or no hierarchy has CPU sets for it."""
     cpus = cgroups.effective_cpus(folder)
+    # A container that is left out by mistake could share CPUs unnoticed, so "unreadable" must not pass for "ended".
     if cpus is None:
         try:
             cgroups.require_gone(folder)

@@ -19,10 +19,12 @@ _CPU: Final = re.compile(r"cpu(?P<id>[0-9]+)", re.ASCII)
 
 
 def node_cpus(root: Root) -> dict[int, CPUSet]:
-    """The CPUs of every NUMA node that has any, by its own folder, or by those of the CPUs where that does not say it.
+    """Return the CPUs of every NUMA node that has any.
+
+    The folder of a node says which they are; if it does not, the folders of the CPUs do.
 
     Raises:
-        MachineError: the nodes cannot be listed, or this process can open no file.
+        MachineError: the nodes cannot be listed, or this process cannot open any file.
     """
     found = {node: _cpus(root, f"{NODES}/node{node}") for node in _nodes(root)}
     linked = _linked(root) if None in found.values() else {}
@@ -31,10 +33,10 @@ def node_cpus(root: Root) -> dict[int, CPUSet]:
 
 
 def node_memory(root: Root) -> dict[int, int]:
-    """Return the bytes of memory of every NUMA node whose `meminfo` says them.
+    """Return the bytes of memory of every NUMA node whose `meminfo` can be read.
 
     Raises:
-        MachineError: the nodes cannot be listed, or this process can open no file.
+        MachineError: the nodes cannot be listed, or this process cannot open any file.
     """
     texts = {node: read_attribute(root, f"{NODES}/node{node}/meminfo") or "" for node in _nodes(root)}
     found = {node: re.search(_TOTAL, text) for node, text in texts.items()}
@@ -42,10 +44,10 @@ def node_memory(root: Root) -> dict[int, int]:
 
 
 def node_distances(root: Root) -> dict[int, dict[int, int]]:
-    """Return the distance from every NUMA node to every other, 10 for itself; a node whose row is odd is missing.
+    """Return the distance from every NUMA node to every other, 10 to itself; a node with an unusable row is missing.
 
     Raises:
-        MachineError: the nodes cannot be listed, or this process can open no file.
+        MachineError: the nodes cannot be listed, or this process cannot open any file.
     """
     nodes = _nodes(root)
     # A row has a distance for each node that is online, by number (drivers/base/node.c).
@@ -58,10 +60,10 @@ def node_distances(root: Root) -> dict[int, dict[int, int]]:
 
 
 def missing_nodes(root: Root) -> tuple[str, ...]:
-    """Return a sentence if other files tell of NUMA nodes that have no folder, so that they are not known here.
+    """Return a sentence if other files name NUMA nodes that have no folder, so that their CPUs are unknown.
 
     Raises:
-        MachineError: the folders of the nodes, or of the CPUs, cannot be listed, or this process can open no file.
+        MachineError: the folders of the nodes or of the CPUs cannot be listed, or this process cannot open any file.
     """
     nodes = _nodes(root)
     try:
@@ -70,6 +72,7 @@ def missing_nodes(root: Root) -> tuple[str, ...]:
         named = frozenset()
     if missing := named.difference(nodes):
         return (f"the NUMA nodes {CPUSet(missing)} of /{NODES}/online are not known: they have no folder there",)
+    # `online` may be unreadable, so the rows of distances are checked too: each has one entry for each online node.
     rows = [read_attribute(root, f"{NODES}/node{node}/distance") or "" for node in nodes]
     longest = max((len(row.split()) for row in rows), default=0)
     if longest > len(nodes):
@@ -82,7 +85,7 @@ def missing_nodes(root: Root) -> tuple[str, ...]:
 
 
 def has_one_node(root: Root) -> bool:
-    """Return whether the machine has one NUMA node only, so that nothing of it is far; False where that is not seen.
+    """Return whether the machine has only one NUMA node, so that nothing is remote; False if that is unknown.
 
     A kernel without NUMA has no folder of a node.
     """
@@ -93,7 +96,7 @@ def has_one_node(root: Root) -> bool:
 
 
 def _linked(root: Root) -> dict[int, CPUSet]:
-    """The NUMA nodes that the folders of CPUs name, and the CPUs that name each."""
+    """Return the NUMA nodes that the folders of CPUs link to, and the CPUs that link to each."""
     found: dict[int, CPUSet] = {}
     for cpu in (match for match in map(_CPU.fullmatch, all_names(root, _CPU_FOLDERS)) if match):
         for node in (match for match in map(_NODE.fullmatch, names(root, f"{_CPU_FOLDERS}/{cpu[0]}")) if match):
@@ -106,7 +109,8 @@ def _nodes(root: Root) -> list[int]:
 
 
 def _cpus(root: Root, folder: str) -> CPUSet | None:
-    """The CPUs of a node, by what there is: the kernel's two files, or links to its CPUs; None if there is nothing."""
+    """Return the CPUs of a node from one of its two files, or from its links to CPUs; None if there is nothing."""
+    # A captured machine may lack either file.
     empty = None
     for name, parse in (("cpumap", CPUSet.parse_mask), ("cpulist", CPUSet.parse)):
         try:
@@ -121,5 +125,5 @@ def _cpus(root: Root, folder: str) -> CPUSet | None:
 
 
 def local_nodes(cpus: CPUSet, nodes: Mapping[int, CPUSet]) -> frozenset[int] | None:
-    """The NUMA nodes that these CPUs are of; None if none of `nodes` is known to have any of them."""
+    """Return the NUMA nodes that have any of these CPUs; None if no node of `nodes` has."""
     return frozenset(node for node, its in nodes.items() if not its.isdisjoint(cpus)) or None

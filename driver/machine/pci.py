@@ -1,8 +1,11 @@
-"""Finds where a PCI function sits in its machine, as far as the scheduler can use it.
+"""Finds where a PCI function sits in its machine: root complex and bridges, NUMA node, CPUs and link.
 
-Source: Documentation/ABI/testing/sysfs-bus-pci for `numa_node` and `local_cpus`, Documentation/PCI/sysfs-pci.rst for
-the folders. What is found are the values of the standard attributes `resource.kubernetes.io/pcieRoot` and
+Root complex and node are the values of the standard attributes `resource.kubernetes.io/pcieRoot` and
 `resource.kubernetes.io/numaNode`.
+
+Sources: Documentation/ABI/testing/sysfs-bus-pci (`class`, `numa_node`, `local_cpus`, `local_cpulist`, `max_link_speed`,
+`max_link_width`, `current_link_speed`, `current_link_width`), Documentation/PCI/sysfs-pci.rst for the folders, and
+sysfs-class-net for names of network devices.
 """
 
 from __future__ import annotations
@@ -18,15 +21,15 @@ from dranode.driver.machine.numa import node_cpus
 from dranode.driver.machine.root import Root, all_names, cpu_mask, names, number, read_attribute
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
-# A root complex's folder somewhere below /sys/devices: a hypervisor's bus or a platform's controller may be above it.
-# Extended domains (VMD) have more digits, and the attribute has no form for them.
+# The folder of a root complex. It may be anywhere below /sys/devices, such as below a hypervisor's bus or a platform's
+# controller. Extended domains (VMD) have more digits, which the attribute has no form for.
 PCIE_ROOT: Final = re.compile(r"pci([0-9a-f]{4}:[0-9a-f]{2})", re.ASCII)
 
 _FOLDER: Final = r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/(?:[^/]+/)*?pci.*?)/?"
 
 
 def pci_folder(root: Root, address: str) -> str:
-    """The function's own folder, `sys/devices/pci0000:00/...`; the bus's link to it where that leads elsewhere."""
+    """Return the function's own folder, `sys/devices/pci0000:00/...`, or the bus's link to it if that is not found."""
     link = f"{PCI_DEVICES}/{address}"
     try:
         match = re.fullmatch(_FOLDER, root.readlink(link))
@@ -36,28 +39,29 @@ def pci_folder(root: Root, address: str) -> str:
 
 
 def pcie_root(root: Root, address: str) -> str | None:
-    """The root complex above the function at `address` (`0000:17:00.0`), as `pci0000:16`; None if none is known."""
+    """Return the root complex above the function at `address` (`0000:17:00.0`), as `pci0000:16`; None if unknown."""
     return next(iter(_bridges(pci_folder(root, address))), None)
 
 
 def _bridges(folder: str) -> tuple[str, ...]:
-    """What is above a function by its folder, the root complex first; nothing if the folder does not show that."""
+    """Return what is above a function, the root complex first; nothing if its folder does not show a root complex."""
     above = folder.split("/")[:-1]
     first = next((place for place, part in enumerate(above) if PCIE_ROOT.fullmatch(part)), len(above))
     return tuple(above[first:])
 
 
 def numa_node(root: Root, address: str) -> int | None:
-    """The NUMA node of the CPUs near the function at `address`; None on a machine without, or where it is not known.
+    """Return the NUMA node of the CPUs near the function at `address`; None if there is none or it is unknown.
 
-    That is the kernel's `numa_node`. Where there is no such file, or it names a node that is memory alone (a GPU's
-    own), it is the node of the CPUs in `local_cpus`.
+    This is the kernel's `numa_node`. If there is no such file, or it names a node that has only memory (a GPU's own),
+    it is the node of the CPUs in `local_cpus`.
 
     Raises:
-        MachineError: the nodes cannot be listed, or this process can open no file.
+        MachineError: the nodes cannot be listed, or this process cannot open any file.
     """
     folder = pci_folder(root, address)
     node = number(root, f"{folder}/numa_node", 10)
+    # The kernel writes -1 if the node is unknown.
     if node is not None and node < 0:
         return None
     nodes = node_cpus(root)
@@ -67,12 +71,7 @@ def numa_node(root: Root, address: str) -> int | None:
     return next((found for found, cpus in nodes.items() if local and local <= cpus), None)
 
 
-# Reads PCI functions with their place in the machine: the bridges above them, their NUMA node, CPUs and link.
-# Source: Documentation/ABI/testing/sysfs-bus-pci (`class`, `numa_node`, `local_cpulist`, `max_link_speed`,
-# `max_link_width`, `current_link_speed`, `current_link_width`), and sysfs-class-net there for names of network
-# devices.
-
-_NETWORK: Final = 0x02  # the first byte of the class code: network controllers, InfiniBand among them
+_NETWORK: Final = 0x02  # the first byte of the class code of network controllers, including InfiniBand
 _SPEED: Final = re.compile(r"([0-9.]+) GT/s.*")
 
 
@@ -81,11 +80,11 @@ class PCIFunction(msgspec.Struct, frozen=True):
 
     Attributes:
         address: `0000:17:00.0`.
-        bridges: what is above it, the root complex (`pci0000:16`) first; empty where the machine does not show it.
-        numa_node: the NUMA node of the CPUs near it; None if it is not known.
-        cpus: these CPUs; none if they are not known.
-        link: the largest speed of its link in GT/s for each lane, and the most lanes; None for what is not known.
-        link_now: the same as it is now; an idle device may have its link slowed down.
+        bridges: what is above it, the root complex (`pci0000:16`) first; empty if the machine does not show it.
+        numa_node: the NUMA node of the CPUs near it; None if it is unknown.
+        cpus: these CPUs; none if they are unknown.
+        link: the highest speed of its link in GT/s per lane, and the highest number of lanes; None for an unknown one.
+        link_now: the current speed and lanes, which may be lower while the device is idle.
         network: the names of its network devices, if it is a network controller.
     """
 
@@ -102,7 +101,7 @@ def network_functions(root: Root) -> Iterator[PCIFunction]:
     """Yield the machine's network controllers, by address.
 
     Raises:
-        MachineError: there are PCI devices, and they cannot be listed.
+        MachineError: the folder of PCI devices exists and cannot be listed.
     """
     for address in sorted(all_names(root, PCI_DEVICES)):
         code = number(root, f"{pci_folder(root, address)}/class", 16)
@@ -111,10 +110,10 @@ def network_functions(root: Root) -> Iterator[PCIFunction]:
 
 
 def read_function(root: Root, address: str) -> PCIFunction:
-    """Return the function at an address; what the machine does not show of it is unknown.
+    """Return the function at an address; values that the machine does not show are unknown.
 
     Raises:
-        MachineError: this process can open no file.
+        MachineError: this process cannot open any file.
     """
     folder, node = pci_folder(root, address), numa_node(root, address)
     return PCIFunction(
@@ -130,7 +129,7 @@ def read_function(root: Root, address: str) -> PCIFunction:
 
 def _network_devices(root: Root, folder: str) -> Iterator[str]:
     yield from names(root, f"{folder}/net")
-    # Virtio has a bus of its own between the function and its device.
+    # A virtio device is on a bus of its own below the PCI function.
     for child in names(root, folder):
         if child.startswith("virtio"):
             yield from names(root, f"{folder}/{child}/net")
@@ -145,7 +144,7 @@ def _cpus(root: Root, folder: str) -> CPUSet:
 
 def _link(root: Root, folder: str, which: str) -> tuple[float | None, int | None]:
     speed = _speed(read_attribute(root, f"{folder}/{which}_link_speed"))
-    # A function that has no link says 0 or, as its largest, 255.
+    # A function without a link has the width 0, and 255 as the largest width.
     width = number(root, f"{folder}/{which}_link_width", 10)
     return speed, width if speed is not None and width else None
 

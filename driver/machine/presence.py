@@ -1,7 +1,7 @@
-"""Tells a file that is missing from one that may not be looked for.
+"""Distinguishes a missing file from one that this process may not look for.
 
-`Path.exists`, `is_dir` and their like say no to both since Python 3.14, and `os.path.exists` always did: what follows
-from a file that is missing must not follow from a folder that may not be looked into.
+`Path.exists`, `is_dir` and the like return False for both since Python 3.14, and `os.path.exists` always did. A folder
+without permission must not pass for an empty one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def status_of(path: Path) -> os.stat_result | None:
 
 
 def file_number(path: str | Path) -> int:
-    """Return the inode of the file at a path, which another file in its place has not; 0 if none is to be seen."""
+    """Return the inode of the file at a path, which shows whether it was replaced; 0 if there is no file to be seen."""
     try:
         return os.stat(path).st_ino  # noqa: PTH116 - three times a call; a Path costs more than that
     except OSError:

@@ -1,4 +1,4 @@
-"""The file tree of a machine: `sys/`, and often `proc/` and `dev/`. Only a few of them can be written to.
+"""The file tree of a machine: `sys/`, and often `proc/` and `dev/`.
 
 Paths are relative to the root, without a leading slash: `sys/devices/system/cpu/online`.
 """
@@ -12,11 +12,11 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.errors import MachineError
 
 BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
-"""Where the kernel says which boot this is."""
+"""The kernel's id of the current boot."""
 
 
 class ReadOnlyMachineError(OSError):
-    """A machine was to be written to that is neither the running one nor a scratch machine; EROFS."""
+    """A write to a machine that is neither the running one nor a scratch machine; EROFS."""
 
     def __init__(self, path: str, reason: str = "a captured or made-up machine is not written to") -> None:
         super().__init__(errno.EROFS, reason, path)
@@ -69,9 +69,9 @@ class Root(Protocol):
         """Write to an existing kernel file with a single write; drivers configure hardware in this way.
 
         Raises:
-            ReadOnlyMachineError: it is a captured or made-up machine: a driver that is tried does not change the host.
-            OSError: the kernel refuses, or there is no such file. It is EPERM for a file that nobody may write, as of
-                an interrupt that the kernel places itself; EACCES where this process lacks the right.
+            ReadOnlyMachineError: the machine is captured or made up, so that a driver on trial never changes the host.
+            OSError: the kernel refuses, or there is no such file. EPERM means that nobody may write the file, such as
+                that of an interrupt that the kernel places itself; EACCES, that this process may not.
         """
 
 
@@ -85,24 +85,26 @@ def read_text(root: Root, path: str) -> str:
 
 
 def boot_id(root: Root) -> str:
-    """Return which boot of the kernel this is, as a UUID; empty if it does not say (proc(5), `random/boot_id`)."""
+    """Return the UUID of the current boot; empty if the machine has none (proc(5), `random/boot_id`)."""
     try:
         return read_text(root, BOOT_ID)
     except OSError:
         return ""
 
 
-# Files of which any may be missing or fail to read: a value, or None for what is unknown.  Where it is this process
-# that can open nothing, nothing follows about the machine: that is a `MachineError`.
+# Any of the files below may be missing or unreadable: the functions return a value, or None if it is unknown. If this
+# process cannot open any file, that says nothing about the machine, so it is a `MachineError`.
 
+# An integer attribute of a device is an int64 in the API.
 _INT64_BITS: Final = 63
+# The process or the system is out of file descriptors or memory.
 _OUR_OWN: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-# ENODEV: a device that goes while its files are read, or what is there is no device node.
+# ENODEV: the device was removed while its files were read, or the file is not a device node.
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 
 
 def read_attribute(root: Root, path: str) -> str | None:
-    """A file's text without white space around it; None if it cannot be read."""
+    """Return a file's text without white space around it; None if it cannot be read."""
     try:
         return read_text(root, path)
     except OSError as error:
@@ -111,10 +113,10 @@ def read_attribute(root: Root, path: str) -> str | None:
 
 
 def attribute_if_there(root: Root, path: str) -> str | None:
-    """A file's text without white space around it; None if there is no such file.
+    """Return a file's text without white space around it; None if there is no such file.
 
     Raises:
-        MachineError: there is one, and it cannot be read.
+        MachineError: the file exists and cannot be read.
     """
     try:
         return read_text(root, path)
@@ -125,10 +127,10 @@ def attribute_if_there(root: Root, path: str) -> str | None:
 
 
 def why_unread(root: Root, path: str) -> str:
-    """Return why a file that is there cannot be read; empty if it can, or if there is no such file.
+    """Return why an existing file cannot be read; empty if it can, or if there is no such file.
 
     Raises:
-        MachineError: this process can open no file.
+        MachineError: this process cannot open any file.
     """
     try:
         root.read_bytes(path)
@@ -139,12 +141,12 @@ def why_unread(root: Root, path: str) -> str:
 
 
 def number(root: Root, path: str, base: int = 0) -> int | None:
-    """A file's number (`0x10de`, `16`); None if it cannot be read or is none."""
+    """Return the number in a file (`0x10de`, `16`); None if the file cannot be read or contains something else."""
     return integer(read_attribute(root, path) or "", base)
 
 
 def integer(digits: str, base: int = 0) -> int | None:
-    """The number that is written; None if it is none, or none that an attribute could hold."""
+    """Parse a number; None if it is not a number, or too large for an attribute."""
     try:
         value = int(digits, base)
     except ValueError:
@@ -153,7 +155,7 @@ def integer(digits: str, base: int = 0) -> int | None:
 
 
 def cpu_mask(root: Root, path: str) -> CPUSet:
-    """A file's CPU mask; no CPUs if it cannot be read or is none."""
+    """Return the CPU mask in a file; no CPUs if the file cannot be read or contains something else."""
     try:
         return CPUSet.parse_mask(read_attribute(root, path) or "0")
     except ValueError:
@@ -161,7 +163,7 @@ def cpu_mask(root: Root, path: str) -> CPUSet:
 
 
 def names(root: Root, path: str) -> list[str]:
-    """The names in a folder; none if it cannot be read."""
+    """Return the names in a folder; none if it cannot be read."""
     try:
         return root.listdir(path)
     except OSError as error:
@@ -170,10 +172,10 @@ def names(root: Root, path: str) -> list[str]:
 
 
 def all_names(root: Root, path: str) -> list[str]:
-    """The names in a folder; none if there is no such folder.
+    """Return the names in a folder; none if there is no such folder.
 
     Raises:
-        MachineError: there is one, and it cannot be read.
+        MachineError: the folder exists and cannot be read.
     """
     try:
         return root.listdir(path)
@@ -184,24 +186,24 @@ def all_names(root: Root, path: str) -> list[str]:
 
 
 def link_name(root: Root, path: str) -> str | None:
-    """The last part of a link's target: a driver's name, a PCI address, an IOMMU group; None if there is no link.
+    """Return the last part of a link's target (a driver, a PCI address, an IOMMU group); None if there is no link.
 
     Raises:
-        MachineError: whether there is one cannot be seen.
+        MachineError: it cannot be determined whether there is one.
     """
     try:
         return root.readlink(path).rstrip("/").rpartition("/")[2] or None
     except OSError as error:
-        if error.errno in _GONE or error.errno == errno.EINVAL:  # EINVAL: what is there is no link
+        if error.errno in _GONE or error.errno == errno.EINVAL:  # EINVAL: it exists, but is not a link
             return None
         raise _unreadable(path, error) from error
 
 
 def device_if_there(root: Root, path: str) -> tuple[str, int, int] | None:
-    """Type, major and minor of a device node, as `Root.device_number`; None if there is no such node.
+    """Return type, major and minor of a device node, as `Root.device_number`; None if there is no such node.
 
     Raises:
-        MachineError: whether there is one cannot be seen.
+        MachineError: it cannot be determined whether there is one.
     """
     try:
         return root.device_number(path)

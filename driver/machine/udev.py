@@ -1,9 +1,9 @@
 """Kernel uevents: a reason to read the machine again, never the source of truth.
 
 libudev only knows the real `/sys`, so it is not used to look up anything. Events come from the kernel's own netlink
-group, because those of udevd do not reach a pod without the host's network namespace. Those of the kernel may not reach
-it either (since Linux 4.18 they reach the network namespaces of the first user namespace), so the machine is also read
-again from time to time.
+group, because those of udevd do not reach a pod without the host's network namespace. Kernel events may not reach such
+a pod either (since Linux 4.18 they only reach network namespaces of the initial user namespace), so the machine is also
+read again from time to time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from dranode.driver.claims.plugin import RESCAN_SECONDS, Stop
 log = logging.getLogger(__name__)
 
 _TICK: Final = 2.0
+# Plugging in one device causes many events. The machine is read again when they pause for _QUIET seconds, and after
+# _LONGEST_BURST seconds even if they do not.
 _QUIET: Final = 0.5
 _LONGEST_BURST: Final = 10.0
-_FAILURES: Final = 3  # in a row; a single unreadable message is no reason to stop
+_FAILURES: Final = 3  # in a row; one unreadable message is not a reason to stop
 _NO_EVENTS: Final = "%s, so the machine is read again every %.0f s alone"
 
 E = TypeVar("E")
@@ -71,7 +73,7 @@ class KernelEvents(Generic[E]):
         try:
             device = self._monitor.poll(timeout)
         except OSError as error:
-            # pyudev reports an error of poll(2), but leaves it in the socket, so poll(2) would report it for ever.
+            # pyudev leaves the pending error in the socket, so poll(2) would report it forever; reading clears it.
             with socket.socket(fileno=os.dup(self._monitor.fileno())) as same:
                 number = same.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if number:
@@ -103,7 +105,7 @@ def watch(
 
     Args:
         events: the event source; without one only `RESCAN_SECONDS` and `due` count.
-        note: is called with every event.
+        note: called with every event.
         stop: ends the watch within seconds.
         due: returns whether the machine should be read for another reason.
         clock: seconds that never run backwards.
@@ -116,10 +118,11 @@ def watch(
             stop.wait(_TICK)
         else:
             try:
-                came = _taken_in(events, note, clock)
+                came = _wait_for_burst(events, note, clock)
                 failures = 0
             except OSError as error:
-                came = True
+                came = True  # an event may have been lost with the error
+                # ENOBUFS says that events were lost, not that the socket is broken.
                 failures += error.errno != errno.ENOBUFS
                 if failures == _FAILURES:
                     log.warning(_NO_EVENTS, f"no more kernel events ({error})", RESCAN_SECONDS)
@@ -129,7 +132,7 @@ def watch(
             yield
 
 
-def _taken_in(events: Events[E], note: Callable[[E], None], clock: Callable[[], float]) -> bool:
+def _wait_for_burst(events: Events[E], note: Callable[[E], None], clock: Callable[[], float]) -> bool:
     """Wait for an event and for the end of its burst; return whether there was one."""
     event = events.next(_TICK)
     if event is None:
@@ -138,7 +141,7 @@ def _taken_in(events: Events[E], note: Callable[[E], None], clock: Callable[[], 
     quiet = clock() + _QUIET
     end = clock() + _LONGEST_BURST
     while (now := clock()) < min(quiet, end):
-        # An event of no interest returns None at once; a burst has many of them, so None is not its end.
+        # `next` returns None at once for an event of no interest, so None does not mean that the burst is over.
         event = events.next(quiet - now)
         if event is not None:
             note(event)

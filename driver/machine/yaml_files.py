@@ -1,11 +1,11 @@
 """Reads files of Kubernetes documents as kubectl accepts and prints them: YAML or JSON, several of them, a `List`.
 
-Every document of YAML is read here but CDI's (`cdi.document`), and what is written can be read.
+This is the only reader of YAML except that of CDI specs (`cdi.document`). It can read everything that it writes.
 
-The text is UTF-8, or UTF-16 with a byte order mark, which a redirection in Windows PowerShell writes.
+The text is UTF-8, or UTF-16 with a byte order mark, which is what a redirection in Windows PowerShell writes.
 
-YAML is read the way the API machinery reads it (YAML 1.1 booleans, no dates, no base-60 numbers), but strictly: a key
-that stands twice, a key that is not a string and an alias that contains itself are refused.
+YAML is read the way the API machinery reads it (YAML 1.1 booleans, no dates, no base-60 numbers), but strictly: a
+repeated key, a key that is not a string and an alias that contains itself are refused.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from dranode.api.manifests import SourceDocument, check_header, check_unique
 from dranode.cdi.regular_file import read_given
 
 STDIN: Final = "-"
+# PyYAML and libyaml recurse, so a deeper document could exhaust the stack.
 _MAX_DEPTH: Final = 100
 _MAX_NODES: Final = 20_000_000
 # How much text aliases may stand for: a manifest repeats only a few lines with them.
 _MAX_COPIED: Final = 1_000_000
 _MAX_COPIED_TEXT: Final = 64 << 20
-_SHOWN: Final = 40
+_SHOWN: Final = 40  # characters of a value in an error
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _SEPARATOR: Final = re.compile(r"^---(?=\s)", re.MULTILINE)
-# What a text may begin with that says how it is encoded.
+# UTF-32 comes before UTF-16, because the mark of UTF-16 LE is the beginning of that of UTF-32 LE.
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -42,11 +43,12 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# JSON spells characters beyond 16 bits as pairs of these escapes; half of a pair is not a character.
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class StrictError(DocumentError):
-    """A text that is YAML or JSON, and that other readers may take: a repeated key, a key that is no string, ..."""
+    """The text is YAML or JSON that other readers may accept: with a repeated key, a key that is not a string, ..."""
 
 
 def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
@@ -54,7 +56,7 @@ def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
 
     Raises:
         DocumentError: a file cannot be read, is not YAML or JSON, or holds nothing, something that is not a Kubernetes
-            document, one of a kind or an API version that does not exist, or two that are one object.
+            document, a document with an unknown kind or API version, or the same object twice.
     """
     documents = tuple(_v1(source) for path in paths for source in read_documents(path))
     check_unique(documents)
@@ -65,8 +67,8 @@ def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
     """Read the documents of one file as they are written, with the items of lists one by one.
 
     Raises:
-        DocumentError: the file cannot be read, is not YAML or JSON, or holds nothing or something that is no Kubernetes
-            document.
+        DocumentError: the file cannot be read, is not YAML or JSON, or holds nothing or something that is not a
+            Kubernetes document.
     """
     file = str(path)
     documents, problems = _documents(_parse(_read(file), file), file)
@@ -76,7 +78,7 @@ def read_documents(path: Path | str) -> tuple[SourceDocument, ...]:
 
 
 def read_each_document(path: Path | str) -> tuple[tuple[SourceDocument, ...], tuple[DocumentError, ...]]:
-    """Read those documents of a file that can be read, and return what is wrong with the others.
+    """Return the documents of a file that can be read, and the errors of the others.
 
     Raises:
         DocumentError: the file cannot be read or holds nothing.
@@ -88,6 +90,7 @@ def read_each_document(path: Path | str) -> tuple[tuple[SourceDocument, ...], tu
     try:
         parsed = _parse(text, file)
     except DocumentError:
+        # One damaged document makes the whole stream unreadable, so try the documents one by one.
         for part in _parts(text):
             try:
                 parsed += _parse(part, file)
@@ -100,7 +103,7 @@ def read_each_document(path: Path | str) -> tuple[tuple[SourceDocument, ...], tu
 
 
 def _documents(parsed: list[Any], file: str) -> tuple[tuple[SourceDocument, ...], tuple[DocumentError, ...]]:
-    """The documents, numbered, and the errors of what is none."""
+    """Return the documents with their numbers, and the errors of everything else."""
     if not parsed:
         raise DocumentError(f"{file} holds no document")
     documents: list[SourceDocument] = []
@@ -117,7 +120,8 @@ def _documents(parsed: list[Any], file: str) -> tuple[tuple[SourceDocument, ...]
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Yield the documents of YAML in a text, each behind as many lines as there are before it."""
+    """Yield the YAML documents of a text, each after as many empty lines as there are lines before it."""
+    # The empty lines keep the line numbers in errors right.
     start = 0
     for match in _SEPARATOR.finditer(text):
         yield "\n" * text.count("\n", 0, start) + text[start : match.start()]
@@ -143,7 +147,7 @@ def parse_yaml(content: bytes, place: str) -> Any:
         place: what errors call the file.
 
     Raises:
-        StrictError: there are several documents, or one that is not read strictly.
+        StrictError: there are several documents, or one is refused by the strict rules.
         DocumentError: the content is not YAML or JSON.
     """
     documents = _parse(_decoded(content, place), place)
@@ -153,7 +157,7 @@ def parse_yaml(content: bytes, place: str) -> Any:
 
 
 def dump_yaml(document: Any) -> str:
-    """Return a plain document as YAML; texts that a YAML reader could take for something else are quoted."""
+    """Return a plain document as YAML; strings that a YAML reader could take for another type are quoted."""
     return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
@@ -187,7 +191,7 @@ def _decoded(content: bytes, file: str) -> str:
 
 
 def _standard_input() -> bytes:
-    buffer = getattr(sys.stdin, "buffer", None)  # a program may have put a stream of text in its place
+    buffer = getattr(sys.stdin, "buffer", None)  # a program may have replaced it with a stream of text
     content: bytes = buffer.read() if buffer is not None else sys.stdin.read().encode()
     return content
 
@@ -200,7 +204,7 @@ def _parse(text: str, file: str) -> list[Any]:
             raise StrictError(f"{file}: {error}") from error
         except (ValueError, RecursionError):
             documents = []
-        # A text that is not YAML either is refused there, with its place.
+        # Otherwise the YAML reader decides; it also reports where the text is wrong.
         if documents and not _too_deep(documents) and _has_characters(documents, text):
             return documents
     try:
@@ -228,7 +232,7 @@ def _load(text: str) -> list[Any]:
 
 def _too_deep(document: Any) -> bool:
     level = [document]
-    for _ in range(_MAX_DEPTH + 1):  # the list of documents is one level
+    for _ in range(_MAX_DEPTH + 1):  # the list of documents is a level of its own
         values = (each.values() if isinstance(each, dict) else each for each in level)
         level = [value for each in values for value in each if isinstance(value, (dict, list))]
     return bool(level)
@@ -248,13 +252,15 @@ def _check_size(text: str) -> None:
     """Refuse a text that would exhaust stack or memory when loaded: libyaml recurses, and aliases become copies.
 
     Raises:
-        ConstructorError: the text is nested too deeply, or its aliases stand for too much.
+        ConstructorError: the text is nested too deeply, or its aliases stand for too many values.
     """
-    open_nodes: list[tuple[str | None, int, int]] = []  # anchors of the nodes around this one, and counts before them
+    # The anchor of each node around the current one, and the counts before it.
+    open_nodes: list[tuple[str | None, int, int]] = []
     anchored: dict[str, tuple[int, int]] = {}
     count = length = copied = copied_length = 0
     for event in yaml.parse(text, _EventLoader):
         if isinstance(event, yaml.AliasEvent):
+            # An alias counts as much as the node that it repeats, so aliases of aliases add up ("billion laughs").
             nodes, characters = anchored.get(event.anchor or "", (1, 0))
             count, length = count + nodes, length + characters
             copied, copied_length = copied + nodes, copied_length + characters
@@ -286,9 +292,9 @@ def _refusal(problem: str, at: Any) -> yaml.constructor.ConstructorError:
 
 
 def _items(document: Any) -> Iterator[dict[str, Any]]:
-    """Yield the document, or the items of a `List`; items of a typed list may leave out what the list says.
+    """Yield the document, or the items of a `List`; items of a typed list may omit the API version and kind.
 
-    A plain array is taken as such a list.
+    A plain array is treated as a list.
     """
     if isinstance(document, list) and document:
         for item in document:
@@ -309,8 +315,8 @@ def _items(document: Any) -> Iterator[dict[str, Any]]:
             return
         raise DocumentError(f"a list is expected, not {type(items).__name__}", "items")
     if isinstance(document, dict) and "kind" in document:
-        raise DocumentError(f"{document['kind']!r} is no text", "kind")
-    raise DocumentError("this is no Kubernetes document: a mapping with a kind is expected")
+        raise DocumentError(f"{document['kind']!r} is not a string", "kind")
+    raise DocumentError("this is not a Kubernetes document: a mapping with a kind is expected")
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -319,7 +325,7 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise DocumentError(f'the key "{key}" stands twice in one object; keep one of them')
+                raise DocumentError(f'the key "{key}" is given twice in one object; keep one of them')
             seen.add(key)
     return mapping
 
@@ -334,11 +340,11 @@ def _sentence(error: yaml.YAMLError) -> str:
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # PyYAML may come without libyaml
 _SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_EventLoader: Any = getattr(yaml, "CLoader", yaml.Loader)  # makes no objects: it is only asked for events
+_EventLoader: Any = getattr(yaml, "CLoader", yaml.Loader)  # constructs nothing: only its events are read
 
 
 class _Dumper(_SafeDumper):  # type: ignore[misc] # chosen at run time
-    """PyYAML's safe dumper, which also takes tuples, repeats what stands twice, and quotes what readers may mistake."""
+    """PyYAML's safe dumper, which also accepts tuples, writes no aliases, and quotes ambiguous strings."""
 
     def ignore_aliases(self, data: object) -> bool:
         del data
@@ -351,7 +357,8 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
     yaml_implicit_resolvers: Final[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = True) -> dict[Hashable, Any]:  # noqa: ARG002, FBT001, FBT002 - PyYAML's signature
-        own = {id(key_node) for key_node, _ in node.value}  # what "<<" brings comes first, and these go before it
+        # flatten_mapping puts the keys of "<<" before the mapping's own keys, which may override them.
+        own = {id(key_node) for key_node, _ in node.value}
         self.flatten_mapping(node)
         mapping: dict[Hashable, Any] = {}
         seen: set[str] = set()
@@ -360,7 +367,7 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
             if not isinstance(key, str):
                 raise _refusal(f"the key {key!r} is not a string; quote it", key_node)
             if key in seen:
-                raise _refusal(f'the key "{key}" stands twice in one mapping; keep one of them', key_node)
+                raise _refusal(f'the key "{key}" is given twice in one mapping; keep one of them', key_node)
             if id(key_node) in own:
                 seen.add(key)
             mapping[key] = self.construct_object(value_node, deep=True)
@@ -369,7 +376,7 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
         try:
             return super().construct_object(node, deep=deep)
-        except (ValueError, LookupError) as error:  # whatever PyYAML does with "!!int x" and the like
+        except (ValueError, LookupError) as error:  # PyYAML raises these for "!!int x" and the like
             kind = node.tag.rpartition(":")[2]
             shown = " ".join(str(node.value).split())[:_SHOWN]
             raise _refusal(f'"{shown}" cannot be read as {kind}', node) from error
@@ -381,14 +388,16 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc] # chosen at run time
         return [self.construct_object(item, deep=True) for item in node.value]
 
 
-# A mapping or list is made at once, not in two steps, so that PyYAML notices one that contains itself.
+# A mapping or list is constructed at once and not in two steps, so that PyYAML detects one that contains itself.
 _StrictLoader.add_constructor("tag:yaml.org,2002:map", _StrictLoader.construct_whole_map)
 _StrictLoader.add_constructor("tag:yaml.org,2002:seq", _StrictLoader.construct_whole_seq)
 
-# Kubernetes has no such values: no JSON can be made of them.
+# These types have no form in JSON, so no Kubernetes document has them.
 for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
     _StrictLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _SafeLoader.construct_undefined)
 
+# YAML 1.1 scalars without dates and base-60 numbers, which stay strings. The dumper gets the same list, so that it
+# quotes every string that the loader would take for something else.
 for _tag, _form, _first in (
     ("bool", r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF", "tTfFyYnNoO"),
     ("int", r"[-+]?(?:0|[1-9][0-9]*|0b[01]+|0x[0-9a-fA-F]+|0[0-7]+)", "-+0123456789"),

@@ -82,8 +82,11 @@ def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: a\nx: {b: 1, b: 2}\n", 'the key "b" stands twice in one mapping; keep one of them (line 2, column 11)'),
-        ('{"kind": "a", "x": {"b": 1, "b": 2}}', 'the key "b" stands twice in one object; keep one of them'),
+        (
+            "kind: a\nx: {b: 1, b: 2}\n",
+            'the key "b" is given twice in one mapping; keep one of them (line 2, column 11)',
+        ),
+        ('{"kind": "a", "x": {"b": 1, "b": 2}}', 'the key "b" is given twice in one object; keep one of them'),
         ("kind: a\n1: x\n", "the key 1 is not a string; quote it (line 2, column 1)"),
         ("kind: a\nx: &x {y: *x}\n", "found unconstructable recursive node (line 2, column 4)"),
         ("kind: [", "is not YAML"),
@@ -93,7 +96,7 @@ def test_scalars_are_those_of_the_api_machinery(tmp_path: Path) -> None:
         ('{"kind": "a", "x": ' + "[" * 101 + "]" * 101 + "}", "it is nested deeper than 100 levels"),
         ("kind: a\nx: " + "1" * 5000, f'"{"1" * 40}" cannot be read as int (line 2, column 4)'),
         ('{"kind": "a", "x": ' + "1" * 5000 + "}", f'"{"1" * 40}" cannot be read as int (line 1, column 20)'),
-        ("kind: a\nx: &x {b: 1}\ny: {<<: *x, b: 2, b: 3}\n", 'the key "b" stands twice'),
+        ("kind: a\nx: &x {b: 1}\ny: {<<: *x, b: 2, b: 3}\n", 'the key "b" is given twice'),
         ("kind: !!python/name:os.system x\n", "could not determine a constructor"),
         ("- a\n", "a mapping with a kind is expected"),
         ("[]\n", "a mapping with a kind is expected"),
@@ -249,8 +252,8 @@ def test_what_is_written_has_no_aliases_and_takes_tuples() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: 1\na: 2\n", 'the key "a" stands twice'),
-        ('{"a": 1, "a": 2}', 'the key "a" stands twice'),
+        ("a: 1\na: 2\n", 'the key "a" is given twice'),
+        ('{"a": 1, "a": 2}', 'the key "a" is given twice'),
         ("1: 2\n", "is not a string"),
         ("a: 1\n---\nb: 1\n", "it holds 2 documents"),
     ],

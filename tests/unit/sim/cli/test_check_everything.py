@@ -130,7 +130,8 @@ def test_the_other_documents_of_a_file_with_one_that_is_none_are_checked(tmp_pat
     text = "---\n".join(yaml.safe_dump(each) for each in documents)
     path.write_text(f"{text}---\nkind: [\n---\n{yaml.safe_dump(claim(request('T'), name='e'))}", encoding="utf-8")
     result = CliRunner().invoke(command, [str(path)])
-    for word in ('"R" is not', '"S" is not', '"T" is not', "document 2: this is no Kubernetes document", "is not YAML"):
+    wrong = "document 2: this is not a Kubernetes document"
+    for word in ('"R" is not', '"S" is not', '"T" is not', wrong, "is not YAML"):
         assert word in result.stdout, result.stdout
 
 

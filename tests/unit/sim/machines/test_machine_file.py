@@ -70,7 +70,7 @@ def test_base_host_lays_the_file_over_the_host(tmp_path: Path) -> None:
         ("sys/a: x", 'unknown key "sys/a"'),
         ('/sys/a: x\n/sys/a/b: "y"', '"/sys/a" is both a file and a folder'),
         ('/sys/a/b: x\n/sys/a: "y"', '"/sys/a" is both a file and a folder'),
-        ("/sys/a: x\n/sys/a: y", 'the key "/sys/a" stands twice'),
+        ("/sys/a: x\n/sys/a: y", 'the key "/sys/a" is given twice'),
         (f"/{CPU}/cpu0/node0/x: a\n/{CPU}/cpu0/node1/x: b", "several NUMA nodes beneath .*cpu0"),
         ("/sys/a: [x", r"is not YAML: .*line 2, column 1"),
         ("fils:\n  /sys/a: x", 'unknown key "fils"; there are base, files, links, devices'),

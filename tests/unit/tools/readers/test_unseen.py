@@ -254,7 +254,7 @@ def test_a_key_that_stands_twice_in_kubelets_file_is_said_and_not_judged(node: F
     node.write(f"{KUBELET}/config.yaml", "cpuManagerPolicy: static\ncpuManagerPolicy: none\n")
     facts = node.facts()
     assert diagnose(facts) == ()
-    assert any('the key "cpuManagerPolicy" stands twice' in sentence for sentence in facts.unseen)
+    assert any('the key "cpuManagerPolicy" is given twice' in sentence for sentence in facts.unseen)
 
 
 def test_every_answer_of_the_server_may_be_missing_and_nothing_is_judged_by_that(node: FakeNode) -> None:
