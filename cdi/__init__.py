@@ -1,6 +1,6 @@
-"""The Container Device Interface (CDI): specs as values, read, judged, written and watched.
+"""The Container Device Interface (CDI): specs as values, and how to read, validate, write and watch them.
 
-It needs nothing else of this project. See docs/cdi.md.
+The package needs no other part of this project. See docs/cdi.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Annotations by which a container asks its runtime for CDI devices.
 
-A device plugin without the field `cdi_devices` of kubelet's device plugin API answers with them. A key is
+A device plugin uses them if kubelet's device plugin API does not have the field `cdi_devices` yet. A key is
 `cdi.k8s.io/<plugin>_<device id>`, a value a list of qualified device names with commas. Source: pkg/cdi/annotations.go
 of the Go library, v1.1.
 """
@@ -16,6 +16,7 @@ from dranode.cdi.names import parse_qualified_name
 
 PREFIX: Final = "cdi.k8s.io/"
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
+# Kubernetes limits the name of an annotation, without its prefix.
 _NAME_LIMIT: Final = 63
 
 
@@ -30,6 +31,7 @@ def annotation(plugin: str, device_id: str, devices: Iterable[str]) -> dict[str,
     Raises:
         CDIError: the key would not be a valid annotation name, or a device is not a qualified name.
     """
+    # A device id may be a path, and a name has no second slash.
     name = f"{plugin}_{device_id.replace('/', '_')}"
     if not plugin or not device_id:
         raise CDIError("an annotation needs a plugin and a device id, and one of them is empty")
@@ -47,7 +49,7 @@ def annotated_devices(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Return the devices that a container's annotations ask for, in order, as qualified names.
 
     Raises:
-        CDIError: an annotation of CDI names something else, so that no runtime starts the container.
+        CDIError: a CDI annotation contains something else, so that no runtime starts the container.
     """
     values = (value for key, value in annotations.items() if key.startswith(PREFIX))
     return tuple(str(parse_qualified_name(device)) for value in values for device in value.split(","))

@@ -1,7 +1,7 @@
 """The folder of spec files that runtimes watch (`/var/run/cdi`), on disk.
 
-A runtime notices a file that gets its name by a rename from the same folder; one that is linked or moved in from
-elsewhere can stay unseen. Nothing is synced to disk: specs are derived data, made again from the ledger.
+A runtime notices a file that is renamed inside the folder. A file that is linked or moved into it may stay unseen.
+Nothing is synced to disk, because specs are derived from the ledger and can be written again.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from dranode.cdi.rules import spec_problems
 from dranode.cdi.spec import Spec
 
 FOLDER_MODE: Final = 0o755
-# Diagnostics read specs without being root.
+# Diagnostic tools without root rights read specs too.
 FILE_MODE: Final = 0o644
 EXTENSIONS: Final = (".json", ".yaml")
 TEMPORARY: Final = ("spec.", ".tmp")
-"""How the names of temporary files begin and end; a writer that was killed leaves one."""
+"""Prefix and suffix of temporary files; a writer that was killed leaves one behind."""
 ABANDONED_AFTER: Final = 60.0
 """Seconds after which a temporary file is abandoned: no writer takes that long."""
 _OURS: Final = re.escape(TEMPORARY[0]) + "[0-9a-f]{16}" + re.escape(TEMPORARY[1])
 
-
 # Characters that JSON allows unescaped, but that a runtime's YAML parser refuses or folds into spaces.
 _ESCAPED: Final = "[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]"
-# That parser recognises a key only up to this length, its quotes included.
+# That parser recognizes a key only up to this length, including the quotes.
 _KEY_LIMIT: Final = 1024
 
 
@@ -44,7 +43,7 @@ def encode_spec(spec: Spec) -> bytes:
     """Encode a spec as compact JSON on one line that a YAML parser reads in the same way.
 
     Raises:
-        CDIError: the spec is not one that every runtime can load at its version; the path says where.
+        CDIError: not every runtime that knows the spec's version could load it; the path says where.
     """
     if problem := written_kind_problem(spec.kind):
         raise CDIError(problem, "kind")
@@ -74,23 +73,24 @@ def _annotation_keys(spec: Spec) -> Iterator[str]:
 
 
 def write_spec(directory: Path, filename: str, spec: Spec) -> bool:
-    """Write a spec file atomically, replacing an older one; return False if the file has this content already.
+    """Write a spec file atomically, replacing an older one; return False if the file already has this content.
 
     Raises:
-        CDIError: the spec is not fit to be written, or no runtime reads a file of that name.
+        CDIError: the spec is invalid, or runtimes ignore files with such a name.
         OSError: the folder cannot be written (read-only, full); an old file stays and no new one is left behind.
     """
     if "/" in filename or "\0" in filename or not filename.endswith(EXTENSIONS):
-        raise CDIError(f'"{filename}" is no file name that ends with .json or .yaml')
+        raise CDIError(f'"{filename}" is not a file name that ends with .json or .yaml')
     return write_file(directory, filename, encode_spec(spec))
 
 
 def write_file(directory: Path, filename: str, data: bytes) -> bool:
-    """Write a file atomically into a folder that is made if it is not there; False if it has this content already.
+    """Write a file atomically, creating its folder if needed; return False if the file already has this content.
 
     Raises:
         OSError: the folder cannot be written (read-only, full); an old file stays and no new one is left behind.
     """
+    # An unchanged file is not replaced, so that runtimes that watch the folder do not read everything again.
     target = f"{directory}/{filename}"
     if _content(target) == data:
         return False
@@ -109,6 +109,7 @@ def replace_file(target: str, data: bytes) -> None:
         OSError: the file cannot be written; an old file stays and no new one is left behind.
     """
     # mkstemp is not used, because its search for a free name takes longer than everything else here.
+    # It lies in the same folder, since a rename is atomic only within a file system.
     temporary = f"{target.rpartition('/')[0]}/{TEMPORARY[0]}{os.urandom(8).hex()}{TEMPORARY[1]}"
     make_file(temporary, data)
     try:
@@ -119,19 +120,20 @@ def replace_file(target: str, data: bytes) -> None:
 
 
 def make_file(path: str, data: bytes) -> None:
-    """Write a file that is not there yet, readable for everybody; who reads it meanwhile sees a part of it.
+    """Create a file that is readable for everybody; a reader at the same time may see a part of it.
 
     Raises:
         FileExistsError: something is there.
-        OSError: the file cannot be written; nothing of it is left behind.
+        OSError: the file cannot be written; it is removed again.
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         try:
+            # write(2) may write less than it was given.
             written = 0
             while written < len(data):
                 written += os.write(handle, data[written:])
-            # The process's umask may keep other users out; everybody may read this file.
+            # The mode given to open(2) is limited by the umask.
             os.fchmod(handle, FILE_MODE)
         finally:
             os.close(handle)
@@ -146,7 +148,7 @@ def _discard(path: str) -> None:
 
 
 def remove_abandoned(directory: Path) -> None:
-    """Remove the temporary files that killed writers of this program left; files of other programs stay."""
+    """Remove the temporary files of this program's writers that were killed; files of other programs stay."""
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if re.fullmatch(_OURS, entry.name):
@@ -158,7 +160,7 @@ def remove_abandoned(directory: Path) -> None:
 def _ensure(directory: Path) -> None:
     if not directory.is_dir():
         directory.mkdir(parents=True, exist_ok=True)
-        # The process's umask may keep other users out; everybody may read this folder.
+        # The mode given to mkdir(2) is limited by the umask.
         directory.chmod(FOLDER_MODE)
 
 
@@ -166,14 +168,14 @@ def _content(path: str) -> bytes | None:
     try:
         return read_regular(path)
     except OSError as error:
-        # A pipe or a socket is replaced as a file is that says something else.
+        # A pipe or a socket is replaced like a file with other content.
         if error.errno in (errno.ENOENT, errno.EINVAL, errno.ENXIO):
             return None
         raise
 
 
 def read_spec(path: Path) -> Spec:
-    """Read a spec file of this driver or of another one, without judging whether a runtime would load it.
+    """Read a spec file of any driver, without checking whether a runtime would load it.
 
     Raises:
         CDIError: the file is not a CDI document; the message begins with its path.
@@ -198,7 +200,7 @@ def remove_spec(directory: Path, filename: str) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    # A folder that is a file, because somebody has put one there, holds none.
+    # If there is a file in place of the folder, it contains no specs.
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(f"{directory}/{filename}")
 

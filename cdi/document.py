@@ -3,11 +3,10 @@
 The newest release of the Go library, v1.1.1 (containerd 2.4), decodes YAML, which includes JSON, with
 go.yaml.in/yaml v3 straight into the fields of the specification:
 
-- names of fields count letter by letter, and an unknown field or a key given twice is an error;
-- a scalar that stands for text keeps its own spelling (`010` is "010"); where a number is expected, 0x, 0o, 0b and
-  underscores may be used;
-- null leaves a field unset, and in a list of texts or numbers it leaves no item; in a list of device nodes, hooks,
-  mounts or network devices it crashes every runtime;
+- names of fields are case-sensitive, and an unknown field or a repeated key is an error;
+- a scalar in a string field keeps its spelling (`010` is "010"); a number may have 0x, 0o, 0b and underscores;
+- null leaves a field unset, and is dropped from a list of strings or numbers; in a list of device nodes, hooks, mounts
+  or network devices it crashes every runtime;
 - a mapping's own keys override those that `<<` merges.
 
 PyYAML's binding of libyaml parses the text, since the Go library is a port of libyaml.
@@ -28,15 +27,15 @@ import yaml
 from dranode.cdi.errors import CDIError, shown
 from dranode.cdi.spec import INT64, UINT32, Spec
 
-# No document of any use nests deeper than ten levels; the Go library gives up at 10,000.
+# No real document nests deeper than ten levels; the Go library gives up at 10,000.
 DEPTH_LIMIT: Final = 100
-# The Go library limits how much of a document aliases may repeat; this is more than any document of use has.
+# The Go library limits how much of a document aliases may repeat; this is more than any real document has.
 NODE_LIMIT: Final = 400_000
-_LONGEST_NUMBER: Final = 400  # digits
+_LONGEST_NUMBER: Final = 400  # digits; more than the largest float has
 _NUMBERS: Final = range(-(2**63), 2**64)
 
 _TAG: Final = "tag:yaml.org,2002:"
-# How go.yaml.in/yaml v3 sorts plain scalars (resolve.go). Underscores may stand anywhere in a number.
+# How go.yaml.in/yaml v3 resolves plain scalars (resolve.go). Underscores may be anywhere in a number.
 _FORMS: Final = {
     "null": (r"|~|null|Null|NULL", "~nN\0"),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -51,12 +50,12 @@ _FORMS: Final = {
     "merge": (r"<<", "<"),
 }
 _VERSION: Final = re.compile(rb"%YAML[ \t]+(?!1\.1\s)([0-9.]+)")
-# YAML 1.1's booleans, which are booleans only where one is expected (decode.go).
+# The other booleans of YAML 1.1 are booleans only in a field of type bool (decode.go).
 _OLD_BOOLEANS: Final = {**dict.fromkeys(("y", "Y", "yes", "on"), True), **dict.fromkeys(("n", "N", "no", "off"), False)}
 
 
 class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
-    """Composes nodes whose tags are those that the Go library gives them."""
+    """Composes nodes with the tags that the Go library gives them."""
 
 
 for _name, (_pattern, _first) in _FORMS.items():
@@ -64,10 +63,10 @@ for _name, (_pattern, _first) in _FORMS.items():
 
 
 def load_spec(data: bytes) -> Spec:
-    """Decode the first document of a file; a missing text is empty.
+    """Decode the first document of a file; a missing string is empty.
 
     Raises:
-        CDIError: no runtime would decode the file, or all would crash over a null; path or line say where.
+        CDIError: no runtime would decode the file, or a null would crash all of them; path or line says where.
     """
     node = _first_document(data)
     if node is None:
@@ -75,7 +74,7 @@ def load_spec(data: bytes) -> Spec:
     if isinstance(node, yaml.SequenceNode):
         raise CDIError("the document is a list, not an object")
     plain = _Decoder(data).value(_SPEC, node, "")
-    if plain is _KEPT:  # the whole document is null
+    if plain is _KEPT:  # the whole document is null, which decodes to an empty spec
         plain = _empty(_SPEC)
     _refuse_nulls(plain, "")
     return msgspec.convert({"devices": []} | _without_unset(plain), Spec)
@@ -100,7 +99,7 @@ def _first_document(data: bytes) -> yaml.Node | None:
 
 
 def _refuse_deep(data: bytes) -> None:
-    """Refuse what nests too deeply: libyaml composes nodes by recursion, which would end the process."""
+    """Refuse a document that is nested too deeply: libyaml recurses, and a stack overflow would end the process."""
     depth = 0
     for event in yaml.parse(data, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -122,18 +121,18 @@ class _Number(msgspec.Struct, frozen=True):
 
 
 class _List(msgspec.Struct, frozen=True):
-    """A list; where `nulls_crash`, its items are pointers, which the library follows without a look."""
+    """A list. With `nulls_crash` its items are pointers, which the library dereferences without a check."""
 
     items: _Kind
     nulls_crash: bool = False
 
 
 class _Texts(msgspec.Struct, frozen=True):
-    """An object of any keys with text."""
+    """An object with any keys and string values."""
 
 
 class _Optional(msgspec.Struct, frozen=True):
-    """An object that is absent or present, if only empty."""
+    """An object for which absent and empty are different."""
 
     fields: dict[str, _Kind]
 
@@ -182,7 +181,7 @@ _SPEC: Final[dict[str, _Kind]] = {
     "containerEdits": _EDITS,
 }
 
-# What a null leaves where the Go type is no pointer: the place keeps what it has.
+# The result of a null if the Go type is not a pointer: the field keeps its value.
 _KEPT: Final = object()
 
 
@@ -191,7 +190,7 @@ class _Decoder:
 
     def __init__(self, data: bytes) -> None:
         self._nodes = 0
-        # JSON allows this escape and libyaml takes it, the Go library does not.
+        # JSON and libyaml allow this escape; the Go library does not.
         self._source = data.decode(errors="replace") if rb"\/" in data else ""
 
     def value(self, kind: _Kind, node: yaml.Node, path: str, depth: int = 0) -> Any:
@@ -244,7 +243,7 @@ class _Decoder:
         return result
 
     def _entries(self, node: yaml.Node, path: str, depth: int = 0) -> Iterator[tuple[str, yaml.Node]]:
-        """Yield key and value of each member of an object: its own, then those of what it merges."""
+        """Yield key and value of each member of an object: its own ones, then those that it merges."""
         if not isinstance(node, yaml.MappingNode):
             raise CDIError(f"is {_described(node)}, not an object", path)
         if depth > DEPTH_LIMIT:
@@ -257,7 +256,7 @@ class _Decoder:
                 merged = value
                 continue
             key = self.value(str, key_node, path)
-            if isinstance(key, str):  # a null is no key, and is passed over
+            if isinstance(key, str):  # a null is not a key and is skipped
                 seen.add(key)
                 yield key, value
         if merged is None:
@@ -270,6 +269,7 @@ class _Decoder:
 
 
 def _empty(fields: dict[str, _Kind]) -> dict[str, Any]:
+    # Go's zero values: an object that is not behind a pointer exists with empty fields.
     texts: dict[str, Any] = {name: "" for name, kind in fields.items() if kind is str}
     return texts | {name: _empty(kind) for name, kind in fields.items() if isinstance(kind, dict)}
 
@@ -346,11 +346,12 @@ def _scalar(node: yaml.Node, path: str) -> str | bool | float | None:
 
 
 def _integer(text: str) -> int | float:
-    """Return what Go makes of a number: beyond 64 bits a float."""
+    """Return a number as Go reads it: beyond 64 bits it is a float."""
     digits = text.replace("_", "")
     sign, plain = (digits[0], digits[1:]) if digits[0] in "-+" else ("", digits)
     if len(plain) > _LONGEST_NUMBER:
         return math.inf
+    # A leading 0 alone means octal, as in YAML 1.1.
     base = {"0x": 16, "0o": 8, "0b": 2}.get(plain[:2].lower(), 8 if plain.startswith("0") else 10)
     number = int(sign + (plain[2:] if plain[1:2].isalpha() else plain), base)
     return number if number in _NUMBERS else float(number)
@@ -378,7 +379,7 @@ def _flag(node: yaml.Node, path: str) -> bool:
 
 def _number(kind: _Number, node: yaml.Node, path: str) -> int:
     value = _scalar(node, path)
-    # Go cuts off what stands behind the point.
+    # Go drops the fraction.
     number = (
         int(value)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf

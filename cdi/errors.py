@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _SHOWN: Final = 80  # characters
-# A document may have keys of any length; the beginning of a sentence says where, its end what.
+# A document may have keys of any length. The beginning of a sentence says where the error is, its end what it is.
 _LONGEST: Final = 1000
 _START: Final = 600
 _END: Final = 300
@@ -14,7 +14,7 @@ _END: Final = 300
 class CDIError(Exception):
     """A CDI document or name breaks a rule of the specification or of the reference library.
 
-    As a string it is one line of printable characters, and not endless, whatever the document says.
+    As a string it is one line of printable characters and limited length, whatever the document contains.
 
     Attributes:
         path: the place in the document, in JSON notation without the root (`devices[0].name`); empty for all of it.
@@ -28,7 +28,7 @@ class CDIError(Exception):
 
 
 def _readable(text: str) -> str:
-    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     if len(line) <= _LONGEST:
         return line
     return f"{line[:_START]} ... ({len(line) - _START - _END} characters left out) ... {line[-_END:]}"

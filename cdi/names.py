@@ -1,7 +1,7 @@
 """Names: vendor, class, device, kind, qualified device name, spec file name (SPEC.md, and what the Go library checks).
 
-The library checks characters, but no lengths. SPEC.md also requires that the vendor is a DNS subdomain, and limits the
-length of vendor and class. A writer follows these rules (`written_kind_problem`); a reader does not check them.
+The library checks characters, but not lengths. SPEC.md also requires the vendor to be a DNS subdomain, and limits the
+lengths of vendor and class. Writers follow these rules too (`written_kind_problem`); readers do not check them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def kind_problem(kind: str) -> str | None:
 
 @lru_cache(maxsize=64)
 def written_kind_problem(kind: str) -> str | None:
-    """Return why a kind must not be written by SPEC.md or by the library's rules, or None if it may be."""
+    """Return why a kind breaks a rule of SPEC.md or of the library, or None if it may be written."""
     if problem := kind_problem(kind):
         return problem
     vendor, device_class = split_kind(kind)
@@ -64,7 +64,7 @@ def written_kind_problem(kind: str) -> str | None:
         return f"vendor {shown(vendor)} is not a DNS subdomain in lower case"
     if len(device_class) > CLASS_LIMIT:
         return f"the class has {len(device_class)} characters and may have {CLASS_LIMIT}"
-    # A vendor or class of one character crashes the libraries up to v1.1.0, and with them the runtime.
+    # A vendor or class of one character crashes the library up to v1.1.0, and the runtime with it.
     for what, name in (("vendor", vendor), ("class", device_class)):
         if len(name) == 1:
             return f"{what} {shown(name)} has one character, which crashes older runtimes"
@@ -101,7 +101,7 @@ def parse_qualified_name(text: str) -> QualifiedName:
 
 
 def spec_file_name(kind: str, transient_id: str = "") -> str:
-    """Return the file name of a kind's spec, or of a transient spec of that kind (one for each claim, for example).
+    """Return the file name of a kind's spec, or of a transient spec of that kind (for example one per claim).
 
     Raises:
         CDIError: the kind has no vendor and class.
@@ -109,5 +109,6 @@ def spec_file_name(kind: str, transient_id: str = "") -> str:
     vendor, device_class = split_kind(kind)
     if not vendor:
         raise CDIError(f"{shown(kind)} is not a vendor and a class such as example.com/cpu")
+    # A slash would name a folder, and runtimes do not read folders below the directory.
     suffix = f"_{transient_id.replace('/', '_')}" if transient_id else ""
     return f"{vendor}-{device_class.replace('/', '_')}{suffix}.json"

@@ -1,7 +1,7 @@
 """The devices that a runtime finds in its CDI directories, and a watch on them.
 
-Source: pkg/cdi/cache.go of the Go library, v1.1: a device of a later directory takes the place of one of an earlier
-directory; a device that two specs of one directory name is not injected at all.
+Source: pkg/cdi/cache.go of the Go library, v1.1: a device in a later directory overrides the same device in an earlier
+one; a device that two specs of one directory define is not injected at all.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dranode.cdi.spec import CDIDevice, Spec
 from dranode.cdi.validate import validate
 
 DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""Where runtimes look for specs, the later directory with precedence."""
+"""Where runtimes look for specs; the later directory has precedence."""
 
 
 class FoundDevice(msgspec.Struct, frozen=True):
-    """A device that a container may ask for.
+    """A device that a container can request.
 
     Attributes:
         device: its name in the spec and its edits.
-        spec: its spec, whose own edits every container with one of its devices gets too.
+        spec: its spec, whose own edits apply to every container with one of its devices.
         path: the spec's file.
     """
 
@@ -39,11 +39,11 @@ class FoundDevice(msgspec.Struct, frozen=True):
 
 
 class Registry(msgspec.Struct, frozen=True):
-    """What CDI directories have at one moment.
+    """The content of CDI directories at one moment.
 
     Attributes:
         devices: the devices that a runtime injects, by qualified name (`vendor/class=device`).
-        problems: why a file, or a device of it, is not used; a sentence for each, by file.
+        problems: why a file or one of its devices is not used, in sentences, by file.
     """
 
     devices: Mapping[str, FoundDevice]
@@ -51,7 +51,7 @@ class Registry(msgspec.Struct, frozen=True):
 
 
 def read_registry(directories: Sequence[Path] = DIRECTORIES) -> Registry:
-    """Read all specs of some directories as a runtime does; a missing directory has none.
+    """Read all specs of the directories as a runtime does; a missing directory has none.
 
     Raises:
         OSError: a directory cannot be read.
@@ -64,11 +64,13 @@ def read_registry(directories: Sequence[Path] = DIRECTORIES) -> Registry:
             try:
                 spec = _loaded(path)
             except (CDIError, OSError) as error:
+                # One bad file does not keep a runtime from reading the others.
                 problems.setdefault(path, []).append(str(error))
                 continue
             for device in spec.devices:
                 name, found = qualified_name(spec.kind, device.name), FoundDevice(device, spec, path)
                 other = devices.get(name)
+                # Directories come in ascending order of priority, so only the same priority is a conflict.
                 if other is not None and other[0] == priority:
                     conflicts.add(name)
                     for place in (path, other[1].path):
@@ -92,9 +94,9 @@ def _loaded(path: Path) -> Spec:
 def watch_registry(
     stop: threading.Event, directories: Sequence[Path] = DIRECTORIES, seconds: float = 1.0
 ) -> Iterator[Registry]:
-    """Yield what the directories have now, and again after each change, until `stop` is set.
+    """Yield the content of the directories now and after each change, until `stop` is set.
 
-    Files are compared every so many `seconds` by inode, size and time, since writers replace a spec by a rename.
+    Files are compared every `seconds` by inode, size and time, since writers replace a spec by a rename.
 
     Raises:
         OSError: a directory cannot be read.
@@ -112,5 +114,5 @@ def _signature(path: Path) -> tuple[int, ...]:
     try:
         status = path.stat()
     except OSError:
-        return ()
+        return ()  # removed since it was listed; the next round sees the change
     return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Reads files in whose place there may be something else: a named pipe keeps whoever opens it waiting for a writer."""
+"""Reads files without being blocked by something else in their place: opening a named pipe waits for a writer."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import BinaryIO
 
 
 def read_regular(path: str | Path, most: int = -1) -> bytes:
-    """Return the content of a regular file, or its first bytes; whoever opens a named pipe would wait for a writer.
+    """Return the content of a regular file, or its first bytes; do not block on a named pipe.
 
     Args:
         path: the file.
         most: how many bytes to read at most; -1 for all.
 
     Raises:
-        OSError: the file cannot be read, or it is none.
+        OSError: the file cannot be read, or is not a regular file.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    # The open file is checked and not the path, which may lead elsewhere by now.
     try:
         mode = os.fstat(handle).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with open(handle, "rb", buffering=0, closefd=False) as file:
             return file.read(most)
     finally:
@@ -33,9 +34,9 @@ def read_regular(path: str | Path, most: int = -1) -> bytes:
 
 
 def open_given(path: str | Path) -> BinaryIO:
-    """Open a file that a person named: a regular one, a device, or a pipe without a name.
+    """Open a file that a user named: a regular file, a device, or a pipe without a name.
 
-    Such pipes are `/dev/stdin` after a `|` and what a shell makes of `<(command)`: they have a writer.
+    Such a pipe is `/dev/stdin` after a `|`, or what a shell passes for `<(command)`. It always has a writer.
 
     Raises:
         OSError: the file cannot be opened, or it is a folder or a named pipe.
@@ -54,19 +55,19 @@ def _refuse_named_pipe(handle: int, path: str | Path) -> None:
     if not stat.S_ISFIFO(os.fstat(handle).st_mode):
         return
     try:
-        # Linux shows a pipe without a name as `pipe:[<inode>]`, and one in a folder by its path.
+        # Linux shows a pipe without a name as `pipe:[<inode>]`, and a named one by its path.
         name = str(Path(f"/proc/self/fd/{handle}").readlink())
     except FileNotFoundError:
-        return  # another system, on which the two look alike
+        return  # another system, where the two cannot be told apart
     if not name.startswith("pipe:"):
         raise OSError(errno.EINVAL, "it is a named pipe; name a file, or pipe into /dev/stdin", str(path))
 
 
 def read_given(path: str | Path) -> bytes:
-    """Return the content of a file that a person named, as `open_given` opens it.
+    """Return the content of a file that a user named, as `open_given` opens it.
 
     Raises:
-        OSError: likewise, or it cannot be read.
+        OSError: the file cannot be opened or read, or is a folder or a named pipe.
     """
     with open_given(path) as file:
         return file.read()

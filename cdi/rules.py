@@ -1,6 +1,6 @@
-"""The rules that the Go library enforces on a spec's content; they are a part of those of SPEC.md.
+"""The rules that the Go library enforces on a spec's content, which are a subset of those in SPEC.md.
 
-Every broken rule is reported as one problem with its path. The library itself stops at the first one.
+Every broken rule is reported as a problem with its path. The library itself stops at the first one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Problems: TypeAlias = Iterator[CDIError]
 
 
 def spec_problems(spec: Spec) -> tuple[CDIError, ...]:
-    """Return one error for each rule of the library that a spec breaks; a spec without errors is loaded."""
+    """Return one error for each rule of the library that a spec breaks; runtimes load a spec without errors."""
     return tuple(_spec(spec))
 
 
@@ -51,7 +51,7 @@ def _spec(spec: Spec) -> Problems:
         path = f"devices[{index}]"
         yield from _device(device, path)
         if (earlier := first.setdefault(device.name, index)) != index:
-            yield CDIError(f"{shown(device.name)} is the name of devices[{earlier}] already", f"{path}.name")
+            yield CDIError(f"{shown(device.name)} is already the name of devices[{earlier}]", f"{path}.name")
 
 
 def _device(device: CDIDevice, path: str) -> Problems:
@@ -123,13 +123,14 @@ def _mount(mount: Mount, path: str) -> Problems:
 
 
 def _intel_rdt(rdt: IntelRdt, path: str) -> Problems:
+    # "/" stands for the root class of resctrl. It is the only valid id with a slash.
     clos_id = rdt.clos_id
     if clos_id == ROOT_CLOS:
         return
     if (size := len(clos_id.encode(errors="replace"))) > CLOS_ID_LIMIT:
         yield CDIError(f"has {size} bytes and may have {CLOS_ID_LIMIT}", f"{path}.closID")
     elif clos_id in (".", "..") or set(clos_id) & {"/", "\n"}:
-        yield CDIError(f"{shown(clos_id)} is no file name", f"{path}.closID")
+        yield CDIError(f"{shown(clos_id)} is not a file name", f"{path}.closID")
 
 
 def _net_devices(devices: tuple[NetDevice, ...], path: str) -> Problems:
@@ -142,4 +143,4 @@ def _net_devices(devices: tuple[NetDevice, ...], path: str) -> Problems:
             if not value:
                 yield CDIError("is empty", f"{path}[{index}].{field}")
             elif (earlier := first.setdefault(value, index)) != index:
-                yield CDIError(f"{shown(value)} is that of [{earlier}] already", f"{path}[{index}].{field}")
+                yield CDIError(f"{shown(value)} is already that of [{earlier}]", f"{path}[{index}].{field}")

@@ -81,6 +81,7 @@ class ContainerEdits(_Part, frozen=True, kw_only=True):
     intel_rdt: IntelRdt | None = None
     additional_gids: tuple[int, ...] = ()
 
+    # An empty set of edits is valid for a spec, but not for a device.
     def __bool__(self) -> bool:
         return self != _NO_EDITS
 
@@ -89,7 +90,7 @@ _NO_EDITS: Final = ContainerEdits()
 
 
 class CDIDevice(_Part, frozen=True, kw_only=True):
-    """A named set of edits. It is not called `Device`, because that is a type of DRA."""
+    """A named set of edits. It is not called `Device`, because DRA has a type of that name."""
 
     name: str
     container_edits: ContainerEdits
@@ -106,5 +107,5 @@ class Spec(_Part, frozen=True, kw_only=True, rename={"cdi_version": "cdiVersion"
     container_edits: ContainerEdits = _NO_EDITS
 
 
-# msgspec compiles a type when it first decodes one, and crashes if two threads do so at once; so compile them now.
+# msgspec compiles a type when it first decodes one, and crashes if two threads do so at once. So compile them now.
 msgspec.json.Decoder(Spec)

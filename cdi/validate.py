@@ -1,4 +1,4 @@
-"""Says whether container runtimes would load a CDI spec, by the newest release of the Go library, v1.1.1."""
+"""Checks whether container runtimes would load a CDI spec, with the rules of the newest Go library, v1.1.1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SpecVerdict(msgspec.Struct, frozen=True):
     Attributes:
         problems: the reasons why a runtime does not load it, each with its path; empty if it does.
         spec: the content, None if there are problems.
-        warnings: which older runtimes do not load it, one sentence each.
+        warnings: older runtimes that do not load it, one sentence each.
     """
 
     problems: tuple[CDIError, ...] = ()
@@ -32,8 +32,8 @@ class SpecVerdict(msgspec.Struct, frozen=True):
 
 
 def validate(data: bytes) -> SpecVerdict:
-    """Judge the bytes of a file, YAML or JSON; never raises."""
-    from dranode.cdi.document import load_spec  # noqa: PLC0415 - YAML, which a program that only writes specs does without
+    """Check the content of a file, YAML or JSON; never raises."""
+    from dranode.cdi.document import load_spec  # noqa: PLC0415 - YAML, which a program that only writes specs does not need
 
     try:
         spec = load_spec(data)
@@ -45,7 +45,7 @@ def validate(data: bytes) -> SpecVerdict:
 
 
 def _older_runtimes(spec: Spec) -> Iterator[str]:
-    """Yield what the libraries in runtimes that are still in use do not take of a spec that is loaded today."""
+    """Yield what older runtimes that are still in use refuse in a spec that the newest library loads."""
     edits = [spec.container_edits, *(device.container_edits for device in spec.devices)]
     new = spec.cdi_version.removeprefix("v") in ("1.0.0", "1.1.0")
     root_clos = any(part.intel_rdt is not None and part.intel_rdt.clos_id == "/" for part in edits)

@@ -1,7 +1,7 @@
-"""Finds the specification version that a document needs (SPEC.md, "Released versions"; the Go library's minimum).
+"""Determines the specification version that a document needs (SPEC.md, "Released versions"; the Go library's minimum).
 
 A runtime refuses a version that its library does not know. A writer therefore declares the lowest version that has
-everything its content uses.
+everything that its content uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dranode.cdi.errors import shown
 from dranode.cdi.names import split_kind
 from dranode.cdi.spec import ContainerEdits, Spec
 
-# Oldest first. The library knows 0.1.0 and 0.2.0 and always refuses them, so they are not listed.
+# Oldest first. The library knows 0.1.0 and 0.2.0 but always refuses them, so they are not listed.
 VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 EARLIEST: Final = VERSIONS[0]
 TOO_OLD: Final = ("0.1.0", "0.2.0")
@@ -76,8 +76,8 @@ class Feature(msgspec.Struct, frozen=True):
         version: the first version that has it.
         name: what messages call it.
         is_used: returns whether a spec, with these edits, uses it.
-        last_device_only: the library looks for it in the edits of the spec and of its last device alone. (It keeps
-            pointers to a Go loop variable, and the module's declared Go version gives all loops one variable.)
+        last_device_only: the library looks for it only in the edits of the spec and of its last device. (It keeps
+            pointers to a Go loop variable, and the Go version of its module has one variable for all iterations.)
     """
 
     version: str
@@ -86,7 +86,7 @@ class Feature(msgspec.Struct, frozen=True):
     last_device_only: bool = False
 
 
-# Newest first, so the first feature that a spec uses decides. 0.8.0 and 1.0.0 changed the Go API, but no document.
+# Newest first, so the first feature that a spec uses decides. 0.8.0 and 1.0.0 changed the Go API but no document.
 FEATURES: Final = (
     Feature("1.1.0", "netDevices", _net_devices),
     Feature("1.1.0", "intelRdt.schemata", _rdt_schemata),

@@ -154,7 +154,7 @@ def test_a_file_that_is_made_takes_the_place_of_no_other(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["a.yml", "a", "../a.json", "b/a.json", ""])
 def test_a_name_that_no_runtime_reads_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CDIError, match="no file name that ends with"):
+    with pytest.raises(CDIError, match="not a file name that ends with"):
         write_spec(tmp_path, name, _spec())
 
 

@@ -47,7 +47,7 @@ def test_a_file_is_read_whole_or_to_a_limit(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(tmp_path: Path, pipe: Path) -> None:
-    with pytest.raises(OSError, match="it is no regular file") as caught:
+    with pytest.raises(OSError, match="it is not a regular file") as caught:
         read_regular(pipe)
     assert caught.value.errno == errno.EINVAL
     with pytest.raises(IsADirectoryError):
@@ -61,11 +61,11 @@ def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(tmp_path: Path, pip
 
 
 def test_specs_and_ledgers_are_read_so(pipe: Path) -> None:
-    with pytest.raises(OSError, match="it is no regular file"):
+    with pytest.raises(OSError, match="it is not a regular file"):
         read_spec(pipe)
-    with pytest.raises(OSError, match="it is no regular file"):
+    with pytest.raises(OSError, match="it is not a regular file"):
         damage_of(pipe)
-    with pytest.raises(LedgerError, match=r"cannot be read: it is no regular file; "):
+    with pytest.raises(LedgerError, match=r"cannot be read: it is not a regular file; "):
         LedgerCopy(pipe).read()
 
 
@@ -127,6 +127,6 @@ def test_a_pipe_in_a_local_store_is_an_error(pipe: Path) -> None:
     (store.folder / "resourceclaims").mkdir(parents=True)
     pipe.rename(store.folder / "resourceclaims" / "default.c.yaml")
     ref = ClaimRef("default", "c", "u")
-    assert "cannot be read: it is no regular file" in str(store.get((ref,))[ref])
-    with pytest.raises(DocumentError, match="cannot be read: it is no regular file"):
+    assert "cannot be read: it is not a regular file" in str(store.get((ref,))[ref])
+    with pytest.raises(DocumentError, match="cannot be read: it is not a regular file"):
         store.list(ResourceClaim)
