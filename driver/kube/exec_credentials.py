@@ -1,7 +1,7 @@
-"""Credentials from a program that a kubeconfig names (KEP-541, `client.authentication.k8s.io`): `aws eks get-token`.
+"""Credentials from a program in a kubeconfig, such as `aws eks get-token` (KEP-541, `client.authentication.k8s.io`).
 
-The program reads what it is asked in KUBERNETES_EXEC_INFO and prints an ExecCredential: a token, a certificate with its
-key, or both, and until when they hold.
+The program gets its input in the variable KUBERNETES_EXEC_INFO and prints an ExecCredential: a token, a certificate
+with its key, or both, and when they expire.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _GROUP: Final = "client.authentication.k8s.io"
 _VERSIONS: Final = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
 _INFO: Final = "KUBERNETES_EXEC_INFO"
 _MODES: Final = ("Never", "IfAvailable", "Always")
+# How much of the program's error output goes into an error, in characters.
 _LAST_WORDS: Final = 400
+# How long to wait for the error output after the program has ended, in seconds.
 _LAST_SECONDS: Final = 1.0
 
 
@@ -57,7 +59,7 @@ class PairInPEM(msgspec.Struct, frozen=True):
 
 
 class ExecCredentials:
-    """The credentials of a program, which is run again once they have expired. Any thread may ask."""
+    """The credentials from a program, which is run again when they have expired. Any thread may ask for them."""
 
     def __init__(
         self,
@@ -70,9 +72,9 @@ class ExecCredentials:
 
         Args:
             program: the program.
-            cluster: what it learns about the cluster if it asks for that.
-            clock: the time.
-            seconds: how long a run may take; None for as long as a login in a browser takes.
+            cluster: `spec.cluster`, which the program gets if the kubeconfig says `provideClusterInfo`.
+            clock: returns the time.
+            seconds: how long a run may take; None for no limit, because a person may have to log in with a browser.
         """
         self._program = program
         self._cluster = cluster
@@ -107,13 +109,15 @@ class ExecCredentials:
     def _current(self) -> ExecCredentialStatus:
         failures = self._failures
         with self._lock:
-            # One that failed while this thread waited for it is not run again for each of those who wait.
+            # If the program has failed while this thread waited for the lock, it is not run again: otherwise every
+            # waiting thread would run it once more, one after the other.
             if self._failure is not None and self._failures != failures:
                 raise self._failure
             if self._status is None or (self._until is not None and self._until <= self._clock()):
                 self._status = self._given()
                 expiry = self._status.expiration_timestamp
-                # One that came too late by this clock would be asked for with every request. The server decides.
+                # A credential that has expired by this clock would make every request run the program. The clock may be
+                # wrong, so the credential is used until the server refuses it.
                 self._until = expiry if expiry is not None and expiry > self._clock() else None
             return self._status
 
@@ -126,10 +130,10 @@ class ExecCredentials:
             raise
 
     def _output(self) -> bytes:
-        """Run the program and return what it printed."""
+        """Run the program and return its output."""
         program = self._program
         interactive = self._interactive()
-        variables = {each.name: each.value for each in program.env}
+        variables = {variable.name: variable.value for variable in program.env}
         environment = {**os.environ, **variables, _INFO: self._info(interactive=interactive)}
         said = bytearray()
         killed = threading.Event()
@@ -142,7 +146,8 @@ class ExecCredentials:
                     stdout=subprocess.PIPE,
                     stderr=None if interactive else subprocess.PIPE,
                     bufsize=0,
-                    # With what it starts, which may keep the pipe open, it can be killed as one then.
+                    # With a time limit, it gets a process group of its own, so that its children can be killed too:
+                    # they may keep the pipe open.
                     start_new_session=self._seconds is not None,
                 ) as process,
                 self._limited(process, killed),
@@ -154,7 +159,7 @@ class ExecCredentials:
                 assert process.stdout is not None  # noqa: S101 - a pipe, see above
                 printed = process.stdout.read()
                 process.wait()
-                # A process that the program leaves behind may keep it open.
+                # Not for ever: a process that the program has left behind may keep the pipe open.
                 passing.join(_LAST_SECONDS)
         except OSError as error:
             hint = f"; {' '.join(program.install_hint.split())}" if program.install_hint else ""
@@ -173,7 +178,7 @@ class ExecCredentials:
 
     @contextlib.contextmanager
     def _limited(self, process: subprocess.Popen[bytes], killed: threading.Event) -> Iterator[None]:
-        """Kill the program, and set `killed`, once it has taken longer than it may."""
+        """Kill the program, and set `killed`, if it takes longer than the limit."""
         if self._seconds is None:
             yield
             return
@@ -226,7 +231,7 @@ class ExecCredentials:
 
 
 def _pass_on(stderr: IO[bytes] | None, said: bytearray) -> None:
-    """Pass on what a program says of itself as it comes, a login's address for one, and keep the end of it."""
+    """Pass a program's error output on as it comes, for example the address of a login page, and keep its end."""
     if stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):

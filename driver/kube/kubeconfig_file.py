@@ -1,8 +1,8 @@
-"""kubeconfig files as kubectl reads them: merged, with their paths resolved, and one context chosen.
+"""Reads kubeconfig files as kubectl does: merges them, resolves their paths, and chooses one context.
 
-The form and the rules are client-go's (tools/clientcmd): of several files the first that names a cluster, user, context
-or current context wins, paths are relative to the file that has them, and data goes before a file. What kubectl passes
-over, this does too.
+The rules are those of client-go (tools/clientcmd): of several files, the first one that has a cluster, user, context or
+current context wins; paths are relative to the file that they are in; `*-data` fields win over files. Fields that
+kubectl ignores are ignored here too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from dranode.api.errors import DocumentError
 from dranode.driver.machine.presence import is_pipe, is_there
 from dranode.driver.machine.yaml_files import read_yaml
 
+# The extension of a cluster whose content goes to exec programs as `spec.cluster.config` (KEP-541).
 _EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
 class ConfigDocument(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """The base of the parts of a kubeconfig."""
+    """The base of the parts of a kubeconfig. Unknown fields are ignored, as kubectl ignores them."""
 
 
 class ConfigExtension(ConfigDocument, frozen=True, kw_only=True):
-    """`extensions[]`: what programs other than kubectl keep there."""
+    """`extensions[]`: data of other programs."""
 
     name: str = ""
     extension: Any = None
@@ -116,13 +117,13 @@ class _File(ConfigDocument, frozen=True, kw_only=True):
 
 
 class ChosenContext(msgspec.Struct, frozen=True):
-    """A context with what it names.
+    """A context with its cluster and its user.
 
     Attributes:
         name: the context's name.
-        namespace: its namespace; `default` if it names none.
-        cluster: its cluster, whose paths are absolute.
-        user: its user, likewise; one without credentials if it names none.
+        namespace: its namespace; `default` if it has none.
+        cluster: its cluster, with absolute paths.
+        user: its user, with absolute paths; if it has none, one without credentials.
     """
 
     name: str
@@ -135,25 +136,26 @@ T = TypeVar("T", _NamedCluster, _NamedUser, _NamedContext)
 
 
 def chosen_context(paths: str, context: str = "") -> ChosenContext:
-    """Read kubeconfig files and choose a context, the current one for an empty name.
+    """Read kubeconfig files and choose a context.
 
     Args:
-        paths: a file, or several as `KUBECONFIG` has them; those that are missing are passed over.
-        context: the context's name.
+        paths: a file, or several separated by colons as in `KUBECONFIG`; missing files are ignored.
+        context: the context's name; empty for the current context.
 
     Raises:
-        DocumentError: a file is no kubeconfig, or there is no such context, cluster or user.
+        DocumentError: a file is not a kubeconfig, or there is no such context, cluster or user.
     """
+    # kubectl ignores missing files too: KUBECONFIG often lists files that a tool creates later.
     files = [_resolved(Path(path)) for path in paths.split(os.pathsep) if path and not _is_missing(Path(path))]
     name = context or next((file.current_context for file in files if file.current_context), "")
-    contexts = _first_of_each(each for file in files for each in file.contexts)
+    contexts = _first_of_each(entry for file in files for entry in file.contexts)
     if not name:
         raise DocumentError(f"no current-context is set; pass --context: {_names(contexts)}")
     if name not in contexts:
         raise DocumentError(f'there is no context "{name}"; there are {_names(contexts)}')
     chosen = contexts[name].context
-    clusters = _first_of_each(each for file in files for each in file.clusters)
-    users = _first_of_each(each for file in files for each in file.users)
+    clusters = _first_of_each(entry for file in files for entry in file.clusters)
+    users = _first_of_each(entry for file in files for entry in file.users)
     if chosen.cluster not in clusters:
         raise DocumentError(f'context "{name}" names cluster "{chosen.cluster}"; there are {_names(clusters)}')
     if chosen.user and chosen.user not in users:
@@ -166,23 +168,26 @@ def chosen_context(paths: str, context: str = "") -> ChosenContext:
 
 
 def exec_configuration(cluster: ConfigCluster) -> Any:
-    """Return what a cluster has for the program that gives credentials; None for nothing."""
-    return next((each.extension for each in cluster.extensions if each.name == _EXEC_EXTENSION), None)
+    """Return the configuration that a cluster has for exec programs; None if it has none."""
+    extensions = (entry.extension for entry in cluster.extensions if entry.name == _EXEC_EXTENSION)
+    return next(extensions, None)
 
 
 def decoded(data: str, name: str) -> bytes:
-    """Return what a field of a kubeconfig has in base64.
+    """Decode a base64 field of a kubeconfig; `name` is the field's name.
 
     Raises:
-        DocumentError: it is not base64.
+        DocumentError: the field is not valid base64.
     """
+    # Line breaks are allowed, because Go's decoder ignores them.
     try:
         return base64.b64decode("".join(data.split()), validate=True)
     except binascii.Error as error:
         raise DocumentError(f"{name} is not base64: {error}") from error
 
 
-# What pipes said: a shell makes one of `<(command)`, and a command reads its kubeconfig more than once.
+# The contents of pipes. A shell passes `<(command)` as a pipe, which can be read only once, but a command may read its
+# kubeconfig several times.
 _PIPED: Final[dict[Path, Any]] = {}
 
 
@@ -196,50 +201,49 @@ def _document(path: Path) -> Any:
 
 
 def _resolved(path: Path) -> _File:
+    """Read a file and make its paths absolute."""
     document = _document(path)
     try:
+        # An empty file is a kubeconfig without entries, and null means "not set", as in Go.
         file = decode(_File, without_nulls({} if document is None else document))
     except DocumentError as error:
         raise DocumentError(f"{path}: {error}") from error
+    # Relative paths are relative to the file, not to the working directory (clientcmd, ResolveLocalPaths).
     folder = path.parent.absolute()
 
     def absolute(name: str) -> str:
         return str(folder / name) if name else ""
 
-    clusters = tuple(
-        msgspec.structs.replace(
-            each,
-            cluster=msgspec.structs.replace(
-                each.cluster, certificate_authority=absolute(each.cluster.certificate_authority)
-            ),
+    def resolved_cluster(cluster: ConfigCluster) -> ConfigCluster:
+        return msgspec.structs.replace(cluster, certificate_authority=absolute(cluster.certificate_authority))
+
+    def resolved_user(user: ConfigUser) -> ConfigUser:
+        return msgspec.structs.replace(
+            user,
+            client_certificate=absolute(user.client_certificate),
+            client_key=absolute(user.client_key),
+            token_file=absolute(user.token_file),
+            exec=_resolved_exec(user.exec, folder),
         )
-        for each in file.clusters
+
+    return msgspec.structs.replace(
+        file,
+        clusters=tuple(
+            _NamedCluster(name=entry.name, cluster=resolved_cluster(entry.cluster)) for entry in file.clusters
+        ),
+        users=tuple(_NamedUser(name=entry.name, user=resolved_user(entry.user)) for entry in file.users),
     )
-    users = tuple(
-        msgspec.structs.replace(
-            each,
-            user=msgspec.structs.replace(
-                each.user,
-                client_certificate=absolute(each.user.client_certificate),
-                client_key=absolute(each.user.client_key),
-                token_file=absolute(each.user.token_file),
-                exec=_resolved_exec(each.user.exec, folder),
-            ),
-        )
-        for each in file.users
-    )
-    return msgspec.structs.replace(file, clusters=clusters, users=users)
 
 
 def _resolved_exec(program: ConfigExec | None, folder: Path) -> ConfigExec | None:
-    """Resolve a command that is a path; one that is a name alone is looked for in PATH."""
+    """Resolve a command that is a path; a plain name is looked up in PATH when the program is run."""
     if program is None or os.sep not in program.command:
         return program
     return msgspec.structs.replace(program, command=str(folder / program.command))
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether there is no such file; one that may not be looked for is read, which says why it cannot be."""
+    """Return whether there is no such file. If that cannot be found out, reading the file gives the better error."""
     try:
         return not is_there(path)
     except OSError:
@@ -247,6 +251,7 @@ def _is_missing(path: Path) -> bool:
 
 
 def _first_of_each(entries: Iterable[T]) -> dict[str, T]:
+    # As in client-go, the first file wins for an entry as a whole; entries are not merged field by field.
     first: dict[str, T] = {}
     for entry in entries:
         first.setdefault(entry.name, entry)

@@ -39,9 +39,7 @@ from dranode.driver.slices.view import SliceView
 log = logging.getLogger(__name__)
 
 
-# Carries out changes to ResourceSlices: one request each, with the preconditions that the plan names.
-
-# The generator of names in k8s.io/apiserver cuts what a name begins with to 58 bytes and adds 5 letters or digits.
+# For `generateName`, k8s.io/apiserver cuts the given beginning to 58 bytes and appends 5 letters or digits.
 _BEGINNING: Final = 58
 _MADE_UP: Final = "[a-z0-9]{5}"
 
@@ -77,7 +75,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class SliceWriter:
-    """Writes slices of one node."""
+    """Writes slices of one node: one request for each change, with the preconditions of the plan."""
 
     def __init__(self, client: Client, node_name: str) -> None:
         """Write through `client` for the node of that name."""
@@ -85,13 +83,13 @@ class SliceWriter:
         self._node_name = node_name
 
     def owner(self) -> OwnerReference:
-        """The Node as the owner of its slices, so that they go when it goes.
+        """Return the Node as the owner of its slices, so that they are deleted with it.
 
-        Asked for whenever slices are created: a Node that was made again has another UID, and slices of one that is
-        gone are deleted at once.
+        The Node is read whenever slices are created. If it was deleted and created again, it has another UID, and the
+        garbage collector deletes slices whose owner does not exist.
 
         Raises:
-            ApiError: the Node cannot be had.
+            ApiError: the Node cannot be read.
         """
         try:
             request = APIRequest("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
@@ -107,11 +105,13 @@ class SliceWriter:
         return OwnerReference(api_version="v1", kind="Node", name=self._node_name, uid=uid, controller=True)
 
     def delete(self, change: DeleteSlice) -> None:
-        """Delete a slice; one that is gone is deleted.
+        """Delete a slice; it is fine if the slice is gone already.
 
         Raises:
-            ApiError: it fails, or somebody else was there meanwhile (409).
+            ApiError: the request failed, or somebody else has changed the slice meanwhile (409).
         """
+        # The resource version as a precondition: somebody may have changed the slice since the plan was made, and then
+        # the plan has to be made again.
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -128,19 +128,19 @@ class SliceWriter:
                 raise
 
     def update(self, change: UpdateSlice, *, dry_run: bool = False) -> ResourceSlice:
-        """Replace a slice; what the server made of it. A dry run asks what it would make of it.
+        """Replace a slice; returns the slice as the server has stored it, or would store it if this is a dry run.
 
         Raises:
-            ApiError: it fails, or somebody else was there meanwhile (409).
+            ApiError: the request failed, or somebody else has changed the slice meanwhile (409).
         """
         tail = f"resourceslices/{change.slice.metadata.name}"
         return self._write("PUT", tail, "update resourceslices", change.slice, _DRY_RUN if dry_run else {})
 
     def create(self, change: CreateSlice) -> ResourceSlice:
-        """Create a slice; what the server made of it.
+        """Create a slice; returns the slice as the server has stored it.
 
         Raises:
-            ApiError: it fails.
+            ApiError: the request failed.
         """
         try:
             return self._write("POST", "resourceslices", "create resourceslices", change.slice, {})
@@ -169,19 +169,21 @@ def _uid_of(node: Any) -> str:
 
 
 def _of_every_try(error: ApiError, generate_name: str) -> ApiError:
-    """The error without the name that the server made up, as it has another for every try and is logged only once."""
+    """Return the error without the generated name: that differs for every try, and an error is logged only once."""
     beginning = generate_name[:_BEGINNING]
     said = re.sub(re.escape(beginning) + _MADE_UP, lambda _: beginning, str(error))
     return ApiError(said, error.status, retry_after=error.retry_after, of_object=error.of_object)
 
 
-# List and watch of one driver's slices on one node: everything once, then what changes, through every interruption.
-# Bookmarks keep the place while nothing happens. A place that the server has forgotten (410) means listing again; a
-# connection that ends means watching on from the place. One that breaks or falls silent means listing again: a server
-# that was restored from a backup takes a place that it has not reached yet, and says nothing until it has.
+# List and watch: all slices once, then the changes. Bookmarks keep the resource version fresh while nothing changes.
+#
+# - The watch ends normally: watch on from the last resource version.
+# - 410 Gone: the server has forgotten the resource version, so list again.
+# - The connection breaks or falls silent: list again. A server that was restored from a backup accepts a resource
+#   version that it has not reached yet, and sends nothing until it has.
 
-# The server ends a watch after five to ten minutes, spread, so that nodes do not come back in step. It sends a bookmark
-# about once a minute: a silence of several says that the connection is dead.
+# A watch is asked to end after five to ten minutes, at random, so that nodes do not reconnect at the same time. The
+# server sends a bookmark about once a minute, so a longer silence means that the connection is dead.
 _WATCH_SECONDS: Final = 300
 _SILENCE_SECONDS: Final = 150.0
 _BACKOFF: Final = Backoff(first=0.5, most=30.0)
@@ -189,25 +191,25 @@ _PAUSE: Final = 1.0
 
 
 class SliceListener(Protocol):
-    """Follows slices."""
+    """Receives the results of list and watch."""
 
     def newest(self) -> int:
-        """Return the newest resource version that is known of."""
+        """Return the newest known resource version."""
 
     def listed(self, slices: tuple[ResourceSlice, ...], version: str, asked: int) -> None:
-        """All there are, as of a resource version; `asked` is `newest` of before they were asked for."""
+        """Receive all slices as of a resource version; `asked` is what `newest` returned before the request."""
 
     def changed(self, changed: ResourceSlice) -> None:
-        """A slice was added or modified."""
+        """Receive a slice that was added or modified."""
 
     def gone(self, changed: ResourceSlice) -> None:
-        """A slice was deleted."""
+        """Receive a slice that was deleted."""
 
     def lost(self) -> None:
-        """Changes may be missed until the next `listed`."""
+        """Note that changes may be missed until the next `listed`."""
 
     def failed(self, error: ApiError) -> None:
-        """The server cannot be listened to for now."""
+        """Note why the server cannot be listened to at the moment."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -218,15 +220,15 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def selector(driver: str, node_name: str) -> str:
-    """The field selector for a driver's slices on a node."""
+    """Return the field selector for a driver's slices on a node."""
     return f"spec.driver={driver},spec.nodeName={node_name}"
 
 
 def list_slices(client: Client, driver: str, node_name: str) -> Listed:
-    """The driver's slices on the node now.
+    """Return the driver's slices on the node as they are now.
 
     Raises:
-        ApiError: they cannot be had.
+        ApiError: the list cannot be read.
     """
 
     def request(root: str, version: str) -> APIRequest:
@@ -238,7 +240,8 @@ def list_slices(client: Client, driver: str, node_name: str) -> Listed:
     try:
         version = str(document["metadata"]["resourceVersion"])
         kind = {"apiVersion": document["apiVersion"], "kind": "ResourceSlice"}
-        # Go writes an empty list as null; an answer without the field is none, and is not taken for an empty list.
+        # Go encodes an empty list as null. An answer without the field is not a list, and must not count as an empty
+        # one.
         return Listed(tuple(_slice({**kind, **item}) for item in document["items"] or ()), version)
     except (KeyError, TypeError, AttributeError, DocumentError) as error:
         raise ApiError(
@@ -266,7 +269,7 @@ class SliceWatch:
             response.shutdown()
 
     def run(self) -> None:
-        """List, watch, and begin again where that is needed, until stopped."""
+        """List, watch, and list again when necessary, until stopped."""
         attempt = 0
         while not self._stopped.is_set():
             tried = self._client.timing.clock()
@@ -279,7 +282,7 @@ class SliceWatch:
                     began = self._client.timing.clock()
                     version = self._watch(version)
                     attempt = 0
-                    # A server or proxy that ends every watch at once is not to be asked in a tight loop.
+                    # A server or proxy may end every watch at once; do not reconnect in a tight loop.
                     if self._client.timing.clock() - began < _PAUSE:
                         self._stopped.wait(_PAUSE)
             except ApiError as error:
@@ -288,14 +291,15 @@ class SliceWatch:
                 self._listener.lost()
                 if error.status != HTTPStatus.GONE and not isinstance(error, BrokenStreamError):
                     self._listener.failed(error)
-                # A watch that lived and then broke, as behind a proxy that ends what is idle, is no failure in a row.
+                # If the watch worked for a while before it broke, as behind a proxy with an idle timeout, the next
+                # delay starts from the beginning.
                 if self._client.timing.clock() - tried > _BACKOFF.most:
                     attempt = 0
                 self._stopped.wait(_BACKOFF.delay(attempt, self._client.timing.dice(), error.retry_after))
                 attempt += 1
 
     def _watch(self, version: str) -> str:
-        """Follow from a version until the server ends it; the version reached."""
+        """Watch from a resource version until the server ends the watch; returns the last resource version."""
         seconds = _WATCH_SECONDS * (1 + self._client.timing.dice())
         query = {
             "fieldSelector": selector(self._driver, self._node_name),
@@ -336,15 +340,15 @@ def _slice(document: Any) -> ResourceSlice:
 
 _RETRY: Final = Backoff(first=0.5, most=30.0)
 _JOIN_SECONDS: Final = 5.0
-# How often the server is asked whether it can keep devices now that were withdrawn.
+# How often the driver tries whether the server can store devices that had to be withdrawn, in seconds.
 _PROBE_SECONDS: Final = 300.0
 
 
 class SliceLoop:
-    """One driver's slices on one node, kept by two threads: one listens, one writes."""
+    """Publishes one driver's slices on one node, with two threads: one watches slices, one writes them."""
 
     def __init__(self, client: Client, desired: DesiredSlices, fatal: Fatal) -> None:
-        """Keep what is desired; `start` begins."""
+        """Set the threads up to publish what is desired; `start` starts them."""
         self.status = PublisherStatus()
         self._client = client
         self._desired = desired
@@ -367,12 +371,12 @@ class SliceLoop:
         )
 
     def start(self) -> None:
-        """Begin to listen and to write."""
+        """Start both threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End both; slices stay."""
+        """Stop both threads; the slices stay in the API server."""
         with self._lock:
             self._stopped = True
             self._lock.notify_all()
@@ -393,28 +397,28 @@ class SliceLoop:
     # --- reported by the watch ---
 
     def newest(self) -> int:
-        """Return the newest resource version that is known of."""
+        """Return the newest known resource version."""
         with self._lock:
             return self._view.newest
 
     def listed(self, slices: tuple[ResourceSlice, ...], version: str, asked: int) -> None:
-        """Take note of everything there is."""
+        """Replace the view of the slices in the API server."""
         with self._lock:
             self._apply(slices, version, asked)
-            # After a time without connection the server may be another one, with other feature gates.
+            # After an interruption the server may be another version, with other feature gates.
             back = self._listed and not self._listens
             first, self._listed, self._listens = not self._listed, True, True
             self._probe = self._probe or back
             self._is_due(0 if first or back else self._repair_delay())
 
     def changed(self, changed: ResourceSlice) -> None:
-        """Take note of a slice that was added or modified."""
+        """Note a slice that was added or modified, and repair it soon if somebody else did it."""
         with self._lock:
             if self._view.changed(changed):
                 self._is_due(self._repair_delay())
 
     def gone(self, changed: ResourceSlice) -> None:
-        """Take note of a slice that was deleted."""
+        """Note a slice that was deleted, and create it again soon if somebody else did it."""
         with self._lock:
             if self._view.gone(changed):
                 self._is_due(self._repair_delay())

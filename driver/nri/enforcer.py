@@ -1,10 +1,10 @@
-"""Enforcement with its surroundings: asks what a decision needs to know, keeps what was decided, counts and reports.
+"""Answers the container runtime: has `driver/pinning/enforcement.py` decide, keeps the result, counts and reports.
 
-Decisions are those of `core.pinning.enforcement`. The thread that owns the connection calls all methods but
-`verify`, `status` and `claims_in_use`; those three look at the containers while that thread may change them.
+One thread owns the NRI connection and calls all methods but `verify`, `status`, `running`, `is_certain` and
+`claims_in_use`. These read the containers while that thread may change them.
 
-While a driver is being replaced two instances are asked everything. The one whose turn it is not decides the same, so
-that it can go on where the other one ends, and keeps it to itself: it is silent.
+During a rolling update the runtime asks both instances of the driver. Only one of them may answer. The other one makes
+the same decisions, so that it can take over at any time, but it is silent: it answers without changes.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from dranode.driver.pinning.snapshot import PinSnapshot
 log = logging.getLogger(__name__)
 
 Starts = Callable[[Collection[str]], None]
-# How many containers one line of the log names.
+# How many containers one log line names.
 _NAMED: Final = 20
 
 
 class RefusedError(DranodeError):
-    """A container cannot be created or started; the text goes to kubelet."""
+    """A container must not be created or started; kubelet shows the text on the pod."""
 
 
 class Enforcer:
-    """Answers what a runtime asks. Every method is to return within a fraction of the 2 s that a runtime waits.
+    """Answers the runtime's requests. Each method has to return in much less than 2 s, the time that a runtime waits.
 
     Attributes:
-        node: the node service.
+        node: gives the snapshot of claims, and reads the ledger or asks kubelet when a decision needs that.
         root: where cgroups are read.
-        clock: seconds, monotonic.
-        notify: makes known to people that containers were not where they should be.
-        own_pod: the UID of the pod that this runs in; empty if it is not known.
-        instance: whether this instance answers, or another one.
-        starts: called with the claims of a container that is made and about to start, and when it has; does not wait.
-        unsolicited: what is due without being asked.
+        clock: returns seconds, monotonic.
+        notify: reports to people that containers were not on the right CPUs.
+        own_pod: the UID of the pod that this process runs in; empty if it is not known.
+        instance: whether this instance answers, or the other one.
+        starts: called with the claims of a container before it starts and after it has started; it never waits.
+        unsolicited: the updates that are due although the runtime did not ask.
     """
 
     def __init__(
@@ -90,30 +90,30 @@ class Enforcer:
     # --- what the runtime reports and requests ---
 
     def configured(self, runtime: RuntimePeer) -> None:
-        """Take note of the runtime."""
+        """Note which runtime has configured the plug-in."""
         status = self._enforced.status
         self._enforced.status = replace(status, runtime=runtime, connections=status.connections + 1)
 
     def disconnected(self) -> None:
-        """Take note that the connection has ended. What is known of containers waits for the next Synchronize."""
+        """Note that the connection has ended. What is known about containers is kept until the next Synchronize."""
         self.instance.disconnected()
         self._enforced.status = replace(self._enforced.status, runtime=None)
 
     def synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
-        """Return what has to change of these containers: they exist, and no others."""
-        # The runtime says where all of them are.
+        """Answer Synchronize: these containers exist and no others; returns the updates that they need."""
+        # The list says which CPUs they have, so it does not matter what the other instance did before.
         self._enforced.elsewhere = False
-        # The runtime synchronizes each instance apart, so that takes no turn.
+        # The runtime synchronizes each instance separately, so the instances do not take turns here.
         with self._speaking(allowed=self.instance.speaks):
             updates = self._said(self._synchronize(listed))
         self.instance.connected()
         return updates
 
     def create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
-        """Return what a container gets that is about to be created, and what has to change of others.
+        """Answer CreateContainer: the resources of the new container, and the updates of others.
 
         Raises:
-            RefusedError: it may not be created; the text is for kubelet.
+            RefusedError: the container must not be created; kubelet shows the text.
             UnreadError: the ledger cannot be read.
         """
         with self._speaking(allowed=self.instance.adjusts(f"create {container.id}")):
@@ -127,7 +127,7 @@ class Enforcer:
             return self._given(container, resources), self._said(updates)
 
     def update(self, container: Container, requested: Resources, quota: int) -> tuple[ContainerUpdate, ...]:
-        """Return the answer to a request for other CPUs, memory nodes or quota (microseconds, 0 if none)."""
+        """Answer UpdateContainer, which asks for other CPUs, memory nodes or quota (in microseconds, 0 for none)."""
         with self._speaking(allowed=self.instance.adjusts(f"update {container.id}")):
             containers = self._enforced.mended()
             if containers.get(container.id) is None:
@@ -137,13 +137,13 @@ class Enforcer:
             return self._said(self._enforced.carry_out(allowed))
 
     def stop(self, container: Container) -> tuple[ContainerUpdate, ...]:
-        """Return what has to change of others now that a container has stopped."""
+        """Answer StopContainer: the updates of others now that a container has stopped."""
         with self._speaking(allowed=self.instance.adjusts(f"stop {container.id}")):
             allowed = enforcement.stop(self._enforced.mended(), self.node.snapshot(), container)
             return self._said(self._enforced.carry_out(allowed))
 
     def _meet(self, container: Container) -> None:
-        """Take in a container of which nothing was reported: it was created while another instance was asked."""
+        """Add a container that was never reported, because it was created while only the other instance was asked."""
 
         def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
             return enforcement.meet(snapshot, container, evidence)
@@ -151,9 +151,9 @@ class Enforcer:
         self._enforced.carry_out(self._inquiry.decide_in_any_case(decide, self._enforced.containers))
 
     def _synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
-        found = self._enforced.drifts
-        drifts = (*self.unsolicited.reconnecting, *found)
-        running = ((each, by_configuration(each)) for each in listed if each.started)
+        known_drifts = self._enforced.drifts
+        drifts = (*self.unsolicited.reconnecting, *known_drifts)
+        running = ((container, by_configuration(container)) for container in listed if container.started)
         effective = limits_in_time(Cgroups(self.root), running, self.clock)
 
         def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | AskLedger | AskKubelet:
@@ -161,20 +161,23 @@ class Enforcer:
 
         allowed = self._inquiry.decide_in_any_case(decide, self._enforced.containers)
         self.unsolicited.synchronized()
-        if self._enforced.drifts is found:
+        # Unless the verifier has found others meanwhile, the answer to Synchronize corrects these.
+        if self._enforced.drifts is known_drifts:
             self._enforced.drifts = ()
-        # In one step: other threads ask meanwhile which claims are in use.
+        # In one assignment, because other threads may ask at this moment which claims are in use.
         self._enforced.containers = Containers(allowed.change.put)
         self._sightings.keep(pinned.container.id for pinned in self._enforced.containers)
         self._sightings.require(self._users(*allowed.change.put))
-        # The driver's own container always starts before the driver can answer for it.
-        unpinned = () if self._enforced.silent else tuple(each for each in allowed.unpinned if not self._is_own(each))
+        # The driver's own container is no news: it always starts before the driver can answer the runtime.
+        unpinned = tuple(container for container in allowed.unpinned if not self._is_own(container))
+        if self._enforced.silent:
+            unpinned = ()
         if not self._enforced.silent:
             self._verifier.met(allowed.drifts, self._enforced.containers, self.node.snapshot())
         if unpinned:
             status = self._enforced.status
             self._enforced.status = replace(status, unpinned=status.unpinned + len(unpinned))
-            pods = dict.fromkeys(str(each.pod) for each in unpinned[:_NAMED])
+            pods = dict.fromkeys(str(container.pod) for container in unpinned[:_NAMED])
             log.warning("pod=%s: %s", ",".join(pods), _unpinned(unpinned))
         updates = self._enforced.carry_out(allowed)
         for container in unpinned:
@@ -186,7 +189,7 @@ class Enforcer:
     def _create(self, container: Container) -> tuple[Resources, tuple[ContainerUpdate, ...]]:
         containers = self._enforced.mended()
         if self._gate.drifts:
-            # They get their CPUs again, whatever they were sent since.
+            # These containers were found on wrong CPUs. They get theirs again, even if an update was sent since.
             containers.carry_out(drifted(containers, self._gate.drifts))
 
         def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
@@ -203,10 +206,10 @@ class Enforcer:
         return allowed.resources, updates
 
     def starting(self, container: Container) -> None:
-        """Let a container start that is made, so that its cgroup is there, however soon it ends.
+        """Check a container before its process starts; its cgroup exists already, so the kernel can be asked.
 
         Raises:
-            RefusedError: by the kernel it would share CPUs of a claim; the text is for kubelet.
+            RefusedError: it would share CPUs of a claim with another container; kubelet shows the text.
         """
         self._enforced.called()
         containers = self._enforced.containers
@@ -221,7 +224,7 @@ class Enforcer:
             self.starts(pinned.claims)
 
     def started(self, container: Container) -> bool:
-        """Take note that a container runs, and return whether it may have other CPUs than it was given."""
+        """Note that a container runs; returns whether it may have other CPUs than it was given."""
         self._enforced.called()
         containers = self._enforced.containers
         containers.carry_out(enforcement.start(containers, self.node.snapshot(), container))
@@ -233,30 +236,30 @@ class Enforcer:
         return pinned is not None and pinned.doubtful
 
     def removed(self, container: Container) -> None:
-        """Take note that a container is gone."""
+        """Note that a container was removed."""
         self._enforced.called()
         self._sightings.forget(container.id)
         self._enforced.containers.carry_out(enforcement.remove(self._enforced.containers, container))
 
     def pod_gone(self, pod: PodSandbox) -> None:
-        """Take note that a pod sandbox is gone."""
+        """Note that a pod sandbox was removed."""
         self._enforced.called()
         self._enforced.containers.carry_out(enforcement.remove_pod(self._enforced.containers, pod))
 
     # --- from other threads ---
 
     def verify(self) -> tuple[Drift, ...]:
-        """Compare every container's CPUs with what the kernel says; what has drifted is mended from now on.
+        """Compare the CPUs of all containers with those in the kernel; the next answers correct what has drifted.
 
         Returns:
-            Every drift, also those that repairs do not mend.
+            All drifts, including those that repairs could not correct.
         """
         drifts = self._verifier.check(lambda: self._enforced.containers, self.node.snapshot(), self._enforced.moving())
         self._enforced.drifts = self._verifier.worth
         return drifts
 
     def status(self) -> EnforcementStatus:
-        """Return how things are."""
+        """Return the state of enforcement, for metrics and probes."""
         return replace(
             self._enforced.status,
             containers=len(self._enforced.containers),
@@ -266,15 +269,15 @@ class Enforcer:
         )
 
     def running(self) -> tuple[Pinned, ...]:
-        """The containers that have claims and run, as far as the runtime has reported them."""
-        return tuple(each for each in self._enforced.containers if each.claims and each.container.started)
+        """Return the running containers with claims, as far as the runtime has reported them."""
+        return tuple(pinned for pinned in self._enforced.containers if pinned.claims and pinned.container.started)
 
     def is_certain(self) -> bool:
-        """Return whether it is certain of every container which claims it has."""
+        """Return whether it is certain for every container which claims it has."""
         return self._enforced.containers.certain
 
     def claims_in_use(self) -> frozenset[str]:
-        """The UIDs of the claims that a container has, as far as the runtime has listed them."""
+        """Return the UIDs of the claims that containers have, as far as the runtime has reported them."""
         return self._enforced.containers.claims
 
     # --- how ---
@@ -286,24 +289,24 @@ class Enforcer:
 
     @contextlib.contextmanager
     def _speaking(self, *, allowed: bool) -> Iterator[None]:
-        """Decide meanwhile; the other instance counts and makes known what this one is not allowed to answer."""
+        """Decide in the `with` block; if this instance is not `allowed` to answer, the other one counts and reports."""
         self._enforced.called()
         self._enforced.silent = not allowed
         try:
             if not allowed:
                 self._enforced.elsewhere = True
             elif not self.instance.active:
-                # The active one may have prepared claims since this one last looked.
-                self._inquiry.look_again()
+                # The active instance may have prepared claims since this one last read the ledger.
+                self._inquiry.read_again()
             self._catch_up()
             yield
         finally:
             self._enforced.silent = False
 
     def _catch_up(self) -> None:
-        """Find out where containers are that another instance may have moved, once this one speaks."""
+        """Read from the kernel which CPUs containers have, if the other instance may have moved some."""
         snapshot = self.node.snapshot()
-        # While records cannot be read no container is moved.
+        # While records cannot be read, containers are not moved, so their CPUs do not matter yet.
         if self._enforced.silent or not self._enforced.elsewhere or snapshot.unread is not None:
             return
         self._enforced.elsewhere = False
@@ -312,25 +315,25 @@ class Enforcer:
         containers.carry_out(overruled(containers, snapshot, limits))
 
     def _said(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
-        """Return what is answered of these updates: all of them, or none while this instance is silent."""
+        """Return the updates for the answer: all of them, or none while this instance is silent."""
         if self._enforced.silent:
             self._enforced.take_back(update.container_id for update in updates)
             return ()
         return updates
 
     def _given(self, container: Container, resources: Resources) -> Resources:
-        """Return what is answered for a new container: these resources, or none while this instance is silent."""
+        """Return the resources for the answer about a new container: these, or none while this instance is silent."""
         if not self._enforced.silent:
             return resources
         pinned = self._enforced.containers.get(container.id)
         if pinned is not None and not pinned.claims:
-            # The other instance may not know yet of a claim that this one has prepared, and share its CPUs.
+            # The other instance may not know a claim that this one has prepared, and give its CPUs to this container.
             self._enforced.take_back((container.id,))
         return Resources()
 
     def _users(self, *known: Pinned) -> Iterator[Container]:
-        """The containers among these that run and have claims."""
-        return (each.container for each in known if each.claims and each.container.started)
+        """Return the running containers with claims among these."""
+        return (pinned.container for pinned in known if pinned.claims and pinned.container.started)
 
     def _is_own(self, container: Container) -> bool:
         return bool(self.own_pod) and container.pod.uid == self.own_pod
@@ -339,7 +342,7 @@ class Enforcer:
 def _unpinned(containers: tuple[Container, ...]) -> str:
     if len(containers) == 1:
         return f"{containers[0]} had no CPU set and is pinned now; it was created while nobody answered the runtime"
-    names = ", ".join(f"{each.pod}/{each.name}" for each in containers[:_NAMED])
+    names = ", ".join(f"{container.pod}/{container.name}" for container in containers[:_NAMED])
     more = f" and {len(containers) - _NAMED} more" if len(containers) > _NAMED else ""
     return (
         f"{len(containers)} containers had no CPU set and are pinned now; they were created while nobody answered the "

@@ -1,4 +1,4 @@
-"""Finds out what a decision asks to know: of the ledger, of kubelet and of the kernel."""
+"""Answers the questions of decisions: asks the ledger, kubelet and the kernel, and has the decision made again."""
 
 from __future__ import annotations
 
@@ -22,52 +22,51 @@ from dranode.driver.pinning.snapshot import PinSnapshot
 log = logging.getLogger(__name__)
 
 
-# Remembers which containers the kernel of this host shows, and which of those have ended.  A cgroup without processes
-# says that a container has ended only if it once had some. That of a container in a virtual machine (Kata) never
-# exists on the host, and that of one with a kernel of its own (gVisor) is empty: such a container runs until the
-# runtime says that it has ended.
+# A cgroup without processes means that a container has ended only if processes were seen in it before. The cgroup of a
+# container in a virtual machine (Kata) never exists on the host, and that of a container with a kernel of its own
+# (gVisor) is empty. Such containers run until the runtime reports their end.
 
 
 class Sightings:
-    """The containers whose processes were seen. The thread that owns the connection calls all methods."""
+    """The containers whose processes were seen on this host. Only the thread with the NRI connection uses it."""
 
     def __init__(self, root: Root) -> None:
-        """Nothing is seen yet; cgroups are read under `root`."""
+        """Start without any container; cgroups are read under `root`."""
         self._root = root
         self._seen: set[str] = set()
         self._unseen: set[str] = set()
 
     def check(self, containers: Iterable[Container]) -> None:
-        """See which of these containers, which were made and have not ended, have processes on this host."""
-        new = [each for each in containers if each.id not in self._seen]
+        """Note which of these existing containers have processes on this host."""
+        new = [container for container in containers if container.id not in self._seen]
         if new:
             cgroups = Cgroups(self._root)
-            self._seen.update(each.id for each in new if cgroups.shows_processes(cgroup_folder(each.cgroup)))
+            self._seen.update(one.id for one in new if cgroups.shows_processes(cgroup_folder(one.cgroup)))
 
     def require(self, containers: Iterable[Container]) -> None:
-        """Say once for each of these containers, which run, that it is not to be seen."""
+        """Log once for each of these running containers if none of its processes can be seen."""
         containers = tuple(containers)
         self.check(containers)
-        for each in containers:
-            if each.id in self._seen or each.id in self._unseen:
+        for container in containers:
+            if container.id in self._seen or container.id in self._unseen:
                 continue
-            self._unseen.add(each.id)
+            self._unseen.add(container.id)
             log.warning(
                 "pod=%s container=%s: no process of it is in a cgroup of this host (a virtual machine as with Kata?), "
                 "so its CPUs and quota cannot be verified, and its claims are in use until the runtime says that it "
                 "has ended",
-                each.pod,
-                each.name,
+                container.pod,
+                container.name,
             )
 
     def ended(self, containers: Iterable[Container]) -> frozenset[str]:
-        """Return the ids of those containers that were seen and have no process any more."""
+        """Return the ids of the containers whose processes were seen before and are gone now."""
         cgroups = Cgroups(self._root)
-        seen = (each for each in containers if each.id in self._seen)
-        return frozenset(each.id for each in seen if not cgroups.has_processes(cgroup_folder(each.cgroup)))
+        seen = (container for container in containers if container.id in self._seen)
+        return frozenset(one.id for one in seen if not cgroups.has_processes(cgroup_folder(one.cgroup)))
 
     def keep(self, ids: Iterable[str]) -> None:
-        """Forget all containers but these."""
+        """Forget all other containers."""
         ids = set(ids)
         self._seen &= ids
         self._unseen &= ids
@@ -82,38 +81,35 @@ Decide: TypeAlias = Callable[[PinSnapshot, Evidence], Allowed | Ask]
 
 
 class ClaimSource(Protocol):
-    """The node service as enforcement needs it."""
+    """What enforcement needs to know about claims."""
 
     def snapshot(self) -> PinSnapshot:
-        """Return what is on record now; costs nothing."""
+        """Return the current snapshot of the records; costs nothing."""
 
     def reread(self) -> PinSnapshot:
-        """Return what is on record after another look at the ledger.
+        """Read the ledger again, and return the snapshot.
 
         Raises:
             UnreadError: the ledger cannot be read.
         """
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
-        """Return what kubelet's pod-resources API says of the pods that it lists, by UID.
-
-        None without an answer in 1 s.
-        """
+        """Return what kubelet's pod-resources API says about these pods, by UID; None without an answer within 1 s."""
 
 
 class Inquiry(msgspec.Struct, frozen=True):
-    """The witnesses to ask.
+    """Asks what a decision needs to know.
 
     Attributes:
-        node: the node service.
-        sightings: which containers have ended.
+        node: knows the records and can ask kubelet.
+        sightings: knows which containers have ended.
     """
 
     node: ClaimSource
     sightings: Sightings
 
     def decide(self, decide: Decide, containers: Containers) -> Allowed:
-        """Decide, find out what is asked, decide again; every kind of question is asked once at most.
+        """Decide; if the decision is a question, answer it and decide again. Each question is asked at most once.
 
         Raises:
             UnreadError: the ledger cannot be read.
@@ -121,8 +117,8 @@ class Inquiry(msgspec.Struct, frozen=True):
         return self._decide(decide, containers, self.node.reread)
 
     def decide_in_any_case(self, decide: Decide, containers: Containers) -> Allowed:
-        """The same by what was last known of claims if the ledger cannot be read: what runs already is not refused."""
-        return self._decide(decide, containers, self.look_again)
+        """Decide, also if the ledger cannot be read: then by the last snapshot, since the container runs already."""
+        return self._decide(decide, containers, self.read_again)
 
     def _decide(self, decide: Decide, containers: Containers, reread: Callable[[], PinSnapshot]) -> Allowed:
         snapshot, evidence = self.node.snapshot(), Evidence()
@@ -141,8 +137,8 @@ class Inquiry(msgspec.Struct, frozen=True):
                 case _:
                     return decision
 
-    def look_again(self) -> PinSnapshot:
-        """Return what is on record after another look at the ledger, or what was last known if it cannot be read."""
+    def read_again(self) -> PinSnapshot:
+        """Read the ledger again and return the snapshot; if the ledger cannot be read, return the last one."""
         try:
             return self.node.reread()
         except UnreadError:

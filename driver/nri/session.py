@@ -1,8 +1,8 @@
 """One NRI connection as a state machine without I/O: bytes in, events out; decisions in, bytes out.
 
-The order of things (containerd/nri, pkg/adaptation): the plug-in calls RegisterPlugin; the runtime calls Configure,
-perhaps before it has answered; then Synchronize, perhaps much later and perhaps in parts; then it calls for every event
-that the plug-in subscribed to. Every call is answered.
+The protocol (containerd/nri, pkg/adaptation): the plug-in calls RegisterPlugin. The runtime calls Configure, perhaps
+before it answers that; then Synchronize, perhaps much later and perhaps in several messages; then a method for every
+event that the plug-in subscribed to. Every call needs an answer: the runtime waits, and drops a plug-in that is late.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from dranode.driver.pinning.containers import Container, ContainerUpdate, Resour
 from dranode.driver.pinning.snapshot import HugepageLimits
 from dranode.proto import nri_v1alpha1_pb2 as nri
 
-# NRI's messages into the core's containers and back. Protobuf goes no further than this package.
+# NRI's messages become values, and values become messages. No other package sees protobuf.
 
 NO_QUOTA = -1
 """`cpu.cfs_quota_us` of a container without a limit (runtime-spec, config-linux.md)."""
@@ -59,12 +59,12 @@ _STARTED = frozenset((nri.CONTAINER_RUNNING, nri.CONTAINER_PAUSED))
 
 
 def pod_of(message: nri.PodSandbox) -> PodSandbox:
-    """A pod sandbox."""
+    """Return the pod sandbox in a message."""
     return PodSandbox(id=message.id, uid=message.uid, namespace=message.namespace, name=message.name)
 
 
 def container_of(message: nri.Container, pod: PodSandbox) -> Container:
-    """A container of the pod."""
+    """Return the container in a message."""
     linux = message.linux
     cpu = linux.resources.cpu
     return Container(
@@ -83,13 +83,13 @@ def container_of(message: nri.Container, pod: PodSandbox) -> Container:
 
 
 def page_limits_of(resources: nri.LinuxResources) -> HugepageLimits:
-    """The limits of huge pages that resources set; a size that cannot be read is left out."""
-    sizes = ((page_size_of(each.page_size), each.limit) for each in resources.hugepage_limits)
+    """Return the limits of huge pages in resources; a page size that cannot be parsed is left out."""
+    sizes = ((page_size_of(limit.page_size), limit.limit) for limit in resources.hugepage_limits)
     return tuple(sorted({size: min(limit, NO_LIMIT) for size, limit in sizes if size is not None}.items()))
 
 
 def cpus_of(text: str) -> CPUSet:
-    """A cpu-list that comes from anywhere; one that cannot be read is as good as none, and is replaced."""
+    """Parse a cpu-list. It may come from a user's annotation or another plug-in; an invalid one counts as empty."""
     try:
         return CPUSet.parse(text)
     except ValueError:
@@ -97,18 +97,19 @@ def cpus_of(text: str) -> CPUSet:
 
 
 def adjustment_to(resources: Resources) -> nri.ContainerAdjustment | None:
-    """Return what a container that is being created gets; None if nothing."""
+    """Return the resources of a container that is being created as a message; None if they change nothing."""
     if not resources:
         return None
     linux = _linux(resources)
-    # The runtime passes the limit itself on; older versions of runc (1.1) leave what is only promised unlimited.
+    # runc sets the limit on used pages from `hugepageLimits`. Version 1.1 does not limit reserved pages, which a
+    # process may map and use later, so that file is set too.
     _set_files(linux, resources, ("rsvd.max",))
     return nri.ContainerAdjustment(linux=nri.LinuxContainerAdjustment(resources=linux))
 
 
 def updates_to(updates: Iterable[ContainerUpdate]) -> Iterator[nri.ContainerUpdate]:
-    """New resources for containers that exist."""
-    # After a change of the shared pool hundreds of containers get the same resources: they are written once.
+    """Return new resources for existing containers as messages."""
+    # When the shared pool changes, hundreds of containers get the same resources, so the message is made once.
     resources, linux = Resources(), None
     for update in updates:
         if update.resources is not resources:
@@ -126,10 +127,11 @@ def _linux(resources: Resources) -> nri.LinuxResources:
 
 
 def _changed(resources: Resources) -> nri.LinuxResources:
-    """New resources for a container that exists.
+    """Return new resources for an existing container as a message.
 
-    `runc update` leaves limits of huge pages alone but for files of cgroup v2, and refuses these with v1. Both limits
-    are set, as at creation: a page counts when it is promised (`rsvd`), and when it is used.
+    `runc update` ignores `hugepageLimits`. It writes files of cgroup v2, and refuses them on v1. Both limits are set,
+    as at
+    creation: one counts pages when they are reserved (`rsvd`), the other when they are used.
     """
     linux = _linux(resources)
     _set_files(linux, resources, ("max", "rsvd.max"))
@@ -137,24 +139,26 @@ def _changed(resources: Resources) -> nri.LinuxResources:
 
 
 def _set_files(linux: nri.LinuxResources, resources: Resources, names: Iterable[str]) -> None:
-    """Set the limits of huge pages as files of cgroup v2 of these names, where the node has that."""
+    """Set the limits of huge pages through files of cgroup v2 with these names, if the node has cgroup v2."""
     for size, limit in resources.hugepages if resources.unified else ():
         for name in names:
             linux.unified[f"hugetlb.{page_size_name(size)}.{name}"] = str(limit) if limit < NO_LIMIT else "max"
 
 
-# Gives each call of the runtime its meaning: NRI's methods, in both styles of events, as a table.  Up to NRI 0.11
-# everything but the three container requests comes as StateChange; from 0.12 each event has its own method. A method
-# that is not here is answered with status 12.
+# The runtime's calls are dispatched by tables. Up to NRI 0.11 all events but the three container requests come as
+# StateChange; from 0.12 each event has a method of its own. An unknown method is answered with UNIMPLEMENTED.
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 
 
 class SynchronizePart(msgspec.Struct, frozen=True):
-    """One message of a Synchronize; a container may come in an earlier one than its pod.
+    """One message of a Synchronize. A container may come in an earlier message than its pod.
 
     Attributes:
+        stream: the call's stream, for the answer.
+        pods: the pods of this message.
+        containers: the containers of this message that have not stopped.
         more: whether another message follows.
     """
 
@@ -165,7 +169,7 @@ class SynchronizePart(msgspec.Struct, frozen=True):
 
 
 class CallError(Exception):
-    """A call that cannot be understood, with the status that answers it."""
+    """A call that cannot be handled, with the status to answer it with."""
 
     def __init__(self, code: StatusCode, text: str) -> None:
         super().__init__(text)
@@ -174,7 +178,7 @@ class CallError(Exception):
 
 
 def understand(stream: int, call: Call) -> NRIEvent | SynchronizePart | None:
-    """Return what the call on `stream` is about; None if it only needs an empty answer.
+    """Return the event in the call on `stream`; None if the call only needs an empty answer.
 
     Raises:
         CallError: there is no such method, or its payload does not decode.
@@ -279,7 +283,7 @@ _STATE_CHANGES: Final[Mapping[int, Callable[[int, nri.StateChangeEvent], NRIEven
 }
 
 
-# All of these exist since NRI 0.2: an older runtime closes the connection on a bit that it does not know.
+# All of these exist since NRI 0.2. A runtime closes the connection if the mask has a bit that it does not know.
 _SUBSCRIBED: Final = (
     nri.STOP_POD_SANDBOX,
     nri.REMOVE_POD_SANDBOX,
@@ -291,7 +295,7 @@ _SUBSCRIBED: Final = (
     nri.REMOVE_CONTAINER,
 )
 EVENTS: Final = sum(1 << (event - 1) for event in _SUBSCRIBED)
-"""The events that are subscribed to, as a bit mask; 0 would be all that there are."""
+"""The events that are subscribed to, as a bit mask; 0 would mean all events."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
 _INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
@@ -300,20 +304,20 @@ _INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
 class Session:
     """The plug-in's end of one connection.
 
-    The owner of the socket gives what arrives to `receive_data`, answers the requests among the events, and sends what
-    `data_to_send` returns. After a `ProtocolError` the session takes nothing more.
+    The owner of the socket passes received bytes to `receive_data`, answers the requests among the events, and sends
+    what `data_to_send` returns. After a `ProtocolError` the session ignores all input.
 
     Attributes:
-        registered: the runtime accepted the plug-in.
-        synchronized: the runtime's state has been received and answered; from then on events are complete.
-        awaiting_updates: an unsolicited update is on its way; there is never more than one.
+        registered: whether the runtime has accepted the plug-in.
+        synchronized: whether the runtime's state has been received and answered. From then on no event is missing.
+        awaiting_updates: whether an unsolicited update has not been answered yet; there is never more than one.
     """
 
     def __init__(self, name: str, index: str, events: int = EVENTS) -> None:
         """Make a session.
 
         Raises:
-            ValueError: no runtime would take the name or the index.
+            ValueError: the name or the index is not valid, so the runtime would refuse it.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f'"{name}" is no NRI plug-in name: it has to consist of letters, digits and _.+-')
@@ -336,21 +340,22 @@ class Session:
     # --- bytes ---
 
     def data_to_send(self) -> bytes:
-        """Return what has to go to the socket now; empty if nothing has to."""
+        """Return the bytes to send now."""
         data = b"".join(self._out)
         self._out.clear()
         return data
 
     def receive_data(self, data: bytes) -> list[NRIEvent]:
-        """Return what the bytes say.
+        """Return the events in received bytes.
 
         Raises:
-            ProtocolError: they are not NRI; raised once, after which everything is ignored.
+            ProtocolError: the bytes are not valid NRI. It is raised once; all input after it is ignored.
         """
         if self._ended:
             return []
         events: list[NRIEvent] = []
         try:
+            # Both ends call each other over one socket, so NRI multiplexes two ttrpc connections on it.
             for chunk in self._demultiplexer.receive_data(data):
                 if chunk.connection == PLUGIN_CONNECTION:
                     for message in self._calls.receive_data(chunk.data):
@@ -364,10 +369,10 @@ class Session:
         return events
 
     def receive_end(self) -> None:
-        """Take note that the stream has ended.
+        """Note that the runtime has closed the connection.
 
         Raises:
-            ProtocolError: it ended within a frame or a message.
+            ProtocolError: it was closed within a frame or a message.
         """
         if self._ended:
             return
@@ -378,15 +383,15 @@ class Session:
     # --- calls of ours ---
 
     def register(self) -> None:
-        """Introduce the plug-in: the first thing to do on a new connection."""
+        """Call RegisterPlugin, the first call on a new connection."""
         body = nri.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index)
         self._call("RegisterPlugin", body, self._register_answered)
 
     def update_containers(self, updates: Iterable[ContainerUpdate]) -> None:
-        """Ask for updates out of turn. `UpdatesAnswered` follows, unless the runtime hangs.
+        """Call UpdateContainers. `UpdatesAnswered` follows, unless the runtime hangs.
 
         Raises:
-            ValueError: an earlier one has not been answered.
+            ValueError: an earlier call has not been answered yet.
         """
         if self.awaiting_updates:
             raise ValueError("an UpdateContainers call is still waiting for its answer")
@@ -395,6 +400,7 @@ class Session:
         self._call("UpdateContainers", body, self._updates_answered)
 
     def _call(self, method: str, body: Message, answered: Callable[[ttrpc.Response], NRIEvent]) -> None:
+        # A ttrpc client uses odd stream ids.
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self._waiting[stream] = answered
         call = ttrpc.Call(RUNTIME_SERVICE, method, body.SerializeToString())
@@ -422,26 +428,26 @@ class Session:
     # --- answers of ours ---
 
     def adjust(self, request: CreateRequest, resources: Resources, updates: Iterable[ContainerUpdate] = ()) -> None:
-        """Let the container be created, with these resources, and update others."""
+        """Answer that the container may be created with these resources, and that others are to be updated."""
         body = nri.CreateContainerResponse(adjust=adjustment_to(resources), update=updates_to(updates))
         self._reply(request, body)
 
     def update(self, request: UpdateRequest | StopRequest, updates: Iterable[ContainerUpdate] = ()) -> None:
-        """Answer with updates."""
-        # StopContainerResponse has the same field.
+        """Answer an update or a stop with updates of containers."""
+        # UpdateContainerResponse and StopContainerResponse have the same field.
         self._reply(request, nri.UpdateContainerResponse(update=updates_to(updates)))
 
     def start(self, request: StartRequest) -> None:
-        """Let the container start."""
+        """Answer that the container may start."""
         self._reply(request, nri.Empty())
 
     def synchronize(self, request: SynchronizeRequest, updates: Iterable[ContainerUpdate] = ()) -> None:
-        """Answer the runtime's state with what has to change; from now on the plug-in is active."""
+        """Answer Synchronize with the containers that have to be updated; from now on the plug-in is active."""
         self._reply(request, nri.SynchronizeResponse(update=updates_to(updates)))
         self.synchronized = True
 
     def refuse(self, request: NRIRequest, message: str) -> None:
-        """Fail the operation that the request is about; kubelet shows the message on the pod."""
+        """Answer with an error, so that the runtime's operation fails; kubelet shows the message on the pod."""
         self._requests.remove(request.stream)
         self._error(request.stream, ttrpc.StatusCode.UNKNOWN, message)
 

@@ -1,4 +1,7 @@
-"""Holds containers against what the kernel says of them: what drifted, and pods whose own limits are too small."""
+"""Compares containers with the kernel: which have drifted, which pods' own limits are too small, and which may start.
+
+The runtime does not report whether it has carried out an update, so only the kernel shows where a container runs.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,13 @@ from dranode.driver.pinning.snapshot import PinSnapshot, limit_sums
 log = logging.getLogger(__name__)
 
 
-# Asks the kernel which CPUs and which memory containers may use, for no longer than a runtime can wait.
-
-# How long cgroups may be read while the runtime waits, which does so for 2 s.
+# How long cgroups may be read while the runtime waits for an answer; it waits 2 s by default.
 _READING: Final = 0.5
 _CPUS_ALONE: Final = Effective(cpus=CPUSet())
 
 
 def kernel_limits(cgroups: Cgroups, container: Container, expected: Effective) -> Effective:
-    """Return what the kernel says of a container, as far as `expected` has something to compare it with."""
+    """Return the limits of a container in the kernel, as far as `expected` has something to compare them with."""
     folder = cgroup_folder(container.cgroup)
     cpus = None if expected.cpus is None else cgroups.effective_cpus(folder)
     return replace(cgroups.memory(folder, expected), cpus=cpus)
@@ -50,18 +51,18 @@ def kernel_limits(cgroups: Cgroups, container: Container, expected: Effective) -
 def limits_in_time(
     cgroups: Cgroups, asked: Iterable[tuple[Container, Effective]], clock: Callable[[], float]
 ) -> dict[str, Effective]:
-    """Return the limits of containers by id, of those of which the kernel says some in that time.
+    """Return the limits of containers by id, as many as can be read in time.
 
     Args:
-        cgroups: where they are read.
-        asked: the containers, the most important first, each with what there is to compare the kernel's word with.
-        clock: seconds, monotonic.
+        cgroups: where the limits are read.
+        asked: the containers, the most important first, each with the limits to compare with.
+        clock: returns seconds, monotonic.
     """
     until = clock() + _READING
     limits: dict[str, Effective] = {}
     for container, expected_cpus in asked:
         if clock() > until:
-            # The verifier looks at all of them in a moment.
+            # The verifier, which nobody waits for, compares all of them soon.
             log.warning("pod=%s container=%s: not every cgroup could be read", container.pod, container.name)
             break
         effective = kernel_limits(cgroups, container, expected_cpus)
@@ -71,19 +72,19 @@ def limits_in_time(
 
 
 def kernel_cpus(cgroups: Cgroups, containers: Iterable[Container], clock: Callable[[], float]) -> dict[str, CPUSet]:
-    """Return the CPUs of containers by id, of those of which the kernel says some in the time of `limits_in_time`."""
-    limits = limits_in_time(cgroups, ((each, _CPUS_ALONE) for each in containers), clock)
+    """Return the CPUs of containers by id, as many as can be read in time."""
+    limits = limits_in_time(cgroups, ((container, _CPUS_ALONE) for container in containers), clock)
     return {key: effective.cpus for key, effective in limits.items() if effective.cpus is not None}
 
 
 class Verifier(msgspec.Struct):
-    """The kernel's words as they were read. One thread looks, another takes in what it `met`, others may read.
+    """Finds containers that have drifted. One thread calls `check`, another `met`; any thread may read attributes.
 
     Attributes:
         root: where cgroups are read.
-        notify: makes known to people that containers were not where they should be.
-        drifts: containers that were found with something else than they should have, since start.
-        worth: the drifts that are to be mended now.
+        notify: reports to people that containers were not on the right CPUs.
+        drifts: the number of drifts that were found since the start.
+        worth: the drifts to repair now.
     """
 
     root: Root
@@ -98,37 +99,37 @@ class Verifier(msgspec.Struct):
     def check(
         self, containers: Callable[[], Containers], snapshot: PinSnapshot, moving: Collection[str]
     ) -> tuple[Drift, ...]:
-        """Compare what every container should have with what the kernel says.
+        """Compare what all containers should have with what they have in the kernel.
 
         Args:
-            containers: those that are known at the moment; another thread may change them.
-            snapshot: what is on record.
-            moving: those that were sent a mask a moment ago.
+            containers: returns the containers that are known now; another thread may change them.
+            snapshot: the claims on record.
+            moving: the containers that were sent a mask a moment ago.
 
         Returns:
-            Every drift, also those that are not worth a repair.
+            All drifts, including those that are not to be repaired.
         """
-        # A container that has been given other resources than it should have is late, not adrift: its update is on its
-        # way. So it is for a moment after that was sent, and until it runs: its cgroup is made before it is limited.
+        # A container whose update is still due, or was sent a moment ago, has not drifted: the runtime is late. The
+        # same applies until its process runs, because a cgroup exists before its limits are set.
         settled = Containers(
-            each
-            for each in containers()
-            if each.container.started
-            and each.container.id not in moving
-            and has_what_it_should(each, expected(each, snapshot))
+            pinned
+            for pinned in containers()
+            if pinned.container.started
+            and pinned.container.id not in moving
+            and has_what_it_should(pinned, expected(pinned, snapshot))
         )
         cgroups = Cgroups(self.root)
         read = {
-            each.container.id: kernel_limits(cgroups, each.container, effective_of(expected(each, snapshot)))
-            for each in settled
+            pinned.container.id: kernel_limits(cgroups, pinned.container, effective_of(expected(pinned, snapshot)))
+            for pinned in settled
         }
-        seen = drift(settled, snapshot, {key: effective for key, effective in read.items() if effective})
-        # Reading takes a while: what was given another mask meanwhile is late as well.
+        found = drift(settled, snapshot, {key: effective for key, effective in read.items() if effective})
+        # Reading takes a while. A container that was given another mask meanwhile has not drifted either.
         now = containers()
-        drifts = tuple(each for each in seen if now.get(each.container.id) is settled.get(each.container.id))
-        looked_at = {key for key, effective in read.items() if effective and now.get(key) is settled.get(key)}
+        drifts = tuple(one for one in found if now.get(one.container.id) is settled.get(one.container.id))
+        compared = {key for key, effective in read.items() if effective and now.get(key) is settled.get(key)}
         with self._lock:
-            self._repairs = self._repairs.seen(drifts, {each.container.id for each in now} - looked_at)
+            self._repairs = self._repairs.seen(drifts, {pinned.container.id for pinned in now} - compared)
             self.worth = self._repairs.worth
             self._notify_of_fresh(settled, snapshot)
         for hopeless in self._repairs.hopeless:
@@ -138,12 +139,12 @@ class Verifier(msgspec.Struct):
                 hopeless,
                 REPAIRS,
             )
-        self._look_at_quotas(cgroups, containers(), settled, snapshot)
-        self._look_at_pages(cgroups, containers(), snapshot)
+        self._check_quotas(cgroups, containers(), settled, snapshot)
+        self._check_pages(cgroups, containers(), snapshot)
         return drifts
 
     def met(self, drifts: tuple[Drift, ...], containers: Containers, snapshot: PinSnapshot) -> None:
-        """Take note of drifts that were found when a runtime connected, which its answer repairs."""
+        """Note drifts that were found when a runtime connected; the answer to Synchronize repairs them."""
         with self._lock:
             self._repairs = self._repairs.met(drifts)
             self._notify_of_fresh(containers, snapshot)
@@ -155,56 +156,59 @@ class Verifier(msgspec.Struct):
             log.warning("pod=%s claim=%s: %s", fresh.container.pod, ",".join(map(str, claims)) or "-", fresh)
             self.notify(DriftRepaired(fresh.container.pod, claims, f"{fresh}; it is put back"))
 
-    def _look_at_quotas(
+    def _check_quotas(
         self, cgroups: Cgroups, containers: Containers, settled: Containers, snapshot: PinSnapshot
     ) -> None:
-        """Tell of containers without a quota that are held back by one all the same.
+        """Report containers whose CPU quota was lifted, but which are still throttled.
 
-        NRI cannot reach the pod's cgroup, and a runtime may leave the container's own as it was made.
+        NRI cannot change the cgroup of the pod, and a runtime may not have changed that of the container.
         """
-        lifted = [each for each in containers if each.container.started and expected(each, snapshot).lift_quota]
-        self._capped &= {each.container.id for each in lifted}
-        for each in lifted:
-            late = settled.get(each.container.id) is None
-            own = None if late else cgroups.cpu_limit(_own_folder(each.container))
-            limits = (cgroups.cpu_limit(_pod_folder(each.container)), own)
+        lifted = [pinned for pinned in containers if pinned.container.started and expected(pinned, snapshot).lift_quota]
+        self._capped &= {pinned.container.id for pinned in lifted}
+        for pinned in lifted:
+            late = settled.get(pinned.container.id) is None
+            own = None if late else cgroups.cpu_limit(_own_folder(pinned.container))
+            limits = (cgroups.cpu_limit(_pod_folder(pinned.container)), own)
             limit = min((limit for limit in limits if limit is not None), default=None)
-            if limit is None or limit >= len(each.cpus) or each.container.id in self._capped:
+            if limit is None or limit >= len(pinned.cpus) or pinned.container.id in self._capped:
                 continue
-            self._capped |= {each.container.id}
+            self._capped |= {pinned.container.id}
             place, advice = (
                 ("its pod's cgroup", "raise or leave out the CPU limits of the pod and of its other containers")
                 if limit == limits[0]
                 else ("its own cgroup", "the runtime has not carried it out; recreate the pod, or upgrade the runtime")
             )
             sentence = (
-                f"the CPU quota of {each.container} is lifted, but {place} still allows {limit:g} of the "
-                f"{len(each.cpus)} CPUs: {advice}"
+                f"the CPU quota of {pinned.container} is lifted, but {place} still allows {limit:g} of the "
+                f"{len(pinned.cpus)} CPUs: {advice}"
             )
-            pod, claims = each.container.pod, claims_of(each.container, containers, snapshot)
+            pod, claims = pinned.container.pod, claims_of(pinned.container, containers, snapshot)
             log.warning("pod=%s claim=%s: %s", pod, ",".join(map(str, claims)) or "-", sentence)
             self.notify(QuotaStillCaps(pod, claims, sentence))
 
-    def _look_at_pages(self, cgroups: Cgroups, containers: Containers, snapshot: PinSnapshot) -> None:
-        """Tell of containers whose pod's cgroup, which NRI cannot reach, has fewer huge pages than their claims."""
-        having_pages = [each for each in containers if each.claims and any(limit for _, limit in each.hugepages)]
-        self._short &= {each.container.id for each in having_pages}
-        for each in having_pages:
-            claimed = limit_sums(claim.hugepages for claim in having(each, snapshot))
-            of_pod = ((size, limit, cgroups.page_limit(_pod_folder(each.container), size)) for size, limit in claimed)
+    def _check_pages(self, cgroups: Cgroups, containers: Containers, snapshot: PinSnapshot) -> None:
+        """Report containers whose claims hold more huge pages than the pod's cgroup allows; NRI cannot change that."""
+        having_pages = [
+            pinned for pinned in containers if pinned.claims and any(limit for _, limit in pinned.hugepages)
+        ]
+        self._short &= {pinned.container.id for pinned in having_pages}
+        for pinned in having_pages:
+            claimed = limit_sums(claim.hugepages for claim in having(pinned, snapshot))
+            folder = _pod_folder(pinned.container)
+            of_pod = ((size, limit, cgroups.page_limit(folder, size)) for size, limit in claimed)
             short = [(size, limit, pod) for size, limit, pod in of_pod if pod is not None and pod < limit]
-            if not short or each.container.id in self._short:
+            if not short or pinned.container.id in self._short:
                 continue
-            self._short |= {each.container.id}
+            self._short |= {pinned.container.id}
             amounts = " and ".join(
                 f"{Quantity.binary(pod)} of {Quantity.binary(limit)} in pages of {page_size_name(size)}"
                 for size, limit, pod in short
             )
             sentence = (
-                f"{each.container} has huge pages by its claims, but its pod's cgroup allows {amounts}: request as "
+                f"{pinned.container} has huge pages by its claims, but its pod's cgroup allows {amounts}: request as "
                 "many in the pod's resources too"
             )
-            pod, claims = each.container.pod, claims_of(each.container, containers, snapshot)
+            pod, claims = pinned.container.pod, claims_of(pinned.container, containers, snapshot)
             log.warning("pod=%s claim=%s: %s", pod, ",".join(map(str, claims)) or "-", sentence)
             self.notify(HugePagesStillCapped(pod, claims, sentence))
 
@@ -217,25 +221,25 @@ def _pod_folder(container: Container) -> str:
     return _own_folder(container).rpartition("/")[0]
 
 
-# Lets a container start once the kernel says that it shares no CPU of a claim, and in any case after a while.  What
-# keeps others off a claim's CPUs is an update that the runtime carries out, or not, without a word. A start that is
-# refused ends the container: kubelet shows the reason and makes it again, by the pod's restart policy, with ever
-# longer pauses; meanwhile the container that is in the way gets its CPUs again. If that does not help, nothing here
-# will, and the container starts all the same.
+# A container starts only if, according to the kernel, no other container runs on the CPUs of its claim, or after a
+# delay. Other containers leave a claim's CPUs by an update, and the runtime does not report whether it has carried that
+# out. If a start is refused, the container ends: kubelet shows the reason and creates the container again, with growing
+# pauses (CrashLoopBackOff). Meanwhile the container in the way is sent its CPUs again. If that does not help, another
+# refusal would not help either, so the container starts.
 
 START_DELAY_SECONDS: Final = 60.0
-"""Seconds for which a container that is on the CPUs of others keeps containers from starting."""
+"""How long a container on the CPUs of others keeps containers from starting, in seconds."""
 
-# One that was refused itself is gone until kubelet makes it again, at the latest after five minutes.
+# A refused container is created again after five minutes at the latest; until then it must not be forgotten.
 _FORGOTTEN_AFTER: Final = 600.0
 
 
 class StartGate(msgspec.Struct):
-    """Remembers which containers are in the way, and since when.
+    """Decides whether a container may start, and remembers which containers are in the way since when.
 
     Attributes:
         root: where cgroups are read.
-        clock: seconds, monotonic.
+        clock: returns seconds, monotonic.
     """
 
     root: Root
@@ -245,28 +249,29 @@ class StartGate(msgspec.Struct):
 
     @property
     def drifts(self) -> tuple[Drift, ...]:
-        """Return the containers that were in the way when the kernel was last asked, with the CPUs that they had."""
-        return tuple(Drift(each.intruder, Effective(), Effective(each.runs_on)) for each in self._in_the_way.values())
+        """Return the containers that were in the way at the last check, with the CPUs that they had."""
+        overlaps = self._in_the_way.values()
+        return tuple(Drift(overlap.intruder, Effective(), Effective(overlap.runs_on)) for overlap in overlaps)
 
     def in_the_way(self, containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Overlap, ...]:
-        """Return the overlaps for which a container may not start now; none if it may."""
+        """Return the overlaps because of which a container must not start now; none if it may start."""
         now = self.clock()
         cgroups = Cgroups(self.root)
         asked = looked_at(containers, snapshot, starting) if snapshot.pins_cpus else ()
         runs_on = kernel_cpus(cgroups, asked, self.clock)
-        # The cgroup of a container that has ended may be there for a moment, and has no process.
+        # The cgroup of a container that has ended may still exist for a moment, without a process.
         overlapping = tuple(
-            each
-            for each in overlaps_at_start(containers, snapshot, starting, runs_on)
-            if not each.intruder.started or cgroups.has_processes(cgroup_folder(each.intruder.cgroup))
+            overlap
+            for overlap in overlaps_at_start(containers, snapshot, starting, runs_on)
+            if not overlap.intruder.started or cgroups.has_processes(cgroup_folder(overlap.intruder.cgroup))
         )
-        seen = {key_of(each.container) for each in containers if each.container.id in runs_on}
-        since = {each.key: self._since.get(each.key, now) for each in overlapping}
-        remembered = {key: at for key, at in self._since.items() if key not in seen and now - at < _FORGOTTEN_AFTER}
+        compared = {key_of(pinned.container) for pinned in containers if pinned.container.id in runs_on}
+        since = {overlap.key: self._since.get(overlap.key, now) for overlap in overlapping}
+        remembered = {key: at for key, at in self._since.items() if key not in compared and now - at < _FORGOTTEN_AFTER}
         self._since = remembered | since
-        self._in_the_way = {key: each for key, each in self._in_the_way.items() if key in remembered}
-        self._in_the_way |= {each.key: each for each in overlapping}
-        lasting = tuple(each for each in overlapping if now - self._since[each.key] >= START_DELAY_SECONDS)
+        self._in_the_way = {key: overlap for key, overlap in self._in_the_way.items() if key in remembered}
+        self._in_the_way |= {overlap.key: overlap for overlap in overlapping}
+        lasting = tuple(one for one in overlapping if now - self._since[one.key] >= START_DELAY_SECONDS)
         if lasting:
             log.error(
                 "pod=%s container=%s: it starts all the same, because what is in the way has been for %.0f s: %s",
@@ -275,4 +280,4 @@ class StartGate(msgspec.Struct):
                 START_DELAY_SECONDS,
                 "; ".join(map(str, lasting)),
             )
-        return tuple(each for each in overlapping if each not in lasting)
+        return tuple(overlap for overlap in overlapping if overlap not in lasting)
