@@ -1,8 +1,8 @@
-"""The documents of `resource.k8s.io/v1` that a driver's author writes and reads, and the words in them.
+"""The documents of `resource.k8s.io/v1` that a driver's author writes and reads, and the values in them.
 
     from dranode.api import Device, Quantity
 
-The seam itself is `dranode.driver`. What else lies below this package is not promised to stay.
+The seam for drivers is `dranode.driver`. The modules of this package may change; only the names below are promised.
 """
 
 from dranode.api.cpuset import CPUSet

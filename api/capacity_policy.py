@@ -1,4 +1,4 @@
-"""The rules for `capacity.*.requestPolicy` (KEP-5075): what a driver may say about the amounts that claims ask for."""
+"""The rules for `capacity.*.requestPolicy` (KEP-5075), by which a driver limits the amounts that claims request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def policy_problems(value: Quantity, policy: CapacityRequestPolicy) -> Iterator[
 
 
 def allowed_amounts(policy: CapacityRequestPolicy) -> str:
-    """Return which amounts a policy allows, for people: `1 to 16 in steps of 2`, `one of 1Gi, 2Gi`."""
+    """Return the amounts that a policy allows in words: `1 to 16 in steps of 2`, `one of 1Gi, 2Gi`."""
     if policy.valid_values:
         return f"one of {', '.join(map(str, policy.valid_values))}"
     bounds = policy.valid_range
@@ -43,12 +43,13 @@ def allowed_amounts(policy: CapacityRequestPolicy) -> str:
 def _values_problems(value: Quantity, values: tuple[Quantity, ...], default: Quantity | None) -> Iterator[str]:
     if len(values) > MAX_VALID_VALUES:
         yield f"has {len(values)} validValues, more than {MAX_VALID_VALUES}"
-    if any(one >= other for one, other in pairwise(values)):
+    if any(value >= following for value, following in pairwise(values)):
         yield "has validValues that do not ascend"
+    # The values ascend, so the last one is the largest.
     if values[-1] > value:
         yield f"allows {values[-1]}, more than the capacity of {value}"
     if default is not None and default not in values:
-        yield f"has the default {default}, which is none of its validValues"
+        yield f"has the default {default}, which is not one of its validValues"
 
 
 def _range_problems(value: Quantity, bounds: CapacityRequestPolicyRange, default: Quantity | None) -> Iterator[str]:
@@ -64,6 +65,7 @@ def _range_problems(value: Quantity, bounds: CapacityRequestPolicyRange, default
     if step.value <= 0:
         yield f"has the step {step}, which is not positive"
         return
+    # A step has to fit at least once.
     if low.value + step.value > value.value:
         yield f"has the minimum {low} and the step {step}, together more than the capacity of {value}"
     for name, amount in (("default", default), ("maximum", high)):

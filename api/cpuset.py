@@ -1,8 +1,8 @@
 """Sets of CPUs, written as Linux cpu-lists (`0-3,8`).
 
 The list format is that of the kernel's `cpulist` files (Documentation/admin-guide/cputopology.rst) and of
-`k8s.io/utils/cpuset`: comma-separated numbers and ranges, in any order, overlaps allowed, no spaces. It is printed in
-ascending order with runs of two or more as a range; the empty set is the empty string.
+`k8s.io/utils/cpuset`: comma-separated numbers and ranges, in any order and without spaces; they may overlap. It is
+printed in ascending order with runs of two or more as a range. The empty set is the empty string.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-# The kernel's NR_CPUS is at most 8192 today; the bound keeps a typo from making a gigantic integer.
+# The kernel's NR_CPUS is at most 8192 today. The limit keeps a typo from becoming a gigantic integer.
 MAX_CPU: Final = (1 << 20) - 1
 
-# Every other of so many CPUs, written out.
+# Longer than the longest useful text, which names every other CPU.
 _MAX_TEXT: Final = 4 << 20
+# Up to so many ranges are joined one by one; beyond that, halves are joined, which is not quadratic.
 _FEW: Final = 64
+# Python refuses to convert more than 4,300 digits, with an error that does not name the item.
 _DIGITS: Final = 1000
 _WORD_BITS: Final = 32
 _WORD: Final = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
@@ -38,9 +40,9 @@ class CPUSet:
     @classmethod
     def of_mask(cls, mask: int) -> Self:
         """Return the set with this bit mask (bit n set: CPU n is in the set)."""
-        made = cls.__new__(cls)
-        made.mask = mask
-        return made
+        cpus = cls.__new__(cls)
+        cpus.mask = mask
+        return cpus
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -63,9 +65,10 @@ class CPUSet:
         words = text.split(",", (MAX_CPU + 1) // 32)
         if len(words) > (MAX_CPU + 1) // 32:
             raise ValueError(f"a CPU mask of {len(text)} characters goes beyond the largest CPU id, {MAX_CPU}")
+        # int() alone would also accept signs, underscores and spaces.
         for word in words:
             if _WORD.fullmatch(word) is None:
-                raise ValueError(f'"{word[:40]}" in a CPU mask is no hexadecimal word of 32 bits')
+                raise ValueError(f'"{word[:40]}" in a CPU mask is not a hexadecimal word of 32 bits')
         return cls.of_mask(int("".join(word.zfill(8) for word in words), 16))
 
     def __str__(self) -> str:
@@ -87,8 +90,8 @@ class CPUSet:
     def __iter__(self) -> Iterator[int]:
         mask, base = self.mask, 0
         while mask:
-            # One word at a time keeps iteration linear where shifting the whole mask would be quadratic; a gap is
-            # passed at once, for the threads of a core may be thousands of CPUs apart.
+            # Shifting the whole mask for each CPU would be quadratic, so work on one word at a time. A gap is skipped
+            # in one step, since the threads of a core may be thousands of CPUs apart.
             word = mask & 0xFFFFFFFFFFFFFFFF
             if not word:
                 gap = (mask & -mask).bit_length() - 1
@@ -153,17 +156,17 @@ class CPUSet:
     def union(sets: Iterable[CPUSet]) -> CPUSet:
         """Return the CPUs of all sets together."""
         mask = 0
-        for one in sets:
-            mask |= one.mask
+        for cpus in sets:
+            mask |= cpus.mask
         return CPUSet.of_mask(mask)
 
 
 NO_CPUS: Final = CPUSet()
-"""The empty set. A document leaves a set of CPUs out only if it is this very object."""
+"""The empty set as a default: msgspec omits a field only if its value is this very object."""
 
 
 def _ranges(text: str) -> Iterator[tuple[int, int]]:
-    """Yield first and last CPU of each item of a cpu-list."""
+    """Yield the first and the last CPU of each item of a cpu-list."""
     for item in text.split(",") if text else ():
         match = _ITEM.fullmatch(item)
         if match is None:
@@ -177,12 +180,12 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _cpu(digits: str) -> int:
-    """Return the number; one that is too long to be read is one beyond all CPUs."""
+    """Return the number; for one with too many digits, a number beyond all CPUs."""
     return int(digits) if len(digits) <= _DIGITS else MAX_CPU + 1
 
 
 def _mask(ranges: list[tuple[int, int]]) -> int:
-    """Return the mask of ranges; the time grows with their number, not with that number times the largest CPU."""
+    """Return the mask of ranges, in a time that does not grow with their number times the largest CPU."""
     if len(ranges) <= _FEW:
         mask = 0
         for first, last in ranges:
@@ -198,7 +201,7 @@ def _mask(ranges: list[tuple[int, int]]) -> int:
 
 
 def _halves(ranges: list[tuple[int, int]]) -> int:
-    """Return the mask of sorted ranges: it joins neighbours as short integers first, and long ones last."""
+    """Return the mask of sorted ranges; short integers of neighbors are joined first, long ones last."""
     if len(ranges) <= _FEW:
         return _mask(ranges)
     base, half = ranges[0][0], len(ranges) // 2

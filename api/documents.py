@@ -1,7 +1,7 @@
-"""Kubernetes documents: decoded, encoded, converted from beta versions, checked at their head, and compared.
+"""Decodes and encodes Kubernetes documents, converts beta versions to v1, and compares API values.
 
-`resource.k8s.io/v1beta1` keeps a request's fields flat beside its name and a device's under `basic`; v1beta2 and v1
-have one form. The rest of the program only knows v1.
+`resource.k8s.io/v1beta1` has a request's fields beside its name and a device's fields under `basic`; v1beta2 and v1
+have the same form. The rest of the program only knows v1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 API_GROUP: Final = "resource.k8s.io"
 API_VERSION: Final = f"{API_GROUP}/v1"
 
-# The fields of an exact request, which v1beta1 keeps beside the request's name.
+# The fields of an exact request, which v1beta1 has beside the request's name.
 _FLAT_REQUEST: Final = (
     "deviceClassName",
     "selectors",
@@ -38,10 +38,11 @@ _FLAT_REQUEST: Final = (
 )
 _SLICE_COUNT: Final = "resourceSliceCount"
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
-# The kinds that have others (k8s.io/api 0.36.0 to 0.38.0-alpha.2, testdata/HEAD; 1.35 has no pool status).
+# The kinds with other versions (k8s.io/api 0.36.0 to 0.38.0-alpha.2, testdata/HEAD; 1.35 has no pool status).
 _SERVED: Final = {"DeviceTaintRule": ("v1", "v1beta2", "v1alpha3"), "ResourcePoolStatusRequest": ("v1alpha3",)}
 _learned: Final[set[type]] = set()
 _learning: Final = threading.Lock()
+# Parts of msgspec's messages, whose errors have no attributes.
 _NULL: Final = "got `null`"
 _UNKNOWN: Final = "contains unknown field "
 _NO_WORD: Final = "Invalid enum value "
@@ -49,7 +50,7 @@ _AT: Final = r" - at `(?:key in )?\$?\.?(?P<path>[^`]*)`$"
 
 
 def without_tuples(document: Any) -> Any:
-    """Return a plain document with lists for its tuples, which PyYAML's safe dumpers refuse."""
+    """Return a plain document with lists instead of tuples, which PyYAML's safe dumpers refuse."""
     if isinstance(document, dict):
         return {key: without_tuples(inner) for key, inner in document.items()}
     return [without_tuples(inner) for inner in document] if isinstance(document, (list, tuple)) else document
@@ -89,7 +90,7 @@ def _learn(kind: type) -> None:
 
 
 def decode(kind: type[T], document: Any) -> T:
-    """Make a value of `kind` from a plain document.
+    """Decode a plain document to a value of `kind`.
 
     Raises:
         DocumentError: the document does not fit; the error says where.
@@ -98,14 +99,14 @@ def decode(kind: type[T], document: Any) -> T:
     try:
         return _convert(kind, document)
     except DocumentError as error:
-        # The API server prints an empty list that is required as null: `requests: null` of a claim that has none.
+        # The API server prints a required list that is empty as null, such as `requests: null` of a claim.
         if _NULL in str(error.__cause__):
             return _convert(kind, without_nulls(document))
         raise
 
 
 def decode_json(kind: type[T], text: bytes | str) -> T:
-    """Make a value of `kind` from JSON text.
+    """Decode JSON text to a value of `kind`.
 
     Raises:
         DocumentError: the text is not JSON, or the document does not fit.
@@ -118,7 +119,7 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
             return _convert(kind, without_nulls(msgspec.json.decode(text)))
         raise _error(kind, error) from error
     except UnicodeDecodeError as error:
-        raise DocumentError(f"a text in it is not UTF-8: {error.reason} at its byte {error.start}") from error
+        raise DocumentError(f"a string in it is not UTF-8: {error.reason} at its byte {error.start}") from error
     except RecursionError as error:
         raise DocumentError("it is nested too deeply") from error
 
@@ -131,7 +132,7 @@ def _convert(kind: type[T], document: Any) -> T:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a plain document without the members that Go writes as null, which mean the same as none."""
+    """Return a plain document without members that are null, which Go writes for absent ones."""
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
@@ -168,8 +169,7 @@ def _plain(text: str) -> str:
 def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a claim, template, class or slice in the form of `resource.k8s.io/v1`.
 
-    A document of another group is returned unchanged. A pool that does not say how many slices it has, has 0, which is
-    what Go reads.
+    A document of another group is returned unchanged. A pool without a number of slices gets 0, which is what Go reads.
 
     Raises:
         DocumentError: the API version is not one that exists, or a v1beta1 document has the form of another version.
@@ -218,7 +218,8 @@ def _request(request: Any, path: str) -> Any:
     flat = {key: request[key] for key in _FLAT_REQUEST if key in request}
     rest = {key: value for key, value in request.items() if key not in _FLAT_REQUEST}
     if flat and "firstAvailable" in request:
-        flat = {"deviceClassName": "", **flat}  # both is what is wrong, not that one of them is a part
+        # The error should be about having both forms, and not about a missing class.
+        flat = {"deviceClassName": "", **flat}
     return {**rest, "exactly": flat} if flat else rest
 
 
@@ -247,11 +248,9 @@ _SPEC_FROM_V1BETA1: Final = {
 }
 
 
-# Equality of API values as Kubernetes judges it (apimachinery `equality.Semantic`).
-#
-# Empty and absent lists and maps are equal, quantities are equal by value. A desired taint without
-# `timeAdded` matches any time; otherwise the times match within a second, because the server keeps whole seconds.
-
+# Equality of API values follows Kubernetes (apimachinery `equality.Semantic`): empty and absent lists and maps are
+# equal, and quantities are equal by value. A desired taint without `timeAdded` matches any time; otherwise the times
+# match within a second, because the server keeps whole seconds.
 
 _TOLERANCE: Final = timedelta(seconds=1)
 
@@ -295,8 +294,9 @@ def _same_time(desired: DeviceTaint, published: DeviceTaint) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    # An empty structure is not the same as none: `requestPolicy: {}` is a policy.
+    # An empty structure is not the same as an absent one: `requestPolicy: {}` is a policy.
     if isinstance(value, msgspec.Struct):
+        # Fields that are empty or absent are dropped, so that both compare equal.
         fields = {name: _comparable(getattr(value, name)) for name in value.__struct_fields__}
         return {name: field for name, field in fields.items() if field is not None}
     if isinstance(value, Quantity):

@@ -2,18 +2,19 @@
 
     DranodeError
     ├── UsageError            wrong option, configuration or input document (exit status 2)
-    ├── DocumentError         a document does not decode; says file and path
+    ├── DocumentError         a document does not decode; the message names file and path
     ├── MachineError          hardware files that are missing, unreadable or contradict each other
-    ├── LedgerError           the ledger cannot be read or written; nothing is handed out meanwhile
+    ├── LedgerError           the ledger cannot be read or written; nothing is granted until it can
     ├── UnreadError           ledger or hardware cannot be read, which is in the log already
-    └── ClaimError            one claim cannot be prepared, for a reason that waiting does not cure
+    └── ClaimError            one claim cannot be prepared, for a reason that does not go away by itself
         ├── ClaimConflictError     another claim holds what the claim needs; its Unprepare may be on its way
-        └── ClaimGoneError         the claim does not exist any more
+        └── ClaimGoneError         the claim no longer exists
 
-What only one layer knows is defined there, below one of these: `ApiError`, `SpecError`, `CorruptLedgerError` and so on.
+An error of only one layer is defined there, as a subclass of one of these: `ApiError`, `SpecError`,
+`CorruptLedgerError` and so on.
 
-Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. A value
-that others wrote cannot break the sentence: it stays one line of limited length (`dranode.api.errors`).
+Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. It stays one
+printable line of limited length, whatever the values in it are.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class MachineError(DranodeError):
 
 
 class LedgerError(DranodeError):
-    """The ledger cannot be used; the driver hands out nothing new until it can."""
+    """The ledger cannot be used; the driver grants nothing new until it can."""
 
 
 class UnreadError(DranodeError):
@@ -75,10 +76,10 @@ class ClaimConflictError(ClaimError):
 
 
 class ClaimGoneError(ClaimError):
-    """A claim does not exist: the API server (or the store) has answered that it has none of that name."""
+    """A claim does not exist, according to the API server or the store."""
 
 
-# As Python says it: with EAGAIN the kernel has reached a limit on tasks, and only that.
+# Python's message if a thread cannot be created: clone(2) fails with EAGAIN if a limit on tasks is reached.
 _NO_THREAD = "can't start new thread"
 
 
@@ -94,22 +95,20 @@ def in_words(error: BaseException) -> str:
             "no thread can be started, since the limit on tasks is reached; raise pids.max of the process's cgroup "
             "(in a pod kubelet's podPidsLimit) or its ulimit -u"
         )
-    # repr() of an OSError leaves out the file.
+    # repr() of an OSError omits the file.
     if isinstance(error, OSError) and error.filename is not None:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return repr(error)
 
 
-# Puts values into sentences: numbers with their nouns, and what others wrote so that it is safe to print.
-#
-# That is one line of limited length, without terminal control characters.
-
+# A text from outside may contain line breaks and control characters, which could fake lines of the log or control a
+# terminal. The functions below make it one printable line of limited length.
 
 # An Event's note has 1,024 characters.
 LONGEST: Final = 1000
 _START: Final = 600
 _END: Final = 300
-# As text: compiled when it is needed, which at a start it seldom is.
+# Compiled at the first use, since a start seldom needs it.
 _BREAKS: Final = r"\s*[\r\n]+\s*"
 
 
@@ -117,7 +116,7 @@ def printable(text: str) -> str:
     r"""Escape every character that does not print, as Python does: `\n`, `\x1b`, `\u202e`."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def one_sentence(text: str) -> str:
@@ -129,10 +128,10 @@ def one_sentence(text: str) -> str:
 
 
 def capitalized(text: str) -> str:
-    """The text as the beginning of a sentence."""
+    """Return the text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def number_of(number: int, noun: str) -> str:
-    """Return how many there are: `1 move`, `2 moves`."""
+    """Return a number with its noun: `1 move`, `2 moves`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Kubernetes documents as people write them: where each was read, its kind and head, and generated names."""
+"""Kubernetes documents in manifests: their places, checks of kind, API version and name, and generated names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ import msgspec
 from dranode.api.documents import API_GROUP
 from dranode.api.errors import DocumentError
 
-# Kubernetes documents with the place where they were read.
-
 
 class SourceDocument(msgspec.Struct, frozen=True):
     """One Kubernetes document and its place.
 
     Attributes:
-        file: the file as it was named; `-` is the standard input.
+        file: the file as it was given; `-` is the standard input.
         index: its number among the documents of the file, from 0; every item of a `List` counts.
         document: the plain document; it has a `kind`, which is a string.
     """
@@ -31,9 +29,9 @@ class SourceDocument(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return the kind (`ResourceClaim`, `Pod`); of a custom resource with its group, `JobSet.jobset.x-k8s.io`.
+        """Return the kind (`ResourceClaim`, `Pod`); for a custom resource with its group, `JobSet.jobset.x-k8s.io`.
 
-        So no custom resource passes for the kind of Kubernetes that has the same name.
+        So a custom resource is never taken for a kind of Kubernetes with the same name.
         """
         kind, group = str(self.document["kind"]), custom_group(self.document.get("apiVersion"))
         return f"{kind}.{group}" if group else kind
@@ -52,79 +50,77 @@ class SourceDocument(msgspec.Struct, frozen=True):
         return f"{self.file}, document {self.index + 1} ({self.kind} {self.name})".replace(" )", ")")
 
 
-# Checks the head of documents: kind, API version and name, and that no two documents are one object.
-
-
 _VERSION: Final = re.compile(r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?", re.ASCII)
 _V1_ALONE: Final = ("", "apps", "batch")
 _NAMES: Final = ("name", "generateName", "namespace", "uid")
 
 
 def check_header(document: Mapping[str, Any]) -> None:
-    """Refuse a document whose kind or API version does not exist, or whose names are no text.
+    """Refuse a document whose kind or API version does not exist, or whose names are not strings.
 
     Raises:
-        DocumentError: it is one; the error says where in the document.
+        DocumentError: the document is refused; the error says where it is wrong.
     """
     version = document.get("apiVersion")
     if version is not None and not isinstance(version, str):
-        raise DocumentError(f"{version!r} is no text", "apiVersion")
+        raise DocumentError(f"{version!r} is not a string", "apiVersion")
     check_kind(document)
-    if version is not None and not custom_group(version):  # theirs have any name
+    if version is not None and not custom_group(version):  # custom resources may name their versions freely
         _check_version(version)
     metadata = document.get("metadata", {})
     if not isinstance(metadata, Mapping):
         raise DocumentError("an object is expected", "metadata")
+    # YAML reads an unquoted name such as 1234 as a number.
     for name in _NAMES:
         if not isinstance(metadata.get(name) or "", str):
-            raise DocumentError(f"{metadata[name]!r} is no text; quote it", f"metadata.{name}")
+            raise DocumentError(f"{metadata[name]!r} is not a string; quote it", f"metadata.{name}")
 
 
 def _check_version(version: str) -> None:
     group, _, short = version.rpartition("/")
     if _VERSION.fullmatch(short) is None:
-        raise DocumentError(f'"{version}" is no API version such as v1 or resource.k8s.io/v1', "apiVersion")
+        raise DocumentError(f'"{version}" is not an API version such as v1 or resource.k8s.io/v1', "apiVersion")
     if group in _V1_ALONE and short != "v1":
         where = f"the API group {group}" if group else "the core API"
         raise DocumentError(f'{where} has v1, not "{short}"', "apiVersion")
 
 
 def object_key(document: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Group, kind, namespace and name; None without a name."""
+    """Return group, kind, namespace and name of an object; None if it has no name."""
     metadata = document.get("metadata") or {}
     name = metadata.get("name")
     if not name:
         return None
+    # The version is left out: v1 and v1beta1 of one group show the same object.
     group = str(document.get("apiVersion") or "").rpartition("/")[0]
     return group, str(document["kind"]), str(metadata.get("namespace") or "default"), str(name)
 
 
 def check_unique(documents: Iterable[SourceDocument]) -> None:
-    """Refuse documents of which two are one object.
+    """Refuse two documents of the same object.
 
     Raises:
-        DocumentError: two are; says where both stand.
+        DocumentError: there are two; the error has both places.
     """
     seen: dict[tuple[str, ...], SourceDocument] = {}
     for source in documents:
         key = object_key(source.document)
         if key is not None and (first := seen.setdefault(key, source)) is not source:
-            what = f"a {source.kind} of this name is there already, in {first.place}; keep one"
+            what = f"a {source.kind} of this name already exists in {first.place}; keep one"
             raise DocumentError(f"{source.place}: metadata.name: {what}")
 
 
-# Names that the API server generates (`SimpleNameGenerator` of k8s.io/apiserver): a beginning and five more characters.
-# There they are random; here they come from a seed, so that the same documents get the same names again.
+# The API server generates names from a prefix and five random characters (`SimpleNameGenerator` of k8s.io/apiserver).
+# Here the characters come from a seed, so that the same documents always get the same names.
 
-
-# What a name may consist of that spells no words (`rand.String`).
+# An alphabet that cannot form words (`rand.String` of apimachinery).
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE: Final = 58
 _RANDOM: Final = 5
 
 
 def generated_name(base: str, seed: str, taken: Callable[[str], bool] = lambda _: False) -> str:
-    """Return `base`, cut to 58 characters, with five more that depend on `seed`, so that the name is not `taken`."""
+    """Return `base`, cut to 58 characters, with five more that depend on `seed`; the name is not `taken`."""
     attempt = 0
     while taken(name := base[:_LONGEST_BASE] + _characters(f"{seed} {attempt}")):
         attempt += 1
@@ -132,7 +128,7 @@ def generated_name(base: str, seed: str, taken: Callable[[str], bool] = lambda _
 
 
 def template_hash(text: str) -> str:
-    """Return up to ten characters that stand for a text, as a Deployment has them for its pod template."""
+    """Return a hash of a text in up to ten characters, in the form of a Deployment's `pod-template-hash`."""
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
     return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(number))
 
@@ -140,9 +136,9 @@ def template_hash(text: str) -> str:
 def with_generated_names(
     documents: Iterable[SourceDocument], around: Iterable[SourceDocument] = ()
 ) -> Iterator[SourceDocument]:
-    """Yield the documents; one that has a `generateName` and no name has the name that the API server would give it.
+    """Yield the documents; one with `generateName` and no name gets a name in the form that the API server generates.
 
-    No object has it already, neither among the documents nor `around` them.
+    The name is unique among the documents and those `around` them.
     """
     documents = tuple(documents)
     known = {object_key(source.document) for source in (*documents, *around)}
@@ -168,8 +164,7 @@ def _characters(seed: str) -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:_RANDOM])
 
 
-# The kinds of Kubernetes documents: a misspelt kind is refused, and not ignored like a kind without a meaning here.
-
+# The program ignores kinds that it does not need, so a misspelled kind has to be refused or it would be ignored too.
 
 # The kinds of Kubernetes 1.37 that can be created, or that `kubectl get` prints, by API group.
 _KINDS: Final = {
@@ -209,14 +204,14 @@ _KINDS: Final = {
 }
 _OF_GROUP: Final = {group: frozenset(kinds.split()) for group, kinds in _KINDS.items()}
 _ALL: Final = frozenset().union(*_OF_GROUP.values())
-# A group that resembles one of these so much is a misspelt one, if it has that one's kind.
+# A group this similar to a known one with the same kind is a misspelled one (ratio of difflib).
 _RESEMBLES: Final = 0.85
-# The groups in which the projects of Kubernetes publish custom resources: `scheduling.x-k8s.io` is none of ours.
+# The groups in which Kubernetes projects publish custom resources: `scheduling.x-k8s.io` is not misspelled.
 _PROJECTS: Final = ".x-k8s.io"
 
 
 def custom_group(version: object) -> str:
-    """Return the API group of a custom resource; empty if the version is of a group that is known here, or none."""
+    """Return the API group of a custom resource; empty for a group that is known here or no version at all."""
     if not isinstance(version, str):
         return ""
     group = version.rpartition("/")[0]
@@ -226,10 +221,10 @@ def custom_group(version: object) -> str:
 def check_kind(document: Mapping[str, Any]) -> None:
     """Refuse a kind that does not exist in its group, or in any group if there is no `apiVersion`.
 
-    A custom resource is taken; a group that is most likely a misspelt one is not.
+    Custom resources are accepted, except in a group that is most likely misspelled.
 
     Raises:
-        DocumentError: the kind does not exist; the error says where it is, and which kind may be meant.
+        DocumentError: the kind does not exist; the error suggests what may be meant.
     """
     version, kind = document.get("apiVersion"), str(document["kind"])
     if version is None:
@@ -248,14 +243,14 @@ def _check_custom_group(group: str, kind: str) -> None:
     having = [known for known, kinds in _OF_GROUP.items() if known and kind in kinds]
     near = get_close_matches(group, having, 1, _RESEMBLES)
     if near and group.endswith(_PROJECTS) <= near[0].endswith(_PROJECTS):
-        raise DocumentError(f'the API group "{group}" is not known here; did you mean "{near[0]}"', "apiVersion")
-    if "." not in group:  # custom resources have a domain
+        raise DocumentError(f'the API group "{group}" is unknown; did you mean "{near[0]}"', "apiVersion")
+    if "." not in group:  # groups of custom resources are domains
         hint = f"; {kind} is of {' and of '.join(having)}" if having else ""
         raise DocumentError(f'there is no API group "{group}"{hint}', "apiVersion")
 
 
 def _no_such(kind: str, where: str, kinds: frozenset[str]) -> str:
-    """Name a kind of the same group that is alike, or else the groups that have the kind."""
+    """Suggest a similar kind of the same group, or else the groups that have this kind."""
     near = get_close_matches(kind, kinds, 1)
     others = [group or "the core API (v1)" for group, known in _OF_GROUP.items() if kind in known]
     hint = f'; did you mean "{near[0]}"' if near else f"; it is of {' and of '.join(others)}" if others else ""

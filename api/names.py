@@ -14,7 +14,7 @@ T = TypeVar("T")
 _ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
 _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-# Compiled when they are asked for, which a start does not.
+# Compiled at the first use, since a start does not need it.
 _LABEL_VALUE: Final = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 
 
@@ -42,8 +42,8 @@ def qualified(name: str, driver: str) -> str:
 def named_value(values: Mapping[str, T], name: str, driver: str) -> T | None:
     """Look up an attribute or capacity of a driver by its name, with or without the driver's domain.
 
-    Kubernetes promises neither form: so far it keeps the names of a slice as the driver wrote them, but it may shorten
-    them. If both forms are present, the one that was asked for counts.
+    Kubernetes promises neither form. So far it keeps the names of a slice as the driver wrote them, but it may shorten
+    them. If both forms are present, the requested one counts.
     """
     if name in values:
         return values[name]

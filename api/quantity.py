@@ -11,13 +11,13 @@ from fractions import Fraction
 from functools import lru_cache, total_ordering
 from typing import Final
 
-_LONGEST: Final = 4000  # characters; Python reads no number of more than 4,300 digits
+_LONGEST: Final = 4000  # characters; Python converts at most 4,300 digits
 _NUMBER: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
     r"(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?",
     re.ASCII,
 )
-# What a number with a suffix is multiplied with, and divided by.
+# The factor and the divisor of each suffix. Integers keep the value exact.
 _SCALE: Final[dict[str, tuple[int, int]]] = {
     "": (1, 1),
     **{suffix: (1, 1000**power) for power, suffix in enumerate("mun", start=1)},
@@ -38,6 +38,7 @@ def _value(text: str) -> int | Fraction:
         power = int(suffix[1:])
         times, by = 10 ** max(power, 0), 10 ** max(-power, 0)
     part = match["part"] or ""
+    # Digits after the point move into the divisor, so 1.5Gi stays exact.
     number: int = int(f"{match['sign']}{match['whole']}{part}") * times
     by *= int(10 ** len(part))
     if not number % by:
@@ -104,7 +105,7 @@ _NAME: Final = re.compile(r"([0-9]{1,9})([KMGT]?)B", re.ASCII)
 
 
 def page_size_name(size: int) -> str:
-    """Return what cgroups call pages of so many bytes: `2MB`."""
+    """Return the name that cgroups have for a page size in bytes: `2MB`."""
     unit = 0
     while size % 1024 == 0 and unit + 1 < len(_UNITS):
         size, unit = size // 1024, unit + 1
@@ -112,6 +113,6 @@ def page_size_name(size: int) -> str:
 
 
 def page_size_of(name: str) -> int | None:
-    """Return the bytes of a page size such as `2MB`; None if it is none."""
+    """Return the bytes of a page size such as `2MB`; None if the name is not a page size."""
     match = _NAME.fullmatch(name)
     return int(match[1]) * 1024 ** _UNITS.index(match[2]) or None if match else None

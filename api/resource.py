@@ -1,8 +1,8 @@
 """The documents of `resource.k8s.io/v1` as frozen values (KEP-4381 and those that extend it).
 
-Field names are the API's, in snake case; a field that the API leaves out is None or empty here and is left out again
-when the value is written. Unknown fields are dropped, as Kubernetes does. `dranode.api.documents` reads and
-writes these values and brings the beta forms of the API to this one.
+Field names are the API's, in snake case. A field that the API omits is None or empty here, and is omitted when the
+value is written. Unknown fields are dropped, as Kubernetes does. `dranode.api.documents` reads and writes these values
+and converts the beta versions of the API.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEDULING: Final = "scheduling.k8s.io"
 
 
 class APIDocument(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The base of all API values: camel case in documents, and defaults are left out."""
+    """The base of all API values: camel case in documents, and fields with defaults are omitted."""
 
 
 class OwnerReference(APIDocument, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class OwnerReference(APIDocument, frozen=True, kw_only=True):
 
 
 class ObjectMeta(APIDocument, frozen=True, kw_only=True):
-    """`metadata`, as far as a node driver or an allocator reads it."""
+    """`metadata`, with the fields that a node driver or an allocator needs."""
 
     name: str = ""
     generate_name: str = ""
@@ -93,7 +93,7 @@ class DeviceCapacity(APIDocument, frozen=True, kw_only=True):
 
     @property
     def step(self) -> Quantity | None:
-        """Return the least amount by which requests may differ; None if they may ask for any amount."""
+        """Return the smallest amount by which requests may differ; None if they may request any amount."""
         policy = self.request_policy
         if policy is None:
             return None
@@ -123,7 +123,7 @@ class Counter(APIDocument, frozen=True, kw_only=True):
 
 
 def _quantity(value: Any) -> Any:
-    """Read an amount that a driver wrote. Another type than those of an amount stays for `check_plugin` to name."""
+    """Convert an amount that a driver wrote. A value of a wrong type is kept, so that `check_plugin` can report it."""
     return Quantity(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else value
 
 
@@ -135,7 +135,7 @@ Amount = TypeVar("Amount", DeviceCapacity, Counter)
 
 
 def attributes_of(values: Mapping[str, Any], device: str) -> Mapping[str, DeviceAttribute]:
-    """Convert the attributes that a driver wrote for a device; those that are converted already are returned as is.
+    """Convert the attributes that a driver wrote for a device; converted ones are returned unchanged.
 
     Raises:
         DocumentError: an attribute has a wrong type.
@@ -149,6 +149,7 @@ def _attribute(value: object, place: str) -> DeviceAttribute:
     match value:
         case DeviceAttribute():
             return value
+        # A bool is an int in Python, so it comes first.
         case bool():
             return DeviceAttribute(bool_=value)
         case int():
@@ -159,7 +160,7 @@ def _attribute(value: object, place: str) -> DeviceAttribute:
 
 
 def _amounts(kind: type[Amount], values: Mapping[str, Any], place: str) -> Mapping[str, Amount]:
-    """Convert capacities or counters that a driver wrote; those that are converted already are returned as is."""
+    """Convert capacities or counters that a driver wrote; converted ones are returned unchanged."""
     if _all_of(values, kind):
         return values
     return {name: _amount(kind, value, f"{place} {name}") for name, value in values.items()}
@@ -178,7 +179,7 @@ def _amount(kind: type[Amount], value: object, place: str) -> Amount:
 
 
 def _all_of(values: Mapping[str, Any], kind: object) -> bool:
-    # Every device of every slice that is read comes here, so this runs without a loop of Python's.
+    # This runs for every device of every slice that is read, so it has no loop in Python.
     return {*map(type, values.values())} <= {kind}
 
 
@@ -355,13 +356,13 @@ class CELSelector(APIDocument, frozen=True, kw_only=True):
 
 
 class DeviceSelector(APIDocument, frozen=True, kw_only=True):
-    """One selector; CEL is the only kind there is."""
+    """One selector; CEL is the only kind that exists."""
 
     cel: CELSelector | None = None
 
 
 class OpaqueDeviceConfiguration(APIDocument, frozen=True, kw_only=True):
-    """Parameters for one driver. Only that driver may decode and judge them."""
+    """Parameters for one driver. Only this driver may decode and validate them."""
 
     driver: str
     parameters: Any = None
@@ -391,13 +392,13 @@ class DeviceClass(APIDocument, frozen=True, kw_only=True):
 
 
 class CapacityRequirements(APIDocument, frozen=True, kw_only=True):
-    """The amounts of capacities that a request asks for, by qualified name."""
+    """The amounts that a request asks for, by the qualified name of the capacity."""
 
     requests: Mapping[str, Quantity] = {}
 
 
 class DeviceDerivedAttribute(APIDocument, frozen=True, kw_only=True):
-    """An attribute that an expression makes of a device's attributes, for constraints (KEP-6080)."""
+    """An attribute for constraints that an expression computes from a device's attributes (KEP-6080)."""
 
     name: str
     expression: str
@@ -483,7 +484,7 @@ class DeviceRequestAllocationResult(APIDocument, frozen=True, kw_only=True):
 
 
 class DeviceAllocationConfiguration(APIDocument, frozen=True, kw_only=True):
-    """A configuration as it stands in the allocation: class entries first, then the claim's."""
+    """A configuration in the allocation: entries of classes come first, then those of the claim."""
 
     source: Literal["FromClass", "FromClaim"]
     requests: tuple[str, ...] = ()
@@ -491,11 +492,11 @@ class DeviceAllocationConfiguration(APIDocument, frozen=True, kw_only=True):
 
 
 class DeviceAllocationResult(APIDocument, frozen=True, kw_only=True):
-    """`status.allocation.devices`; `core.claims.allocation` reads an entry, for the driver that it belongs to.
+    """`status.allocation.devices`. A driver decodes only its own entries (`driver/claims/grant.py`).
 
     Attributes:
-        results: `DeviceRequestAllocationResult`s, or the plain documents as they came.
-        config: `DeviceAllocationConfiguration`s, likewise.
+        results: `DeviceRequestAllocationResult`s or plain documents.
+        config: `DeviceAllocationConfiguration`s or plain documents.
     """
 
     results: tuple[Any, ...] = ()
@@ -529,7 +530,7 @@ class ResourceClaimConsumerReference(APIDocument, frozen=True, kw_only=True):
         return (self.api_group, self.resource) == (SCHEDULING, "podgroups")
 
     def __str__(self) -> str:
-        """Return a pod's name, or `podgroup NAME`, or what else it is: `RESOURCE NAME`."""
+        """Return a pod's name, `podgroup NAME`, or for anything else `RESOURCE NAME`."""
         return self.name if self.is_pod else f"{'podgroup' if self.is_pod_group else self.resource} {self.name}"
 
 
@@ -567,7 +568,7 @@ class ResourceClaimTemplate(APIDocument, frozen=True, kw_only=True):
     spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
 
 
-# --- Pod and Node, as far as claims need them ---
+# --- Pod and Node, with the fields that claims need ---
 
 
 class PodResourceClaim(APIDocument, frozen=True, kw_only=True):
@@ -579,7 +580,7 @@ class PodResourceClaim(APIDocument, frozen=True, kw_only=True):
 
 
 class ContainerClaim(APIDocument, frozen=True, kw_only=True):
-    """`resources.claims[]` of a container; without `request`, all of the claim."""
+    """`resources.claims[]` of a container; without `request` it means all requests of the claim."""
 
     name: str
     request: str = ""
@@ -624,7 +625,7 @@ class PodSpec(APIDocument, frozen=True, kw_only=True):
 
 
 class Pod(APIDocument, frozen=True, kw_only=True):
-    """A pod, as far as its claims go."""
+    """A pod, with the fields about its claims."""
 
     api_version: str = ""
     kind: str = ""
@@ -633,13 +634,13 @@ class Pod(APIDocument, frozen=True, kw_only=True):
 
 
 class NodeStatus(APIDocument, frozen=True, kw_only=True):
-    """`Node.status`, as far as it is read."""
+    """`Node.status`, with the fields that are read."""
 
     declared_features: tuple[str, ...] = ()
 
 
 class Node(APIDocument, frozen=True, kw_only=True):
-    """A node, as far as slices select it."""
+    """A node, with the fields by which slices select it."""
 
     api_version: str = ""
     kind: str = ""

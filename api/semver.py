@@ -1,4 +1,4 @@
-"""Semantic versions (semver.org, 2.0.0), as attributes of type `version` and CEL have them."""
+"""Semantic versions (semver.org, 2.0.0), for attributes of type `version` and for CEL."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ def is_semver(version: str) -> bool:
 
 
 def version_key(version: str) -> VersionKey:
-    """Return what orders semantic versions by section 11; build metadata does not count."""
+    """Return a key that sorts semantic versions by precedence (section 11); build metadata does not count."""
     numbers, _, pre = version.partition("+")[0].partition("-")
     major, minor, patch = map(int, numbers.split("."))
     identifiers = tuple(
         (False, int(part), "") if part.isdigit() else (True, 0, part) for part in (pre.split(".") if pre else ())
     )
+    # A prerelease comes before its release, so `not pre` is False for it. Numeric identifiers come before others.
     return major, minor, patch, not pre, identifiers
 
 
 def semver_from_numbers(text: str) -> str | None:
     """Return a vendor's version of numbers and dots as a semantic version, or None for anything else.
 
-    One invalid version voids the whole ResourceSlice, and vendors often write one: leading zeros go, missing
-    parts are 0, and further parts become build metadata. `580.159.04` is `580.159.4`, `535` is `535.0.0`,
-    `6.19.14.31400000` is `6.19.14+31400000`. A guess at any other form would give a wrong order.
+    The API server refuses a whole ResourceSlice for one invalid version, and vendors' versions often are: leading zeros
+    are removed, missing parts are 0, and further parts become build metadata. `580.159.04` is `580.159.4`, `535` is
+    `535.0.0`, `6.19.14.31400000` is `6.19.14+31400000`. Guessing at any other form could give a wrong order.
     """
     if not _NUMBERS.fullmatch(text):
         return None

@@ -1,8 +1,8 @@
-"""The rules by which the API server takes or refuses a ResourceSlice or a DeviceTaintRule.
+"""The rules by which the API server accepts or refuses a ResourceSlice or a DeviceTaintRule.
 
 Source: validation of `resource.k8s.io/v1` in Kubernetes 1.37.1 (`pkg/apis/resource/validation`, KEP-4381, 4815, 5055,
-5075, 5517, 5945, 5963). Each function yields every error, with its path in the v1 form of the document. What a driver
-of this package leaves out before it publishes is decided in `core/slices/limits`.
+5075, 5517, 5945, 5963). Each function yields every error, with its path in the v1 form of the document.
+`driver/slices/limits.py` decides what our drivers leave out of a slice to keep these rules.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from dranode.api.semver import is_semver
 from dranode.api.validation import FieldError, count_errors, metadata_errors
 
 EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
+# The limits of the API.
 _DRIVER: Final = 63
 _POOL: Final = 253
 _DEVICES: Final = 128
-# Of devices with taints, counters or lists a slice may hold half as many.
+# If any device has taints, counters or lists, the slice may hold only half as many.
 _LARGE_DEVICES: Final = 64
 _COUNTER_SETS: Final = 8
 _COUNTERS: Final = 32
@@ -44,7 +45,7 @@ _ENTRIES: Final = 32
 _VALUES: Final = 48
 _TAINTS: Final = 16
 _CONDITIONS: Final = 4
-_TEXT: Final = 64
+_TEXT: Final = 64  # bytes of a string or version
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _IDENTIFIER: Final = r"[A-Za-z_][A-Za-z0-9_]{0,31}"
 _LISTS: Final = ("ints", "bools", "strings", "versions")
@@ -54,7 +55,7 @@ _Errors = Iterator[FieldError]
 
 
 def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
-    """Yield every error of a slice; without `newest` only those that each API server from 1.34 on finds."""
+    """Yield every error of a slice; without `newest` only those that all API servers since 1.34 report."""
     spec = slice_.spec
     yield from metadata_errors(slice_.metadata)
     yield from _driver(spec.driver, "spec.driver")
@@ -66,6 +67,7 @@ def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
     if newest and spec.shared_counters and spec.devices:
         what = "only one of sharedCounters and devices is allowed; publish the counters in a slice of their own"
         yield FieldError("spec", what)
+    # One such device lowers the limit for the whole slice.
     most = _LARGE_DEVICES if newest and any(map(_is_large, spec.devices)) else _DEVICES
     yield from count_errors(spec.devices, most, "spec.devices")
     yield from _twice([device.name for device in spec.devices], "spec.devices", ".name")
@@ -95,7 +97,7 @@ def taint_errors(taint: DeviceTaint, path: str) -> _Errors:
 
 
 def selection_errors(driver: str | None, pool: str | None, device: str | None, path: str) -> _Errors:
-    """Yield every error of what selects devices: the names that are set."""
+    """Yield every error of the names that select devices, as far as they are set."""
     if driver is not None:
         yield from _driver(driver, f"{path}.driver")
     if pool is not None:
@@ -112,6 +114,7 @@ def _is_time(text: str) -> bool:
 
 
 def _driver(name: str, path: str) -> _Errors:
+    # The API server accepts upper case here, unlike in other DNS subdomains.
     if not is_dns_subdomain(name.lower(), _DRIVER):
         yield FieldError(path, f'"{name}" is not a DNS subdomain of at most {_DRIVER} characters')
 
@@ -138,17 +141,17 @@ def _twice(names: Sequence[str], path: str, field: str = "") -> _Errors:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:
-            yield FieldError(f"{path}[{index}]{field}", f'"{name}" stands there already')
+            yield FieldError(f"{path}[{index}]{field}", f'"{name}" is a duplicate')
         seen.add(name)
 
 
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
-    return "".join((first, *(each.title() for each in rest)))
+    return "".join((first, *(word.title() for word in rest)))
 
 
 def _places(owner: ResourceSliceSpec | Device, path: str, fields: Sequence[str]) -> _Errors:
-    """Exactly one of the fields that say on which nodes the devices are."""
+    """Yield the errors of the fields that say on which nodes the devices are: exactly one must be set."""
     given = [name for name in fields if getattr(owner, name) is not None]
     for name in given:
         value = getattr(owner, name)
@@ -158,10 +161,11 @@ def _places(owner: ResourceSliceSpec | Device, path: str, fields: Sequence[str])
             yield from _selector(value, f"{path}.{_camel(name)}")
         elif isinstance(value, str) and not is_dns_subdomain(value):
             yield FieldError(f"{path}.{_camel(name)}", f'"{value}" is not the name of a node')
+    # False and an empty name select no node, so they do not count.
     set_ = [name for name in given if getattr(owner, name) not in (False, "")]
     if len(set_) != 1:
         listed = ", ".join(map(_camel, fields))
-        there = f"there are {', '.join(map(_camel, set_))}" if set_ else "there is none"
+        there = f"{', '.join(map(_camel, set_))} are set" if set_ else "none is set"
         yield FieldError(path, f"exactly one of {listed} is required, but {there}")
 
 
@@ -209,16 +213,18 @@ def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> _Erro
 
 
 def _is_large(device: Device) -> bool:
-    lists = (getattr(each, name) for each in device.attributes.values() for name in _LISTS)
-    return bool(device.taints or device.consumes_counters) or any(each is not None for each in lists)
+    lists = (getattr(attribute, name) for attribute in device.attributes.values() for name in _LISTS)
+    return bool(device.taints or device.consumes_counters) or any(values is not None for values in lists)
 
 
 def _device(device: Device, path: str, *, own_nodes: bool, newest: bool) -> _Errors:
     yield from _label(device.name, f"{path}.name")
+    # Attributes and capacities share one limit.
     entries = len(device.attributes) + len(device.capacity)
     if entries > _ENTRIES:
         yield FieldError(path, f"{entries} attributes and capacities are more than {_ENTRIES}")
-    values = sum(_values(each) for each in device.attributes.values())
+    # A list counts as many values as it has, so long lists of few attributes are limited too.
+    values = sum(_values(attribute) for attribute in device.attributes.values())
     if values > _VALUES:
         yield FieldError(path, f"{values} values of attributes are more than {_VALUES}")
     for name, attribute in device.attributes.items():
@@ -242,6 +248,7 @@ def _capacities(device: Device, path: str) -> _Errors:
     for name, capacity in device.capacity.items():
         yield from _qualified(name, path)
         policy, where = capacity.request_policy, f"{path}[{name}].requestPolicy"
+        # A policy is about shares of a capacity, which only a device that is allocated several times has.
         if policy is not None and device.allow_multiple_allocations is not True:
             yield FieldError(where, "it needs allowMultipleAllocations: true")
         elif policy is not None:
@@ -251,14 +258,14 @@ def _capacities(device: Device, path: str) -> _Errors:
 def _consumptions(device: Device, path: str, *, newest: bool) -> _Errors:
     path = f"{path}.consumesCounters"
     yield from count_errors(device.consumes_counters, _CONSUMPTIONS if newest else _COUNTERS, path)
-    yield from _twice([each.counter_set for each in device.consumes_counters], path, ".counterSet")
-    for index, each in enumerate(device.consumes_counters):
-        yield from _label(each.counter_set, f"{path}[{index}].counterSet")
-        yield from _counters(each.counters, f"{path}[{index}].counters")
+    yield from _twice([consumption.counter_set for consumption in device.consumes_counters], path, ".counterSet")
+    for index, consumption in enumerate(device.consumes_counters):
+        yield from _label(consumption.counter_set, f"{path}[{index}].counterSet")
+        yield from _counters(consumption.counters, f"{path}[{index}].counters")
         groups = f"{path}[{index}].compatibilityGroups"
-        yield from count_errors(each.compatibility_groups, _GROUPS, groups)
-        yield from _twice(each.compatibility_groups, groups)
-        for number, group in enumerate(each.compatibility_groups):
+        yield from count_errors(consumption.compatibility_groups, _GROUPS, groups)
+        yield from _twice(consumption.compatibility_groups, groups)
+        for number, group in enumerate(consumption.compatibility_groups):
             yield from _label(group, f"{groups}[{number}]")
 
 
@@ -273,7 +280,7 @@ def _counters(counters: Mapping[str, Counter], path: str) -> _Errors:
 
 def _qualified(name: str, path: str) -> _Errors:
     parts = name.split("/")
-    # With more than one slash a name is not looked at.
+    # The API server does not check a name with more than one slash.
     if len(parts) > 2:  # noqa: PLR2004 - domain and identifier
         return
     identifier = re.fullmatch(_IDENTIFIER, parts[-1], re.ASCII) is not None
@@ -287,6 +294,7 @@ def _values(attribute: DeviceAttribute) -> int:
 
 
 def _attribute(attribute: DeviceAttribute, path: str) -> _Errors:
+    # The fields for Python's keywords and types, `int_` and `bool_`, have their API names in errors.
     given = {name.rstrip("_"): getattr(attribute, name) for name in attribute.__struct_fields__}
     given = {name: value for name, value in given.items() if value is not None}
     if len(given) != 1:
@@ -295,6 +303,7 @@ def _attribute(attribute: DeviceAttribute, path: str) -> _Errors:
         if value == ():
             yield FieldError(f"{path}.{name}", "a list must have a value")
         for index, item in enumerate(value if isinstance(value, tuple) else (value,)):
+            # A list of `ints` has the rules of `int`.
             problem = _PROBLEMS[name.rstrip("s")](item)
             if problem:
                 yield FieldError(f"{path}.{name}" + (f"[{index}]" if isinstance(value, tuple) else ""), problem)
@@ -305,8 +314,9 @@ def _int_problem(value: int) -> str:
 
 
 def _text_problem(value: str) -> str:
+    # Go counts bytes. JSON can escape half of a surrogate pair, which plain UTF-8 refuses.
     size = len(value.encode(errors="surrogatepass"))
-    return "" if size <= _TEXT else f'"{value}" has {size} bytes, and {_TEXT} are the most'
+    return "" if size <= _TEXT else f'"{value}" has {size} bytes, more than {_TEXT}'
 
 
 def _version_problem(value: str) -> str:
@@ -332,7 +342,7 @@ def _conditions(device: Device, path: str) -> _Errors:
     for index, condition in enumerate(failure):
         if condition in binding:
             where = f"{path}.bindingFailureConditions[{index}]"
-            yield FieldError(where, f'"{condition}" is one of the bindingConditions too')
+            yield FieldError(where, f'"{condition}" is also one of the bindingConditions')
     if bool(binding) != bool(failure):
         lacking = "bindingFailureConditions" if binding else "bindingConditions"
         yield FieldError(f"{path}.{lacking}", "bindingConditions and bindingFailureConditions need each other")
@@ -380,6 +390,7 @@ def _partition_type(spec: ResourceSliceSpec) -> _Errors:
     elif not any(device.consumes_counters for device in spec.devices):
         yield FieldError(path, "it needs devices that consume counters")
     else:
+        # A slice may name the driver's own attributes without the domain.
         bare = name.removeprefix(f"{spec.driver}/")
         for index, device in enumerate(spec.devices):
             attribute = device.attributes.get(name, device.attributes.get(bare))

@@ -1,4 +1,4 @@
-"""Finds fields that the API does not have. Most are misspelt, and the API server would drop or refuse them."""
+"""Finds fields that the API does not have. Most are misspelled, and the API server would drop or refuse them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ class UnknownField(NamedTuple):
 
 def field_names(kind: Any, path: str) -> tuple[str, ...]:
     """Return the fields that documents of `kind` have at `path` (`spread`, `devices[0].edits`); none if unclear."""
-    structs = [each for each in _types_at(kind, path) if isinstance(each, msgspec.inspect.StructType)]
+    structs = [info for info in _types_at(kind, path) if isinstance(info, msgspec.inspect.StructType)]
+    # A union of structs does not say which one was meant.
     return tuple(field.encode_name for field in structs[0].fields) if len(structs) == 1 else ()
 
 
 def words_at(kind: Any, path: str) -> tuple[str, ...]:
-    """Return the words that documents of `kind` may have at `path` (`policy`); none if these are not listed."""
+    """Return the values that documents of `kind` may have at `path` (`policy`) if it is an enumeration; else none."""
     words: list[str] = []
-    for each in _types_at(kind, path):
-        match each:
+    for info in _types_at(kind, path):
+        match info:
             case msgspec.inspect.EnumType():
-                words += (str(member.value) for member in each.cls)
+                words += (str(member.value) for member in info.cls)
             case msgspec.inspect.LiteralType():
-                words += map(str, each.values)
+                words += map(str, info.values)
             case _:
                 pass
     return tuple(words)

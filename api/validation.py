@@ -1,4 +1,4 @@
-"""The rules by which the API server takes or refuses claims, templates and DeviceClasses, and a pod's use of claims.
+"""The rules by which the API server accepts or refuses claims, templates, DeviceClasses, and a pod's use of claims.
 
 Source: validation of `resource.k8s.io/v1` in Kubernetes 1.34 to 1.37 (KEP-4381, 4816, 5018, 5055, 5075). Each function
 yields every error, with its path in the v1 form of the document.
@@ -44,7 +44,7 @@ MAX_ENTRIES: Final = 32  # requests, constraints, configurations, selectors, nam
 MAX_ALTERNATIVES: Final = 8
 MAX_PARAMETERS: Final = 10 * 1024
 MAX_RESULTS: Final = 32  # devices that one claim can be given
-# Of a request in the form of v1; v1beta1 has no `exactly`.
+# The error of a v1 request with both forms; v1beta1 has no `exactly`.
 BOTH_FORMS: Final = "exactly one of exactly and firstAvailable is required, but both are set"
 _MODES: Final = ("ExactCount", "All")
 _EFFECTS: Final = ("", "None", "NoSchedule", "NoExecute")
@@ -99,6 +99,7 @@ class _Rules:
         self.check_expression = check_expression
 
     def devices(self, devices: DeviceClaim, path: str) -> Iterator[FieldError]:
+        # Constraints and configurations refer to requests by these names.
         names = _request_names(devices)
         yield from _set([request.name for request in devices.requests], MAX_ENTRIES, f"{path}.requests", ".name")
         for index, request in enumerate(devices.requests):
@@ -119,7 +120,8 @@ class _Rules:
             yield from self.class_request(request.exactly, f"{path}.exactly")
         elif request.first_available:
             listed = f"{path}.firstAvailable"
-            yield from _set([one.name for one in request.first_available], MAX_ALTERNATIVES, listed, ".name")
+            names = [alternative.name for alternative in request.first_available]
+            yield from _set(names, MAX_ALTERNATIVES, listed, ".name")
             for index, alternative in enumerate(request.first_available):
                 yield from _request_name(alternative.name, f"{listed}[{index}].name")
                 yield from self.class_request(alternative, f"{listed}[{index}]")
@@ -136,7 +138,7 @@ class _Rules:
         yield from _amount(request, path)
         for index, toleration in enumerate(request.tolerations):
             yield from _toleration(toleration, f"{path}.tolerations[{index}]")
-        # No API server checks these names; a name that is none can never be met.
+        # No API server checks these names, but no device can have a capacity with an invalid one.
         for name in request.capacity.requests if request.capacity is not None else ():
             if not is_qualified_name(name):
                 yield FieldError(f"{path}.capacity.requests[{name}]", f'"{name}" is not a qualified name')
@@ -181,7 +183,7 @@ def _amount(request: ExactDeviceRequest | DeviceSubRequest, path: str) -> Iterat
         yield FieldError(f"{path}.allocationMode", f'"{mode}" is neither ExactCount nor All')
     elif mode == "All" and request.count:
         yield FieldError(f"{path}.count", f"{request.count} must not be set when allocationMode is All")
-    elif request.count is not None and request.count < 0:  # the API server makes 1 of 0
+    elif request.count is not None and request.count < 0:  # the API server changes 0 to 1
         yield FieldError(f"{path}.count", f"{request.count} must be greater than zero")
 
 
@@ -216,7 +218,7 @@ def _constraint(constraint: DeviceConstraint, names: frozenset[str], path: str) 
 
 
 def _request_names(devices: DeviceClaim) -> frozenset[str]:
-    alternatives = (f"{one.name}/{sub.name}" for one in devices.requests for sub in one.first_available)
+    alternatives = (f"{request.name}/{sub.name}" for request in devices.requests for sub in request.first_available)
     return frozenset((*(request.name for request in devices.requests), *alternatives))
 
 
@@ -224,7 +226,8 @@ def _references(requests: Sequence[str], names: frozenset[str], path: str) -> It
     yield from _set(requests, MAX_ENTRIES, path)
     for index, name in enumerate(requests):
         if name not in names:
-            yield FieldError(f"{path}[{index}]", f'"{name}" is no request of the claim, nor <request>/<subrequest>')
+            what = "is neither a request of the claim nor <request>/<subrequest>"
+            yield FieldError(f"{path}[{index}]", f'"{name}" {what}')
 
 
 def _opaque(config: DeviceClaimConfiguration | DeviceClassConfiguration, path: str) -> Iterator[FieldError]:
@@ -253,36 +256,36 @@ def _extended_resource(name: str | None, path: str) -> Iterator[FieldError]:
 
 
 def _set(names: Iterable[str], most: int, path: str, field: str = "") -> Iterator[FieldError]:
-    """Check a list of names: at most `most`, and none twice."""
+    """Yield the errors of a list of names: more than `most`, or duplicates."""
     listed = list(names)
     yield from count_errors(listed, most, path)
     for index, name in enumerate(listed):
         if name in listed[:index]:
-            yield FieldError(f"{path}[{index}]{field}", f'"{name}" stands there already')
+            yield FieldError(f"{path}[{index}]{field}", f'"{name}" is a duplicate')
 
 
 def count_errors(items: Sequence[object], most: int, path: str) -> Iterator[FieldError]:
-    """Yield the error of a list that has more entries than it may have."""
+    """Yield the error of a list with more than `most` entries."""
     if len(items) > most:
         yield FieldError(path, f"{len(items)} entries are more than {most}")
 
 
-# The rules by which a pod may use ResourceClaims, and whether the requests that it names are there.
+# The rules by which a pod may use ResourceClaims, and whether the requests that it names exist.
 #
-# Source: validation of `v1` Pods in Kubernetes 1.36 (`spec.resourceClaims`, `resources.claims`). No part of a
-# cluster checks that a request exists: kubelet gives a container that names an unknown request no device at all.
-
+# Source: validation of `v1` Pods in Kubernetes 1.36 (`spec.resourceClaims`, `resources.claims`). No part of a cluster
+# checks that a request exists: a container that names an unknown request gets no device from kubelet.
 
 RequestsOf: TypeAlias = Callable[[PodResourceClaim], Collection[str] | None]
 """Returns the requests of the claim or template behind an entry, or None if that is unknown."""
 
 
 def pod_errors(pod: Pod, requests_of: RequestsOf) -> Iterator[FieldError]:
-    """Yield every error in how the pod uses claims; the rest of the pod is not judged."""
+    """Yield every error in how the pod uses claims; the rest of the pod is not checked."""
     spec = pod.spec
     entries: dict[str, PodResourceClaim] = {}
     for index, entry in enumerate(spec.resource_claims):
         yield from _entry(entry, entries, f"spec.resourceClaims[{index}]")
+        # A duplicate is an error already; containers mean the first entry.
         entries.setdefault(entry.name, entry)
     if spec.resources.claims:
         yield FieldError("spec.resources.claims", "claims may not be set for a whole pod; name them in its containers")
@@ -294,7 +297,7 @@ def pod_errors(pod: Pod, requests_of: RequestsOf) -> Iterator[FieldError]:
 
 def _entry(entry: PodResourceClaim, known: Collection[str], path: str) -> Iterator[FieldError]:
     if entry.name in known:
-        yield FieldError(f"{path}.name", f'"{entry.name}" is there already')
+        yield FieldError(f"{path}.name", f'"{entry.name}" is a duplicate')
     elif not is_dns_label(entry.name):
         yield FieldError(f"{path}.name", f'"{entry.name}" is not a DNS label')
     given = [name for name in (entry.resource_claim_name, entry.resource_claim_template_name) if name is not None]
@@ -311,31 +314,32 @@ def _uses(
     seen: set[tuple[str, str]] = set()
     for index, use in enumerate(uses):
         where = f"{path}[{index}]"
+        # An entry without a request stands for all requests of the claim, so it collides with every other one.
         if any(
             name == use.name and (not request or request == use.request or not use.request) for name, request in seen
         ):
-            yield FieldError(where, f'"{use.name}" is used already by an entry before; keep one of them')
+            yield FieldError(where, f'"{use.name}" is already used by an earlier entry; keep one of them')
         seen.add((use.name, use.request))
         if use.name not in entries:
-            there = ", ".join(entries) or "none"
-            yield FieldError(f"{where}.name", f'"{use.name}" is no entry of spec.resourceClaims; there are: {there}')
+            there = f"spec.resourceClaims; there are: {', '.join(entries) or 'none'}"
+            yield FieldError(f"{where}.name", f'"{use.name}" is not an entry of {there}')
             continue
         requests = requests_of(entries[use.name])
         if use.request and not is_dns_label(use.request):
-            more = ": name the request itself, whichever of its alternatives is taken" if "/" in use.request else ""
+            more = ": name the request; the scheduler chooses the alternative" if "/" in use.request else ""
             yield FieldError(f"{where}.request", f'"{use.request}" is not a DNS label{more}')
         elif use.request and requests is not None and use.request not in requests:
             there = ", ".join(requests) or "none"
             yield FieldError(f"{where}.request", f'the claim has no request "{use.request}"; there are: {there}')
 
 
-# What a claim counts against a ResourceQuota, `<class>.deviceclass.resource.k8s.io/devices` (KEP-4381, KEP-4816). Every
-# alternative of a prioritized list counts, because the scheduler may take any of them; if several have one class, the
-# largest counts. A request for all devices counts as many devices as a claim can have.
+# What a claim uses of a ResourceQuota `<class>.deviceclass.resource.k8s.io/devices` (KEP-4381, KEP-4816). Every
+# alternative of a prioritized list counts, because the scheduler may choose any of them; if several have the same
+# class, the largest counts. A request for all devices counts as many devices as a claim can have.
 
 
 def devices_by_class(devices: DeviceClaim) -> dict[str, int]:
-    """Return how many devices of each class the claim counts."""
+    """Return how many devices of each class the claim uses of a quota."""
     total: dict[str, int] = {}
     for request in devices.requests:
         for name, count in _most_devices(request).items():

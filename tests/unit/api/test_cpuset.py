@@ -11,7 +11,7 @@ from dranode.api.cpuset import MAX_CPU, CPUSet
 
 @pytest.mark.parametrize("text", ["0x1", "-1", "1_0", " 1", "", "1,", "123456789", "g"])
 def test_a_mask_is_made_of_hexadecimal_words(text: str) -> None:
-    with pytest.raises(ValueError, match="no hexadecimal word of 32 bits"):
+    with pytest.raises(ValueError, match="not a hexadecimal word of 32 bits"):
         CPUSet.parse_mask(text)
 
 

@@ -79,7 +79,7 @@ def test_a_claim_with_everything_in_order_has_no_errors() -> None:
             "spec.devices.requests[0].exactly.capacity.requests[a/b/c]",
             "qualified name",
         ),
-        ({"requests": exactly()["requests"] * 2}, "spec.devices.requests[1].name", '"r" stands there already'),
+        ({"requests": exactly()["requests"] * 2}, "spec.devices.requests[1].name", '"r" is a duplicate'),
         (
             {"requests": [{"name": f"r{n}", "exactly": {"deviceClassName": "g"}} for n in range(33)]},
             "spec.devices.requests",

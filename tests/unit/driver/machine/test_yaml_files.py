@@ -168,7 +168,7 @@ def test_a_configuration_is_one_document_of_any_form(tmp_path: Path) -> None:
         ("kind: Pood\n", 'document 1 (Pood): kind: Kubernetes has no kind "Pood"; did you mean "Pod"'),
         (
             "apiVersion: resource.k8s.i/v1\nkind: ResourceClaim\n",
-            'apiVersion: the API group "resource.k8s.i" is not known here; did you mean "resource.k8s.io"',
+            'apiVersion: the API group "resource.k8s.i" is unknown; did you mean "resource.k8s.io"',
         ),
         (
             "apiVersion: extensions/v1beta1\nkind: Deployment\n",

@@ -355,4 +355,4 @@ def test_two_objects_of_one_name_are_refused(tmp_path: Path) -> None:
         path.write_text(yaml.safe_dump_all([claim("x"), CLASS, document, document]), encoding="utf-8")
         result = CliRunner().invoke(command, [str(path)])
         assert isinstance(result.exception, DocumentError)
-        assert "is there already" in str(result.exception)
+        assert "already exists" in str(result.exception)

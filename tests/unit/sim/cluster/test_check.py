@@ -204,9 +204,9 @@ spec:
 @pytest.mark.parametrize(
     ("use", "field", "message"),
     [
-        ("{name: gpus, request: gpu/mid-gpu}", ".request", '"gpu/mid-gpu" is not a DNS label: name the request itself'),
+        ("{name: gpus, request: gpu/mid-gpu}", ".request", '"gpu/mid-gpu" is not a DNS label: name the request;'),
         ("{name: gpus, request: cpu}", ".request", 'the claim has no request "cpu"; there are: gpu'),
-        ("{name: gpu}", ".name", '"gpu" is no entry of spec.resourceClaims; there are: gpus'),
+        ("{name: gpu}", ".name", '"gpu" is not an entry of spec.resourceClaims; there are: gpus'),
     ],
 )
 def test_a_container_that_names_what_a_claim_has_not_is_invalid(
