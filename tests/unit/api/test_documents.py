@@ -64,7 +64,7 @@ def test_an_unknown_word_is_refused_with_those_that_there_are(kind: Any, documen
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b'{"name": "\x9f"}', "a text in it is not UTF-8: invalid start byte at its byte 0"),
+        (b'{"name": "\x9f"}', "a string in it is not UTF-8: invalid start byte at its byte 0"),
         (b'{"spread": ' + b"[" * 100_000, "it is nested too deeply"),
     ],
 )

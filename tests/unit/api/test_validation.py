@@ -93,7 +93,7 @@ def test_a_claim_with_everything_in_order_has_no_errors() -> None:
         (
             {"requests": [alternatives("a", "a")]},
             "spec.devices.requests[0].firstAvailable[1].name",
-            "already",
+            "is a duplicate",
         ),
         ({**exactly(), "constraints": [{}]}, "spec.devices.constraints[0]", "not 0"),
         (
@@ -105,7 +105,7 @@ def test_a_claim_with_everything_in_order_has_no_errors() -> None:
         (
             {**exactly(), "constraints": [{"requests": ["r/x"], "matchAttribute": "a.b/c"}]},
             "spec.devices.constraints[0].requests[0]",
-            '"r/x" is no request',
+            '"r/x" is neither a request',
         ),
         ({**exactly(), "config": [{"requests": ["q"]}]}, "spec.devices.config[0].requests[0]", '"q"'),
         ({**exactly(), "config": [{}]}, "spec.devices.config[0].opaque", "required"),

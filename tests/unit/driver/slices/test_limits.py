@@ -156,7 +156,7 @@ TAINT = DeviceTaint(key="example.com/broken", effect="NoSchedule")
         ),
         (shared("4", CapacityRequestPolicy(valid_values=q("1"))), "needs a default"),
         (shared("4", stepped("1", "1", None)), "needs a default"),
-        (shared("4", CapacityRequestPolicy(default=ONE, valid_values=q("2"))), "the default 1, which is none of"),
+        (shared("4", CapacityRequestPolicy(default=ONE, valid_values=q("2"))), "the default 1, which is not one of"),
         (shared("4", CapacityRequestPolicy(default=ONE, valid_values=q("1", "1"))), "do not ascend"),
         (
             shared("4", CapacityRequestPolicy(default=ONE, valid_values=q("1", "5"))),
