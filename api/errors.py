@@ -64,15 +64,7 @@ class ClaimError(DranodeError):
 
 
 class ClaimConflictError(ClaimError):
-    """Other claims hold what a claim needs.
-
-    Attributes:
-        holders: the UIDs of these claims.
-    """
-
-    def __init__(self, message: str, holders: frozenset[str] = frozenset()) -> None:
-        super().__init__(message)
-        self.holders = holders
+    """Other claims hold what a claim needs. The node waits a while for them to be unprepared before it refuses."""
 
 
 class ClaimGoneError(ClaimError):

@@ -80,9 +80,8 @@ def named_holders(held: Held, cpus: CPUSet) -> str:
 
 
 def conflict(message: str, held: Held, cpus: CPUSet) -> ClaimConflictError:
-    """Return the error for CPUs that other claims hold; it names these claims and lists their UIDs."""
-    holders = frozenset(claim.uid for claim in held.cpu_holders(cpus))
-    return ClaimConflictError(f"{message}; {named_holders(held, cpus)}", holders)
+    """Return the error for CPUs that other claims hold; it names these claims."""
+    return ClaimConflictError(f"{message}; {named_holders(held, cpus)}")
 
 
 _GATE: Final = "the DRAConsumableCapacity feature gate and a request for capacity give one"

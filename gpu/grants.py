@@ -298,8 +298,7 @@ def _check_family(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInv
             raise ClaimConflictError(
                 f'claim {claim} was allocated device "{gpu.name}", but claim {" and ".join(map(str, holders))} '
                 f'holds "{_device_of(held, holders[0], source)}" of the same GPU; it can be prepared once that one is '
-                "unprepared",
-                frozenset(holder.uid for holder in holders),
+                "unprepared"
             )
 
 
@@ -320,8 +319,7 @@ def _check_group(claim: ClaimRef, chosen: _Given, held: Held, inventory: GPUInve
                 f'claim {claim} was allocated device "{gpu.name}" in mode vfio, but claim '
                 f'{" and ".join(map(str, holders))} holds "{other.name}" of the same IOMMU group '
                 f"({gpu.iommu_group}), which is for one virtual machine; it can be prepared once that one is "
-                "unprepared, or use another slot",
-                frozenset(holder.uid for holder in holders),
+                "unprepared, or use another slot"
             )
 
 

@@ -1,6 +1,6 @@
 """Reads what a NUMA node's memory is at the moment: free, in huge pages, and in runs for more of these.
 
-Sources: Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages` and its neighbours), and of proc(5) `buddyinfo`
+Sources: Documentation/admin-guide/mm/hugetlbpage.rst (`nr_hugepages` and its neighbors), and of proc(5) `buddyinfo`
 (free runs of 2^n pages by zone) and `zoneinfo`, by whose `managed` pages one page is MemTotal divided. Numbers change
 every moment, so nothing that is published depends on them.
 """

@@ -191,9 +191,7 @@ def _check_room(asked: Sequence[_Asked], sizes: Sequence[int], held: Held) -> No
         if size + mine[device.name] > device.size:
             raise ClaimError(f"{what}; delete the claim so that it is allocated again")
         holders = held.holders(device.sources)
-        raise ClaimConflictError(
-            f"{what}; the rest is held by {' and '.join(map(str, holders))}", frozenset(one.uid for one in holders)
-        )
+        raise ClaimConflictError(f"{what}; the rest is held by {' and '.join(map(str, holders))}")
 
 
 def _check_mounts(asked: Sequence[_Asked]) -> None:

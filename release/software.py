@@ -1,4 +1,4 @@
-"""Lists the image's Python packages with their licences: bill of materials and notices."""
+"""Lists the image's Python packages with their licenses: bill of materials and notices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bill(packages: Path) -> Path:
 
 
 def notices(packages: Path) -> Path:
-    """Write the licence texts of all packages of the image but ours, one after the other."""
+    """Write the license texts of all packages of the image but ours, one after the other."""
     path = DIST / "THIRD-PARTY-NOTICES.txt"
     theirs = [each for each in distributions(path=[str(packages)]) if each.name != "dranode"]
     path.write_text("\n".join(_notice(each) for each in sorted(theirs, key=lambda each: each.name.lower())))
@@ -64,6 +64,6 @@ def _notice(package: Distribution) -> str:
         if ".dist-info" in str(file) and file.name.lower().startswith(_LICENCE_FILES)
     ]
     facts = package.metadata.json
-    licence = str(facts.get("license_expression") or facts.get("license") or "see below")
-    head = f"{package.name} {package.version}: {licence.splitlines()[0]}"
+    terms = str(facts.get("license_expression") or facts.get("license") or "see below")
+    head = f"{package.name} {package.version}: {terms.splitlines()[0]}"
     return "\n\n".join([f"{'=' * len(head)}\n{head}\n{'=' * len(head)}", *texts, ""])

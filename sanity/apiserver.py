@@ -442,7 +442,7 @@ class ApiRequest:
         return served(self.the_kind, document, self.version)
 
     def _list(self, objects: Objects, query: Mapping[str, str]) -> KubeDocument:
-        fields, labels = selection(query.get("fieldSelector", "")), labelled(query.get("labelSelector", ""))
+        fields, labels = selection(query.get("fieldSelector", "")), labeled(query.get("labelSelector", ""))
         version, items = objects.select(self.the_kind, self.namespace, lambda one: fields(one) and labels(one))
         # Items of a list do not say what they are.
         bare = [
@@ -514,7 +514,7 @@ def selection(selector: str, namespace: str = "") -> Callable[[KubeDocument], bo
     return matches
 
 
-def labelled(selector: str) -> Callable[[KubeDocument], bool]:
+def labeled(selector: str) -> Callable[[KubeDocument], bool]:
     """Return whether an object has the labels of a selector with equalities alone."""
     pairs = [pair.replace("==", "=").split("=", 1) for pair in selector.split(",") if pair]
 

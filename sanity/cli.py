@@ -139,9 +139,9 @@ def _draw(outcomes: Sequence[CheckOutcome]) -> None:
     table = columns("check", "level", "", "what was seen")
     for outcome in outcomes:
         lax = outcome.check.level is Level.SHOULD
-        colour = {Verdict.PASSED: "green", Verdict.SKIPPED: "dim"}.get(outcome.verdict, "yellow" if lax else "red")
+        color = {Verdict.PASSED: "green", Verdict.SKIPPED: "dim"}.get(outcome.verdict, "yellow" if lax else "red")
         verdict = "not run" if outcome.verdict is Verdict.SKIPPED else str(outcome.verdict)
-        table.add_row(outcome.check.id, str(outcome.check.level), Text(verdict, style=colour), outcome.text)
+        table.add_row(outcome.check.id, str(outcome.check.level), Text(verdict, style=color), outcome.text)
     screen.print(table)
     for outcome in outcomes:
         if outcome.verdict is Verdict.FAILED:

@@ -49,7 +49,7 @@ def emit(document: Any, output: str) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that uses colours only on a terminal, and prints texts to the letter, without markup."""
+    """Return a console that uses colors only on a terminal, and prints texts to the letter, without markup."""
     from rich.console import Console
     from rich.segment import Segment
 

@@ -1,6 +1,6 @@
-"""The answers that a claim of a Prepare or an Unprepare can get, as values.
+"""The answers to a Prepare or an Unprepare, and the effects of a decision, as values.
 
-A plug-in raises (`core.api.errors`); what is handed on, compared and waited for are these.
+A driver's `grant` raises errors (`dranode.api.errors`). The node turns them into these values, one for each claim.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """The claim is prepared.
 
     Attributes:
-        devices: an entry for each of its results; none if no result is the driver's.
-        new: whether it was not on record before.
+        devices: an entry for each of its allocation results; none if no result is this driver's.
+        new: whether the claim was not on record before.
     """
 
     devices: tuple[PreparedDevice, ...] = ()
@@ -28,7 +28,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A refusal; `reason` is one sentence for a person, with what to do."""
+    """The claim is refused; `reason` is one sentence for a person, with what to do."""
 
     reason: str
 
@@ -40,7 +40,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 def refused_by_error(claim: ClaimRef, driver: str, error: Exception) -> Refused:
-    """Return the refusal of a claim at which a driver met an error that it does not expect; the log has the rest."""
+    """Return the refusal of a claim after an unexpected error in a driver; the log has the traceback."""
     return Refused(f"claim {claim} failed: internal error in {driver}, see its log: {in_words(error)}")
 
 
@@ -49,11 +49,9 @@ class Conflict(msgspec.Struct, frozen=True):
 
     Attributes:
         reason: one sentence for a person.
-        holders: the UIDs of those claims, as far as they are known.
     """
 
     reason: str
-    holders: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         force_setattr(self, "reason", one_sentence(self.reason))
@@ -63,7 +61,7 @@ class Conflict(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """The claim is prepared for another allocation than it has now, which has to be undone first."""
+    """The claim is prepared for another allocation than it has now. That one has to be unprepared first."""
 
     claim: ClaimRef
 
@@ -72,20 +70,20 @@ Answer = Prepared | Refused | Conflict
 """The answer to a Prepare."""
 
 ClaimOutcome = Answer | Changed
-"""What one attempt at a Prepare came to; `Changed` is settled before there is an answer."""
+"""The result of one attempt at a Prepare; `Changed` is resolved before kubelet gets an answer."""
 
 
-# The effects of a decision, as values, in order. `dranode.driver.node.interpreter` carries them out.  A crash may
-# fall between any two of them; what is on record then says how to go on (see `core.claims.prepare`).
+# The effects of a decision, which `driver/node/interpreter.py` carries out in order. A crash may happen between any two
+# of them; the records then say how to go on (see `driver/claims/prepare.py`).
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """One durable commit: these records are written, these claims are forgotten.
+    """One durable commit.
 
     Attributes:
-        put: the records.
-        drop: the UIDs of the claims.
-        notes: the driver's notes from now on (`core.claims.tuning`), as JSON; None if they stay as they are.
+        put: the records to write.
+        drop: the UIDs of the claims whose records are deleted.
+        notes: the driver's new notes (`Tunes`), as JSON; None if they are not changed.
     """
 
     put: tuple[Record, ...] = ()
@@ -98,25 +96,25 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Configure(msgspec.Struct, frozen=True):
-    """Bring the hardware into the state that the claim needs."""
+    """Configure the hardware as the claim needs it."""
 
     record: Record
 
 
 class Restore(msgspec.Struct, frozen=True):
-    """Bring the hardware back from the state that the claim needed."""
+    """Undo what `Configure` did to the hardware."""
 
     record: Record
 
 
 class WriteFiles(msgspec.Struct, frozen=True):
-    """Write the claim's CDI spec and its device metadata (KEP-5304), or see that they are there as they should be."""
+    """Write the claim's CDI spec and its device metadata (KEP-5304), unless they are as they should be."""
 
     record: Record
 
 
 class RemoveFiles(msgspec.Struct, frozen=True):
-    """Remove the claim's CDI spec and its device metadata; `requests` are the names of its requests that are known."""
+    """Remove the claim's CDI spec and its device metadata; `requests` are its requests, as far as they are known."""
 
     claim: ClaimRef
     requests: tuple[str, ...] = ()
@@ -129,15 +127,13 @@ class Decision(msgspec.Struct, frozen=True):
     """The decision on the claims of one call.
 
     Attributes:
-        commit: what goes on record first; for a Prepare in the transaction in which it was decided.
-        effects: what is carried out after that, in order.
+        commit: what is committed first; a Prepare commits it in the transaction in which it was decided.
+        effects: what is carried out afterwards, in order.
     """
 
     commit: Commit = Commit()
     effects: tuple[Effect, ...] = ()
 
-
-# Why containers are not held to the claims of a driver that pins, and which claims that concerns.
 
 NOT_ENFORCED: Final = "NotEnforced"
 """The reason of a condition or an Event."""
@@ -148,7 +144,7 @@ class NotEnforced(msgspec.Struct, frozen=True):
 
     Attributes:
         message: the reason, in one sentence.
-        chosen: whether the driver's options want it so; else no claim is prepared meanwhile.
+        chosen: whether the driver's options say so; otherwise no claim is prepared meanwhile.
     """
 
     message: str
@@ -163,7 +159,7 @@ BY_OPTION: Final = NotEnforced(
 
 
 def no_runtime(socket: str, seconds: float) -> NotEnforced:
-    """Return that no container runtime has been connected at a socket for so long."""
+    """Return that no container runtime has connected at a socket for that many seconds."""
     return NotEnforced(
         f"claims are not enforced: no container runtime has been connected over NRI at {socket} for {seconds:.0f} s, "
         "so containers would run on CPUs of other claims; switch NRI on in the runtime (dranode doctor on the node "
@@ -172,5 +168,5 @@ def no_runtime(socket: str, seconds: float) -> NotEnforced:
 
 
 def needs_enforcing(record: Record) -> bool:
-    """Return whether containers with a claim on record are to be held to something: not with admin access alone."""
+    """Return whether containers of a claim have to be pinned; not if it has nothing but admin access."""
     return bool(record.held) or any(not grant.admin for grant in record.grants)

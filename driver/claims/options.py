@@ -1,7 +1,7 @@
 """The options of drivers: each driver declares its own, and what they are called follows from its name.
 
 A driver `lamps` lists them under the entry point group `dranode.options`, by the name that it has in `dranode.plugins`.
-Its option `colour-map` is the flag `--lamps-colour-map`, the variable `DRANODE_LAMPS_COLOUR_MAP`, the key `colourMap`
+Its option `colour-map` is the flag `--lamps-colour-map`, the variable `DRANODE_LAMPS_COLOR_MAP`, the key `colourMap`
 in the section `plugins: lamps:` of the configuration file, and `options["colour_map"]` for the driver. An option may
 have a flag of its own instead, which its variable follows, and a key at the top level of the file.
 """
@@ -108,7 +108,7 @@ class DriverOption(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Its environment variable: `DRANODE_LAMPS_COLOUR_MAP`."""
+        """Its environment variable: `DRANODE_LAMPS_COLOR_MAP`."""
         return f"DRANODE_{self.parameter.upper()}"
 
     @staticmethod

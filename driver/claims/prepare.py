@@ -1,14 +1,15 @@
-"""Prepare and Unprepare, decided: claims and what others hold in, decisions out.
+"""Decides Prepare and Unprepare: claims and what other claims hold go in, decisions come out.
 
-The order of commits and effects is what makes a crash harmless. A claim is on record before anything is done for it and
-until everything is undone, so it is on record whenever the node may hold something of it:
+The order of commits and effects makes crashes harmless. A claim is on record before anything is done for it and until
+everything is undone, so it is on record whenever it may hold something on the node:
 
     Prepare     Commit(STARTED) -> Configure -> Commit(COMPLETED) -> WriteFiles   with hardware to configure
                 Commit(COMPLETED) -> WriteFiles                                   without
     Unprepare   Commit(STARTED) -> Restore -> RemoveFiles -> Commit(drop)         with hardware to restore
                 RemoveFiles -> Commit(drop)                                       without
 
-Repeating either from the start is always right: `Configure` and `Restore` may be repeated, the files are derived data.
+After a crash, kubelet calls again and everything is repeated from the start. That is always right: `Configure` and
+`Restore` can be repeated, and the files are derived from the record.
 """
 
 from __future__ import annotations
@@ -42,15 +43,13 @@ from dranode.driver.claims.metadata import POD_CLAIM_NAME, requests_of
 from dranode.driver.claims.plugin import Inventory, Plugin
 from dranode.driver.claims.record import ClaimState, Record, fingerprint, record_of, uid_problem
 
-# The part of a claim that is this driver's, and what of it is refused before anything is decided.
-
 
 def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedClaim:
-    """The part of a claim that is this driver's, configurations decoded; other drivers' parts are never read.
+    """Return this driver's part of a claim, with decoded configurations. Other drivers' parts are not read.
 
     Raises:
-        ClaimError: the claim has another UID or an impossible one, is not allocated, or a result or a configuration
-            of ours is not valid.
+        ClaimError: the claim has another UID or an unusable one, is not allocated, or one of this driver's results or
+            configurations is not valid.
     """
     if claim.metadata.uid != ref.uid:
         raise ClaimError(
@@ -85,7 +84,7 @@ def allocated(ref: ClaimRef, claim: ResourceClaim, plugin: Plugin) -> AllocatedC
 
 
 def twins(refs: Iterable[ClaimRef]) -> dict[str, Refused]:
-    """A refusal for every UID under which one call names several claims: it has one answer, which could be of any."""
+    """Return a refusal for each UID that one call gives to several claims: the answers are by UID, one for each."""
     by_uid: dict[str, dict[ClaimRef, None]] = {}
     for ref in refs:
         by_uid.setdefault(ref.uid, {})[ref] = None
@@ -100,15 +99,14 @@ def twins(refs: Iterable[ClaimRef]) -> dict[str, Refused]:
 
 
 def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
-    """Refuse what was allocated from another pool than `pool`, the one in which this node's devices are published.
+    """Refuse devices of another pool than this node's; with None the pool is not checked.
 
-    Device names repeat from node to node, so the devices of another pool may be here by name and are not meant. None
-    compares nothing.
+    Device names repeat from node to node. A device of another pool may have a namesake here, but is not meant.
 
     Raises:
-        ClaimError: a result is of another pool.
+        ClaimError: a result is from another pool.
     """
-    for result in (each.result for each in claim.results):
+    for result in (allocated.result for allocated in claim.results):
         if pool is not None and result.pool != pool:
             raise ClaimError(
                 f'request "{result.request}" of claim {claim.ref} was allocated device "{result.device}" of pool '
@@ -117,7 +115,7 @@ def check_pools(claim: AllocatedClaim, pool: str | None) -> None:
 
 
 def counting(claim: AllocatedClaim) -> AllocatedClaim:
-    """The claim with the configurations that count. The record's fingerprint is of all, as it has always been."""
+    """Return the claim without repeated configurations. Fingerprints cover all, so that old records stay valid."""
     return replace(
         claim,
         results=tuple(
@@ -128,10 +126,10 @@ def counting(claim: AllocatedClaim) -> AllocatedClaim:
 
 
 class Known(Enum):
-    """The relation of a Prepare to the claim's record.
+    """How a claim relates to its record.
 
-    RECOVERED: what the claim holds is known from its CDI spec alone. LOST: nothing but that it exists is known.
-    CHANGED: the record is of another allocation.
+    NEW: there is no record. SAME: the record is for this allocation. CHANGED: it is for another allocation. RECOVERED:
+    only the CDI spec says what the claim holds. LOST: nothing says what it holds.
     """
 
     NEW = auto()
@@ -142,7 +140,7 @@ class Known(Enum):
 
 
 def known(claim: AllocatedClaim, record: Record | None) -> Known:
-    """Return whether the claim is on record, and with the same allocation."""
+    """Return how a claim relates to its record."""
     if record is None:
         return Known.NEW
     if record.lost:
@@ -162,14 +160,14 @@ def _asked(claim: AllocatedClaim) -> list[tuple[object, ...]]:
 
 
 class Circumstances(msgspec.Struct, frozen=True):
-    """The circumstances that a decision on a claim depends on besides the claim and its record.
+    """What a decision depends on besides the claim and its record.
 
     Attributes:
         plugin: the driver.
-        inventory: what it has found.
-        held: what the claims on record hold, and those that were decided before in the same call.
-        pool: the name of the pool in which the devices are published; None if claims may come from any.
-        blocked: why nothing new may be given to a claim; None if it may.
+        inventory: the hardware that it has found.
+        held: what the claims on record hold, and the claims of the same call that were decided before.
+        pool: the name of the pool in which the devices are published; None if claims may come from any pool.
+        blocked: why no new claim may be prepared; None if new claims may be prepared.
         not_enforced: why containers are not held to claims; None if they are.
     """
 
@@ -182,19 +180,20 @@ class Circumstances(msgspec.Struct, frozen=True):
 
 
 def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, given: Circumstances) -> Record | Changed:
-    """Decide what a claim gets, which may be on record already.
+    """Decide what a claim gets; it may be on record already.
 
     Returns:
-        What is to be on record, without grants if nothing of the claim is this driver's; `Changed` if the claim is
+        The record to commit, without grants if nothing of the claim is this driver's; `Changed` if the claim is
         prepared for another allocation than it has now.
 
     Raises:
         ClaimConflictError: another claim holds what this one was allocated.
-        ClaimError: the claim cannot be prepared as it is, nothing new may be given to any, or no container would be
-            held to it.
+        ClaimError: the claim cannot be prepared as it is, no new claims may be prepared, or containers would not be
+            held to the claim.
     """
     mine = allocated(ref, claim, given.plugin)
-    # A claim on record too: kubelet asks again before it makes a sandbox, whose containers nobody would hold to it.
+    # This applies to claims on record too: kubelet asks again before it creates a new sandbox, and its containers would
+    # not be pinned.
     why = given.not_enforced
     if why is not None and not why.chosen and any(not each.result.admin_access for each in mine.results):
         raise ClaimError(why.message)
@@ -206,14 +205,14 @@ def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, giv
         return Changed(ref)
     if relation is Known.RECOVERED and record is not None:
         return adopt(mine, claim, record, given.inventory, given.plugin)
-    # What was allocated to a lost claim says what it was given; only others have to wait for that.
+    # A lost claim does not wait for itself: its allocation says what it holds, which is decided again here.
     if relation is Known.NEW and mine.results and given.blocked is not None:
         raise ClaimError(given.blocked)
     return decide(mine, claim, given.held, given.inventory, given.plugin)
 
 
 def decide(claim: AllocatedClaim, asked: ResourceClaim, held: Held, inventory: Inventory, plugin: Plugin) -> Record:
-    """Decide what a claim is given. `held` is what all other claims hold.
+    """Decide what a new claim gets; `held` is what all other claims hold.
 
     Raises:
         ClaimConflictError: another claim holds what this one was allocated.
@@ -231,12 +230,12 @@ def _record(claim: AllocatedClaim, grant: ClaimGrant, asked: ResourceClaim, plug
 def refused_beforehand(
     ref: ClaimRef, claim: ResourceClaim, plugin: Plugin, pool: str, published: Inventory | None
 ) -> str:
-    """The sentence with which a Prepare is refused whatever hardware and ledger say; empty if it is not by these alone.
+    """Return why a Prepare of the claim would fail, whatever the ledger says; empty if nothing is wrong with the claim.
 
     Args:
-        ref: the claim that is asked for.
-        claim: as it is.
-        plugin: its driver; only its reader of configurations is asked.
+        ref: the claim.
+        claim: the claim as it is in the API server.
+        plugin: its driver, which only has to decode its configurations.
         pool: the name of the node's pool.
         published: the devices of the pool; None if they are not known.
     """
@@ -261,15 +260,15 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
             )
         if result.admin_access:
             continue
-        # What was granted decides: the device may have been offered otherwise when a holder got it.
+        # Whether a holder has the device whole follows from its grant: the device may have been published with other
+        # properties when that claim was prepared.
         share = bool(device.allow_multiple_allocations and (result.share_id or result.consumed_capacity))
         holders = held.holders(inventory.sources_of(result.device), whole=share)
         if holders:
             raise ClaimConflictError(
                 f'claim {claim.ref} was allocated {"a share of " if share else ""}device "{result.device}", which '
                 f"claim {' and '.join(map(str, holders))} still holds{' whole' if share else ''}; it can be prepared "
-                "once that one is unprepared",
-                frozenset(holder.uid for holder in holders),
+                "once that one is unprepared"
             )
         if result.device in mine and not (share and mine[result.device]):
             raise ClaimError(
@@ -280,11 +279,12 @@ def _check_devices(claim: AllocatedClaim, held: Held, inventory: Inventory) -> N
 
 
 def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory: Inventory, plugin: Plugin) -> Record:
-    """A recovered record completed by the claim's own allocation; what the claim holds stays as it was.
+    """Complete a recovered record with the claim's allocation. What the claim holds is not decided again.
 
     Raises:
         ClaimError: a configuration of the claim contradicts the machine.
     """
+    # Containers may already run on what the record says, so that stays.
     found = ClaimGrant(record.grants, cpus=record.cpus, held=record.held)
     grants = record.grants
     if not grants:
@@ -296,7 +296,7 @@ def adopt(claim: AllocatedClaim, asked: ResourceClaim, record: Record, inventory
 
 
 def refreshed(record: Record, asked: ResourceClaim) -> Record:
-    """The record with what the claim says of its pods now: which may use it, and how they call it."""
+    """Return the record with the claim's current pods, and the name by which its pod refers to it."""
     pods, name = asked.status.reserved_for, asked.metadata.annotations.get(POD_CLAIM_NAME, "")
     if (pods, name) == (record.pods, record.pod_claim_name):
         return record
@@ -304,7 +304,7 @@ def refreshed(record: Record, asked: ResourceClaim) -> Record:
 
 
 def prepared(records: Iterable[Record], before: Callable[[str], Record | None]) -> Decision:
-    """The decision that brings these records about; one that `before` says is on record already costs no commit."""
+    """Return the decision that prepares these records; one that `before` returns already is not committed again."""
     records = tuple(records)
     effects: list[Effect] = []
     changed = tuple(record for record in records if before(record.uid) != record)
@@ -319,12 +319,12 @@ def prepared(records: Iterable[Record], before: Callable[[str], Record | None]) 
 def unprepared(
     claims: Iterable[ClaimRef], on_record: Mapping[str, Record], damaged: Iterable[str], plugin: Plugin
 ) -> Decision:
-    """The decision that undoes these claims; one that is not on record may still have left files behind.
+    """Return the decision that undoes these claims. A claim without a record may still have files.
 
     Args:
-        claims: those that are to be undone.
-        on_record: what is known of them, by UID.
-        damaged: the UIDs of those of which nothing is known but that their rows are damaged.
+        claims: the claims to undo.
+        on_record: their records, by UID.
+        damaged: the UIDs of claims that are known only by a damaged row.
         plugin: the driver.
     """
     claims = tuple(dict.fromkeys(claims))
@@ -341,24 +341,22 @@ def unprepared(
 
 
 def restarted(record: Record) -> Record:
-    """The record of a claim whose hardware may be in any state."""
+    """Return the record of a claim whose hardware may be in any state."""
     return msgspec.structs.replace(record, state=ClaimState.STARTED)
 
 
 def completed(record: Record) -> Record:
-    """The record of a claim whose hardware is configured."""
+    """Return the record of a claim whose hardware is configured."""
     return msgspec.structs.replace(record, state=ClaimState.COMPLETED)
 
 
-# The interfaces that kubelet's calls need: claims as they are now, and a node that prepares and unprepares them.
-
-# Whether the caller still waits for the answer. What it has given up must not be carried out behind its back: kubelet
-# may have asked for the opposite since, and been answered.
+# Whether the caller still waits for the answer. A call that was given up must not be carried out later: kubelet may
+# have called for the opposite since, and got its answer.
 Awaited = Callable[[], bool]
 
 
 def always() -> bool:
-    """Say that somebody waits: whoever calls a function and not a service does."""
+    """Return True: a caller of a Python function always waits for the result."""
     return True
 
 
@@ -366,7 +364,7 @@ class Claims(Protocol):
     """The source of claims: the API server, or a folder."""
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Each claim as it is now, or the reason why it cannot be had."""
+        """Return each claim as it is now, or the error for a claim that cannot be fetched."""
 
 
 class Preparer(Protocol):
@@ -375,14 +373,14 @@ class Preparer(Protocol):
     def prepare(
         self, claims: Mapping[ClaimRef, ResourceClaim | DranodeError], awaited: Awaited = always
     ) -> Mapping[str, Answer]:
-        """Prepare claims; an answer for each, by UID."""
+        """Prepare claims; returns an answer for each, by UID."""
 
     def unprepare(self, refs: tuple[ClaimRef, ...], awaited: Awaited = always) -> Mapping[str, Refused | None]:
-        """Unprepare claims; for each, by UID, None or why it is not unprepared."""
+        """Unprepare claims; returns for each, by UID, None or why it cannot be unprepared."""
 
 
 class Reporter(Protocol):
-    """Reports to the cluster what became of claims. Every method returns at once."""
+    """Reports the results of calls to the cluster. Every method returns at once."""
 
     def prepared(self, claims: Mapping[ClaimRef, ResourceClaim | DranodeError], answers: Mapping[str, Answer]) -> None:
         """Report the answers to a Prepare, by UID."""

@@ -1,7 +1,7 @@
-"""A claim's row in the ledger, and what follows from it: the devices held, the CDI spec, the answer for kubelet.
+"""A claim's record, and what follows from it: the devices held, the CDI spec, the answer to kubelet.
 
-A claim's spec can carry a copy of its record, from which a ledger that is lost comes back: the variable
-`DRANODE_RECORD` of a CDI device `record-<uid>`. Kubelet never gets that device, so no container sees it.
+The claim's CDI spec can carry a copy of the record, so that a lost ledger can be rebuilt: the variable `DRANODE_RECORD`
+of a CDI device `record-<uid>`. kubelet never gets the name of that device, so no container sees the variable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dranode.cdi.version import with_minimum_version
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant, main_request
 from dranode.driver.claims.held import ClaimRef, HeldDevice, Holding
 
-# With a driver's and a request's name of 63 characters a file's name stays below the kernel's 255.
+# With the names of a driver and a request of 63 characters each, file names stay below the kernel's limit of 255.
 MAX_UID: Final = 100
 COPY: Final = "DRANODE_RECORD="
 
@@ -32,25 +32,25 @@ Sources = Callable[[str, Any], frozenset[str] | None]
 
 
 class ClaimState(StrEnum):
-    """The state of a claim. STARTED: the hardware may or may not be configured (or restored) yet."""
+    """The state of a claim. STARTED: its hardware is being configured or restored, and may be in any state."""
 
     STARTED = "started"
     COMPLETED = "completed"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One claim on record: everything that is needed to answer for it without another request.
+    """The record of one claim: everything that is needed to answer a repeated Prepare, and to undo the claim.
 
     Attributes:
-        uid: the claim's UID; namespace and name are empty while a recovered record has no known owner.
-        state: how far it has come.
+        uid: the claim's UID. Namespace and name are empty if the record was recovered and its claim is not known yet.
+        state: whether its hardware is configured.
         grants: what each allocation result was given, in the order of the results.
-        edits: what every container with the claim gets.
+        edits: the CDI edits that every container with the claim gets.
         cpus: the CPUs on which its containers run; a cpu-list in JSON.
         held: the CPUs that no other claim gets; a cpu-list in JSON.
-        pods: who may use the claim, as reserved at the last Prepare: pods, and PodGroups, whose pods are not known.
-        pod_claim_name: how its pod calls the claim, if it was made from a template; empty if not.
-        fingerprint: of the allocation that was decided on; empty in a recovered record.
+        pods: who may use the claim, as of the last Prepare (`status.reservedFor`): pods, and PodGroups.
+        pod_claim_name: the name of the claim in its pod, if it was created from a template; otherwise empty.
+        fingerprint: a hash of the allocation that was decided on; empty in a recovered record.
     """
 
     uid: str
@@ -66,30 +66,30 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str = ""
 
     def __post_init__(self) -> None:
-        # msgspec leaves out a default by its identity, and rows of the ledger never had empty sets.
+        # msgspec omits a field only if it is the default object itself. Rows of the ledger never have empty sets.
         for name in ("cpus", "held"):
             if not getattr(self, name):
                 msgspec.structs.force_setattr(self, name, NO_CPUS)
 
     @property
     def ref(self) -> ClaimRef:
-        """The claim's identity."""
+        """Return the claim's namespace, name and UID."""
         return ClaimRef(self.namespace, self.name, self.uid)
 
     @property
     def lost(self) -> bool:
-        """Return whether nothing is known of the claim but that it may hold something."""
+        """Return whether it is not known what the claim holds."""
         return not (self.fingerprint or self.grants or self.cpus)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that the claim holds: without those of admin access."""
+        """Return the devices that the claim holds; with admin access it holds none."""
         return tuple(grant.device for grant in self.grants if not grant.admin)
 
     def holding(self, sources: Sources) -> Holding:
-        """Return what the claim holds, with `Plugin.sources` of its driver.
+        """Return what the claim holds; `sources` is `Plugin.sources` of its driver.
 
-        A result without a share has its device whole, unless amounts or CPUs say how much of it the claim has.
+        A result without a share ID holds its device whole, unless an amount or CPUs say how much of it the claim has.
         """
         return Holding(
             self.ref,
@@ -108,7 +108,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def amounts(self) -> dict[str, int]:
-        """Return how much the claim holds of devices that several claims share, by device."""
+        """Return how much the claim holds of each device that several claims share."""
         amounts: dict[str, int] = {}
         for grant in self.grants:
             if grant.amount:
@@ -117,7 +117,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PreparedDevice(msgspec.Struct, frozen=True):
-    """One device as kubelet gets it (`dra.v1.Device`): `request` is the main request, `cdi` are qualified CDI names."""
+    """One device in the answer to kubelet (`dra.v1.Device`).
+
+    Attributes:
+        request: the main request, without the subrequest of a prioritized list.
+        pool: the device's pool.
+        device: its name.
+        cdi: qualified CDI names.
+        share_id: the share, if several claims share the device.
+    """
 
     request: str
     pool: str
@@ -129,7 +137,7 @@ class PreparedDevice(msgspec.Struct, frozen=True):
 def record_of(
     claim: AllocatedClaim, grant: ClaimGrant, pods: tuple[ResourceClaimConsumerReference, ...], state: ClaimState
 ) -> Record:
-    """The record of a claim that was just decided."""
+    """Return the record of a claim that was just decided."""
     return Record(
         uid=claim.ref.uid,
         namespace=claim.ref.namespace,
@@ -145,61 +153,59 @@ def record_of(
 
 
 def recovered(uid: str, grant: ClaimGrant) -> Record:
-    """The record of a claim of which only the CDI spec is left."""
+    """Return the record of a claim that is known only by its CDI spec."""
     return Record(uid=uid, grants=grant.grants, edits=grant.edits, cpus=grant.cpus, held=grant.held)
 
 
 def fingerprint(claim: AllocatedClaim) -> str:
-    """A short hash of what was allocated to the claim; a Prepare with another one asks for something else."""
-    # What was decided on and no more: fields that a later version learns to read must not make old claims look changed.
+    """Return a short hash of the claim's allocation; a Prepare with another hash asks for something else."""
+    # Only the fields that decisions depend on: a field that a later version reads must not make old claims look
+    # changed.
     parts = [
         (
-            each.result.request,
-            each.result.pool,
-            each.result.device,
-            bool(each.result.admin_access),
-            each.result.share_id,
-            sorted((name, amount.text) for name, amount in each.result.consumed_capacity.items()),
-            [(config.source, config.parameters) for config in each.configs],
+            allocated.result.request,
+            allocated.result.pool,
+            allocated.result.device,
+            bool(allocated.result.admin_access),
+            allocated.result.share_id,
+            sorted((name, amount.text) for name, amount in allocated.result.consumed_capacity.items()),
+            [(config.source, config.parameters) for config in allocated.configs],
         )
-        for each in claim.results
+        for allocated in claim.results
     ]
     return hashlib.blake2b(encode_json(parts), digest_size=8).hexdigest()
 
 
 def uid_problem(uid: str) -> str | None:
-    """Return why nothing on the node can be named after a claim's UID.
-
-    None if it can. Kubernetes' own have 36 characters.
-    """
+    """Return why files and CDI devices cannot be named after a UID; None if they can. Kubernetes' UIDs always can."""
     if len(uid) > MAX_UID:
         return f"has {len(uid)} characters, more than {MAX_UID}, and files are named after it"
     return device_problem(uid)
 
 
 def claim_device(uid: str) -> str:
-    """The name of the CDI device that every container with the claim gets. A letter first keeps CDI 0.3.0 possible."""
+    """Return the CDI device of the whole claim. It begins with a letter, because CDI 0.3.0 requires that."""
     return f"claim-{uid}"
 
 
 def request_device(uid: str, index: int) -> str:
-    """The name of the CDI device of the claim's result number `index`."""
+    """Return the CDI device of one allocation result of the claim."""
     return f"claim-{uid}-{index}"
 
 
 def spec_file(kind: str, uid: str) -> str:
-    """The file of the claim's CDI spec, as the CDI library names transient specs: `vendor-class_claim-<uid>.json`."""
+    """Return the file of the claim's CDI spec, named as the CDI library names transient specs."""
     return spec_file_name(kind, claim_device(uid))
 
 
 def claim_spec(kind: str, record: Record, mounts: Mapping[str, Mount], original: Record | None = None) -> Spec:
-    """The claim's CDI spec, in the lowest CDI version that can say it.
+    """Return the claim's CDI spec, in the lowest CDI version that has all that it uses.
 
     Args:
         kind: vendor and class of its devices.
-        record: the record, its grants completed.
-        mounts: the mounts of its devices beyond their edits, by the device's name.
-        original: the record as it is in the ledger, where the spec is to carry a copy.
+        record: the record, with completed grants.
+        mounts: mounts besides the edits of the record, by the name of the CDI device.
+        original: the record as it is in the ledger, if the spec is to carry a copy of it.
     """
     edits = {claim_device(record.uid): record.edits}
     for index, grant in enumerate(record.grants):
@@ -220,7 +226,8 @@ def _with_mount(own: ContainerEdits | None, mount: Mount | None) -> ContainerEdi
 
 
 def _copy(record: Record) -> CDIDevice:
-    # What the claim was given and whose it is. The rest is asked again: who may use it, and what is allocated to it.
+    # The copy says what the claim holds and whose it is. Its pods and its allocation are read from the API server
+    # again.
     given = msgspec.structs.replace(record, state=ClaimState.COMPLETED, pods=(), pod_claim_name="", fingerprint="")
     edits = ContainerEdits(env=(f"{COPY}{encode_json(given).decode()}",))
     return CDIDevice(name=_copy_device(record.uid), container_edits=edits)
@@ -231,8 +238,8 @@ def _copy_device(uid: str) -> str:
 
 
 def copied(uid: str, spec: Spec) -> Record | None:
-    """The copy of the claim's record that a spec carries; None if it carries none that can be believed."""
-    device = next((each for each in spec.devices if each.name == _copy_device(uid)), None)
+    """Return the copy of the claim's record in a spec; None if there is none, or if it is not this claim's."""
+    device = next((device for device in spec.devices if device.name == _copy_device(uid)), None)
     text = next((entry for entry in device.container_edits.env if entry.startswith(COPY)), None) if device else None
     if text is None:
         return None
@@ -244,12 +251,12 @@ def copied(uid: str, spec: Spec) -> Record | None:
 
 
 def prepared_devices(kind: str, record: Record, mounting: Container[str]) -> tuple[PreparedDevice, ...]:
-    """The answer for kubelet: for every result the claim's CDI device, if it has one, and its own, if it has one.
+    """Return the devices for kubelet: each result has the claim's CDI device and its own one, if these exist.
 
     Args:
         kind: vendor and class of the claim's CDI devices.
         record: the claim's record.
-        mounting: the names of its CDI devices that mount something beyond their edits.
+        mounting: the names of its CDI devices that have a mount besides their edits.
     """
 
     def given(name: str, edits: ContainerEdits | None) -> tuple[str, ...]:
@@ -269,27 +276,26 @@ def prepared_devices(kind: str, record: Record, mounting: Container[str]) -> tup
 
 
 def holdings(records: Iterable[Record], sources: Sources) -> tuple[Holding, ...]:
-    """Return what all the records hold, with `Plugin.sources` of their driver."""
+    """Return what the records hold; `sources` is `Plugin.sources` of their driver."""
     return tuple(record.holding(sources) for record in records)
 
 
 def _sources(sources: Sources, grant: Grant) -> frozenset[str] | None:
     try:
         return sources(grant.device, grant.state)
-    except Exception:  # noqa: BLE001 - a state that another version wrote: what it is made of is not known
+    except Exception:  # noqa: BLE001 - another version may have written a state that this one cannot read
         return None
 
 
-# Says why a driver prepares no new claims although its ledger can be read: the devices of some claims are not known.
-#
-# Whatever was handed out might be held by one of them, so every new claim waits until they are unprepared, their CDI
-# specs can be read again, or an administrator says that they are gone (`dranode forget-lost`).
+# If it is not known what some claims hold, no new claim is prepared: any device may be held. That ends when these
+# claims are unprepared, when their CDI specs can be read again, or when an administrator says that they are gone
+# (`dranode forget-lost`).
 
 LOST_RECORD: Final = "its record is lost and no CDI spec says what it holds"
 
 
 def missing_claims(doubt: str, driver: str) -> str:
-    """The sentence on a ledger that may lack claims; `doubt` says why it may."""
+    """Return the error for a ledger that may lack claims; `doubt` says why it may."""
     return (
         f"nothing new is handed out on this node: {doubt}; delete the pods whose claims `dranode claims` does not "
         f"list, or drain the node, then run `{_command(driver)}`"
@@ -297,7 +303,7 @@ def missing_claims(doubt: str, driver: str) -> str:
 
 
 def unknown_claim(uid: str, reason: str, driver: str) -> str:
-    """The sentence on one claim that may hold anything."""
+    """Return the error for one claim that may hold any device."""
     return (
         f"nothing new is handed out while the claim with UID {uid} may hold anything: {reason}; "
         "delete the pods that use that claim, so that it is unprepared, or, if there is no such claim, run "
@@ -306,7 +312,7 @@ def unknown_claim(uid: str, reason: str, driver: str) -> str:
 
 
 def ledger_problems(doubt: str, records: Iterable[Record], driver: str) -> tuple[str, ...]:
-    """Return what a ledger itself says, a sentence each: claims may be missing, or nothing is known of some records."""
+    """Return the reasons in a ledger why no new claims are prepared, a sentence each."""
     lost = (unknown_claim(record.uid, LOST_RECORD, driver) for record in records if record.lost)
     return (*((missing_claims(doubt, driver),) if doubt else ()), *lost)
 
@@ -315,20 +321,16 @@ def _command(driver: str) -> str:
     return f"dranode forget-lost --drivers {driver}"
 
 
-# Says what is known while ledger or hardware cannot be read.
-#
-# A ledger that was not read is no empty one, and hardware that was not read has not lost its devices: code that decides
-# by them has to face that there may be more, or something else.
-
-
 class Unread(msgspec.Struct, frozen=True):
-    """The ledger cannot be read, so that more may be on record than is known; or the hardware cannot.
+    """The ledger or the hardware cannot be read.
+
+    A ledger that was not read is not an empty ledger, and hardware that was not read has not lost its devices. So there
+    may be other claims, or other devices, than are known.
 
     Attributes:
-        reason: why not, and what to do, in one sentence.
-        records: what is known of claims all the same: the records as they are or, without the ledger, of the last time
-            that it could be read, and what the CDI specs on the node say.
-        blind: something is held, or may be, of which none of these says what.
+        reason: why it cannot be read, and what to do, in one sentence.
+        records: what is known about claims: the records as of the last reading, and what CDI specs on the node say.
+        blind: whether something may be held although none of these records says so.
     """
 
     reason: str
@@ -336,16 +338,17 @@ class Unread(msgspec.Struct, frozen=True):
     blind: bool = False
 
 
-# Decides which claims are on record again after the ledger was lost, and whether these may be all.
+# After the ledger was lost, these claims are on record again:
 #
-#     what is left                                             is on record again           new claims
-#     a copy that is whole and up to date                      what it says                 as ever
-#     CDI specs of ours (they lie in memory: since the boot)   they, the copy and the rows  as ever
-#     the same, and rows that cannot be read                   they and the copy            none, until somebody says so
-#     neither                                                  the copy and the rows        none, until somebody says so
+#     what is left                                               is on record again           new claims
+#     a copy that is complete                                    what it says                 are prepared
+#     CDI specs of this driver (/var/run: since the last boot)   they, the copy and the rows  are prepared
+#     the same, but some rows cannot be read                     they and the copy            wait for `forget-lost`
+#     neither                                                    the copy and the rows        wait for `forget-lost`
 #
-# The copy is not flushed with each commit, so after a power cut it is up to date only if it was closed. A copy or
-# a row may tell of a claim that has ended: Unprepare puts right what is held too long, nothing what is held too little.
+# The copy is not flushed with each commit, so after a power cut it is complete only if it was closed. A copy or a row
+# may contain a claim that has ended. That is safe: a claim that is held too long is corrected by Unprepare, but nothing
+# would correct a claim that is missing.
 
 NOTES_LOST = "the ledger was lost, and all or part of its copy"
 LOST = "the ledger was lost, and not all claims that were on record are known"
@@ -355,14 +358,14 @@ class Copied(msgspec.Struct, frozen=True):
     """The records of a copy of the ledger.
 
     Attributes:
-        commits: the number of the last commit that it has.
-        records: the claims on record after that one.
-        doubt: why claims may be missing, as the ledger has it; empty if none is.
-        boot: the boot under which it was begun.
-        whole: whether every line of it is as it was written.
+        commits: the number of its last commit.
+        records: the claims on record after that commit.
+        doubt: why claims may be missing, as in the ledger; empty if none are missing.
+        boot: the id of the boot in which it was begun.
+        whole: whether every line is intact.
         closed: whether it was flushed after the last commit.
-        notes: the driver's notes, as JSON; empty if it has none.
-        notes_lost: why the notes may lack what the driver has noted; empty if they do not.
+        notes: the driver's notes, as JSON; empty if there are none.
+        notes_lost: why the notes may be incomplete; empty if they are complete.
     """
 
     commits: int = 0
@@ -375,21 +378,22 @@ class Copied(msgspec.Struct, frozen=True):
     notes_lost: str = ""
 
     def complete(self, boot: str) -> bool:
-        """Return whether nothing that was on record is missing in it, under this boot; an unknown one may be any."""
+        """Return whether the copy has every record; `boot` is the id of this boot, empty if it is not known."""
+        # Lines that were not flushed survive a crash of the process, but not a crash of the machine.
         return self.whole and (self.closed or (bool(boot) and self.boot == boot))
 
 
 def salvaged(
     copied: Copied | None, specs: Mapping[str, Record], rows: Iterable[Record], boot: str, unread: str = ""
 ) -> Copied:
-    """Return what is to be on record again.
+    """Return the records for a new ledger after the old one was lost.
 
     Args:
         copied: the copy, if there is one.
         specs: what the CDI specs on the node say, by UID.
-        rows: what was found in the damaged file.
-        boot: the boot now.
-        unread: why that file may have other rows; empty if it was read.
+        rows: the intact rows in the damaged file.
+        boot: the id of this boot.
+        unread: why the file may have other rows; empty if it was read.
     """
     copy = copied or Copied(whole=False)
     records = dict(copy.records)
@@ -399,19 +403,20 @@ def salvaged(
         for row in rows:
             before = records.get(row.uid)
             records[row.uid] = row if before is None else _both(before, row)
-        # Specs are written again one after another after a boot: of the others only rows would tell.
+        # After a boot, specs are written again one after the other, so claims without a spec may be known only by rows.
         doubt = doubt or (f"{LOST}: {unread}" if unread else "" if specs else LOST)
-        specs = {uid: found for uid, found in specs.items() if not _covers(records.get(uid), found)}
-        records |= {uid: found for uid, found in specs.items() if not found.lost}
-    records |= {uid: found for uid, found in specs.items() if uid not in records}
+        specs = {uid: record for uid, record in specs.items() if not _covers(records.get(uid), record)}
+        records |= {uid: record for uid, record in specs.items() if not record.lost}
+    records |= {uid: record for uid, record in specs.items() if uid not in records}
     return Copied(copy.commits + 1, records, doubt, boot, notes=copy.notes, notes_lost=notes_lost)
 
 
 def prepared_under(copied: Copied | None, specs: Mapping[str, Record], boot: str) -> str:
-    """Return the boot id under which the claims were prepared: `boot` unless they have to be prepared again.
+    """Return the id of the boot in which the claims were prepared; any other than `boot` has them configured again.
 
-    The copy says under which boot it was begun. If that is this one, it may have been begun by a process that opened a
-    ledger of an earlier boot and died before that was noted there. CDI specs lie in memory: they are written later.
+    The copy says in which boot it was begun. If that is this boot, it may have been begun by a process that opened a
+    ledger of an earlier boot and died before it noted the new boot. CDI specs are written after that, and /var/run does
+    not survive a boot, so a spec means that the claims were prepared in this one.
     """
     if copied is not None and copied.boot and copied.boot != boot:
         return copied.boot
@@ -423,7 +428,7 @@ def _both(first: Record, second: Record) -> Record:
 
 
 def _covers(record: Record | None, spec: Record) -> bool:
-    """Return whether a record says of its claim what the spec says, and more."""
+    """Return whether a record says everything about its claim that the spec says."""
     if record is None or record.held != spec.held:
         return False
     return not spec.grants or record.devices == spec.devices

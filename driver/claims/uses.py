@@ -54,7 +54,7 @@ class UsedClaim(msgspec.Struct, frozen=True):
 def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping[str, UsedClaim]:
     """Return which of `claims`, all of one driver, kubelet has given to containers, by UID; `uses` are of that driver.
 
-    A claim is recognised by a CDI device that carries its UID, if only that of its metadata. One that gives its
+    A claim is recognized by a CDI device that carries its UID, if only that of its metadata. One that gives its
     containers none has its name alone, and another claim may have had that name before, so a name counts only where
     there is no CDI device.
     """

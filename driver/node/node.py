@@ -424,7 +424,7 @@ class NodeClaims:
             self.store.refuse_damaged(ref)
             return decide_claim(ref, claim, record, given)
         except ClaimConflictError as error:
-            return Conflict(str(error), error.holders)
+            return Conflict(str(error))
         except DranodeError as error:
             return Refused(str(error))
         except Exception as error:

@@ -1,6 +1,6 @@
 """Metrics of claims: what they use of their CPUs and memory, what they hold of shared devices, and what disturbs them.
 
-They are labelled as kube-state-metrics labels pods: its `kube_pod_resourceclaim_info` has the labels `namespace`, `pod`
+They are labeled as kube-state-metrics labels pods: its `kube_pod_resourceclaim_info` has the labels `namespace`, `pod`
 and `resourceclaim_name`. The words for throttling and pressure are those of cAdvisor's metrics. So all of them go
 together in one expression.
 """

@@ -188,7 +188,7 @@ def _files(folder: Path) -> set[str]:
 
 
 # Belongs to nobody, like example.org.
-_OTHER: Final = "neighbour.example.org"
+_OTHER: Final = "neighbor.example.org"
 _SPEC: Final = {
     "cdiVersion": "0.5.0",
     "kind": f"{_OTHER}/thing",

@@ -392,15 +392,15 @@
 
   function lettersOf(node) {
     const names = [...new Set(moments.flatMap((moment) => moment.claims.filter((claim) => isOn(claim, node)).map((claim) => claim.name)))].sort();
-    return new Map(names.map((name, index) => [name, { letter: LETTERS[index] || String(index + 1), colour: `var(--c${index % 6})` }]));
+    return new Map(names.map((name, index) => [name, { letter: LETTERS[index] || String(index + 1), color: `var(--c${index % 6})` }]));
   }
   function deviceLine(moment, device, letters) {
     const bar = element("span", { class: "bar", "aria-hidden": "true" });
     const holding = sharesOf(moment, device).filter((share) => !share.admin);
     for (const share of holding) {
-      const { letter, colour } = letters.get(share.claim.name);
+      const { letter, color } = letters.get(share.claim.name);
       const piece = element("i", {}, letter, ` ${last(share.claim.name)}`);
-      piece.style.setProperty("--claim", colour);
+      piece.style.setProperty("--claim", color);
       piece.style.width = `${Math.max(8, 100 * (device.type.shared && device.type.capacity.length ? fraction(share, device) : 1 / holding.length))}%`;
       bar.append(piece);
     }
@@ -416,7 +416,7 @@
     const same = names.every((name) => name === names[0]);
     const made = element("span", { class: `core ${same && names[0] ? "held" : ""}`, "data-claims": [...new Set(names.filter(Boolean))].join("\n") },
       threads.map((cpu) => `${isolated.has(cpu) ? "~" : ""}${cpu}`).join(","));
-    if (same && names[0]) made.style.setProperty("--claim", letters.get(names[0]).colour);
+    if (same && names[0]) made.style.setProperty("--claim", letters.get(names[0]).color);
     if (names.some(Boolean)) made.append(element("b", {}, (same ? [names[0]] : names).map((name) => (name ? letters.get(name).letter : "·")).join("")));
     else if (lost) made.append(element("b", {}, "?"));
     made.style.minWidth = `${width + 2}ch`;
@@ -470,10 +470,10 @@
       shown.length > 1 ? element("h3", {}, moment.title) : "",
       element("div", { class: node.layout ? "inside" : "inside even" }, ...(node.layout ? layoutBoxes : plainBoxes)(moment, node, letters))));
     const cpusOf = (claim) => claim.cpus.filter((each) => each.node === node).map((each) => `CPUs ${each.list}`);
-    const key = [...letters].map(([name, { letter, colour }]) => {
+    const key = [...letters].map(([name, { letter, color }]) => {
       const claim = latest.claims.find((each) => each.name === name) || moments[0].claims.find((each) => each.name === name);
       const mark = element("span", { class: "letter" }, letter);
-      mark.style.setProperty("--claim", colour);
+      mark.style.setProperty("--claim", color);
       const pods = claim.pods.filter((pod) => pod !== name);
       return element("li", {}, mark, mono(name), ` ${[pods.length ? `pod ${pods.join(", ")}` : "", deviceText(claim), ...cpusOf(claim)].filter(Boolean).join("; ")}`);
     });
@@ -639,7 +639,7 @@
     const apply = () => {
       const theme = chosen || (dark.matches ? "dark" : "light");
       document.documentElement.dataset.theme = theme;
-      button.textContent = theme === "dark" ? "Light colours" : "Dark colours";
+      button.textContent = theme === "dark" ? "Light colors" : "Dark colors";
     };
     button.addEventListener("click", () => { chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; apply(); });
     dark.addEventListener("change", apply);

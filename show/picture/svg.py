@@ -1,7 +1,7 @@
 """A fleet, or a node, as an SVG picture: what the page shows, with every name in the picture.
 
 Boxes, devices and cores have fixed places, held or free, so that two moments side by side have the same layout.
-States are never distinguished by colour alone: held is filled, tainted is striped, blocked is dotted, and holders have
+States are never distinguished by color alone: held is filled, tainted is striped, blocked is dotted, and holders have
 letters beside their names.
 """
 
@@ -34,7 +34,7 @@ _MARGIN: Final = 20.0
 # Sentences are not broken into shorter lines than this.
 _LEAST: Final = 560.0
 _DEVICE: Final = 230.0
-_COLOURS: Final = ("#20558f", "#a14d00", "#00735c", "#8a3a78", "#6b5d00", "#46515e")
+_COLORS: Final = ("#20558f", "#a14d00", "#00735c", "#8a3a78", "#6b5d00", "#46515e")
 _LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
 _FRAME: Final = 'fill="#ffffff" stroke="#7d8894"'
 _OUTER: Final = 'fill="#f6f7f9" stroke="#cdd4dc"'
@@ -74,8 +74,8 @@ def fleet_svg(picture: FleetPicture) -> str:
 def _legend() -> Piece:
     samples = (
         ("free", rectangle(14, 14, _FRAME)),
-        ("held", rectangle(14, 14, f'fill="{_COLOURS[0]}"')),
-        ("held in part", rectangle(14, 14, _FRAME) + rectangle(14, 7, f'fill="{_COLOURS[0]}"', 0, 7)),
+        ("held", rectangle(14, 14, f'fill="{_COLORS[0]}"')),
+        ("held in part", rectangle(14, 14, _FRAME) + rectangle(14, 7, f'fill="{_COLORS[0]}"', 0, 7)),
         ("tainted", rectangle(14, 14, 'fill="url(#tainted)" stroke="#b4430a"')),
         ("blocked: what it draws on is held", rectangle(14, 14, 'fill="none" stroke="#7d8894" stroke-dasharray="2 3"')),
     )
@@ -159,8 +159,8 @@ class _NodeDrawing:
         same = len(set(holders)) == 1 and holders[0] is not None
         marks = "".join(self._letter(name) for name in (holders[:1] if same else holders)) if any(holders) else ""
         width = self._core_width
-        colour = self._colour(holders[0]) if same else ""
-        style = f'fill="{colour}" stroke="{colour}"' if same else _FRAME
+        color = self._color(holders[0]) if same else ""
+        style = f'fill="{color}" stroke="{color}"' if same else _FRAME
         unknown = "?" if CPUS in self._moment.unknown else ""
         words = f"{threads} {marks or unknown}".strip()
         return Piece(
@@ -178,7 +178,7 @@ class _NodeDrawing:
         for claim, share in holding:
             part = max(4.0, 36 * _fraction(device, share, len(holding)))
             y = max(0.0, y - part)
-            parts.append(rectangle(9, part, f'fill="{self._colour(claim.name)}"', 0, y))
+            parts.append(rectangle(9, part, f'fill="{self._color(claim.name)}"', 0, y))
         if device.closed:
             parts.append(rectangle(9, 36, 'fill="url(#tainted)" stroke="#b4430a"', _DEVICE - 9, 0))
         name = " ".join(filter(None, (device.key.device, device.product)))
@@ -197,7 +197,7 @@ class _NodeDrawing:
     def _key(self, name: str, rank: int) -> Piece:
         cpus = self._cpus.get(name)
         words = f"{name}  CPUs {cpus}" if cpus else name
-        sign = rectangle(20, 16, f'fill="{_COLOURS[rank % len(_COLOURS)]}"')
+        sign = rectangle(20, 16, f'fill="{_COLORS[rank % len(_COLORS)]}"')
         letter = text_at(self._letter(name), 6, 12, size=11, style='fill="#ffffff" font-weight="bold"')
         return Piece(28 + CHARACTER * 12 * len(words), 18, sign + letter + text_at(words, 28, 12))
 
@@ -207,8 +207,8 @@ class _NodeDrawing:
         rank = self._rank[name]
         return _LETTERS[rank] if rank < len(_LETTERS) else str(rank + 1)
 
-    def _colour(self, name: str | None) -> str:
-        return _COLOURS[self._rank[name] % len(_COLOURS)] if name is not None else ""
+    def _color(self, name: str | None) -> str:
+        return _COLORS[self._rank[name] % len(_COLORS)] if name is not None else ""
 
 
 def _threads(core: CPUSet) -> str:

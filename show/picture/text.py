@@ -23,7 +23,7 @@ _MAX_PER_ROW: Final = 64
 # More devices of one driver in one box than this are counted instead.
 _MAX_LINES: Final = 12
 _LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
-_COLOURS: Final = ("cyan", "magenta", "yellow", "green", "blue", "red")
+_COLORS: Final = ("cyan", "magenta", "yellow", "green", "blue", "red")
 _FREE, _MANY, _MIXED = "·", "#", "+"
 _ISOLATED: Final = "~"
 _TAINTED: Final = "!"
@@ -106,7 +106,7 @@ class _Drawing:
             cpus = self._picture.cpus.get(claim)
             devices = ", ".join(device.name for device in self._picture.devices if claim in device.holders)
             what = "; ".join(filter(None, (str(cpus) if cpus else "", devices)))
-            yield ((self._letter(rank), _colour(rank)), (f" {claim}  ", ""), (what, "dim"))
+            yield ((self._letter(rank), _color(rank)), (f" {claim}  ", ""), (what, "dim"))
         free = self._cpus - CPUSet.union(self._picture.cpus.values())
         if self._claims and free:
             yield ((_FREE, ""), (" free  ", ""), (str(free), "dim"))
@@ -152,14 +152,14 @@ class _Drawing:
     def _cell(self, core: CPUSet) -> tuple[Span, ...]:
         ranks = [self._holder_of.get(cpu) for cpu in core]
         same = len(set(ranks)) == 1
-        style = _colour(ranks[0]) if same else ""
+        style = _color(ranks[0]) if same else ""
         if self._is_map:
             return ((self._letter(ranks[0]) if same else _MIXED, style),)
         threads = self._threads(core)
         if same and ranks[0] is None:
             return ((threads, style),)
         marks = ranks[:1] if same else ranks
-        return ((f"{threads} ", style), *((self._letter(rank), _colour(rank)) for rank in marks))
+        return ((f"{threads} ", style), *((self._letter(rank), _color(rank)) for rank in marks))
 
     def _threads(self, core: CPUSet) -> str:
         isolated = self._layout.isolated
@@ -175,10 +175,10 @@ class _Drawing:
         shown = devices if len(devices) <= _MAX_LINES else devices[: _MAX_LINES - 1]
         for device in shown:
             ranks = sorted(self._rank[claim] for claim in device.holders)
-            marks = [(self._letter(rank), _colour(rank)) for rank in ranks[:_SHARERS]]
+            marks = [(self._letter(rank), _color(rank)) for rank in ranks[:_SHARERS]]
             if len(ranks) > _SHARERS:
                 marks[-1] = (_MANY, "")
-            style = _colour(ranks[0]) if len(ranks) == 1 else ""
+            style = _color(ranks[0]) if len(ranks) == 1 else ""
             room = (_SHARERS if device.shared else 1) * self._marked
             missing = self._name_width - len(_name(device)) + self._marked
             part = f" {device.part.rjust(self._part_width)} " if self._part_width else ""
@@ -219,8 +219,8 @@ def _rows(boxes: Iterable[Box]) -> Iterator[Box]:
     return (box for box in _all(boxes) if box.cores)
 
 
-def _colour(rank: int | None) -> str:
-    return "" if rank is None else f"bold {_COLOURS[rank % len(_COLOURS)]}"
+def _color(rank: int | None) -> str:
+    return "" if rank is None else f"bold {_COLORS[rank % len(_COLORS)]}"
 
 
 Span: TypeAlias = tuple[str, str]  # text and style, in rich's words; "" is plain

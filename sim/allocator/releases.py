@@ -182,7 +182,7 @@ GATES: Final[Mapping[str, Gate]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Behaviour of some patch releases that is not simulated.
+    """Behavior of some patch releases that is not simulated.
 
     Attributes:
         since: the release that had it first.
@@ -227,7 +227,7 @@ class Release:
 
     Attributes:
         name: how it is chosen: `1.37`.
-        version: the version whose behaviour it is.
+        version: the version whose behavior it is.
     """
 
     name: str
@@ -245,15 +245,15 @@ class Release:
 
     @cached_property
     def differences(self) -> tuple[str, ...]:
-        """Return how it differs from the modelled release of its minor version, a phrase each."""
-        modelled = RELEASES[self.name]
-        if self.version == modelled.version:
+        """Return how it differs from the modeled release of its minor version, a phrase each."""
+        modeled = RELEASES[self.name]
+        if self.version == modeled.version:
             return ()
         newest = _NEWEST_READ.get(self.name)
         unknown = newest is not None and self.number[1] > newest
         return (
-            *(f"has: {change.value.text}" for change in Change if change in self.changes - modelled.changes),
-            *(f"does not have: {change.value.text}" for change in Change if change in modelled.changes - self.changes),
+            *(f"has: {change.value.text}" for change in Change if change in self.changes - modeled.changes),
+            *(f"does not have: {change.value.text}" for change in Change if change in modeled.changes - self.changes),
             *(f"is not simulated: {defect.text}" for defect in DEFECTS if self._has(defect)),
             *((f"is not known: what changed after {self.name}.{newest}",) if unknown else ()),
         )

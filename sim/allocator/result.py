@@ -49,7 +49,7 @@ class DevicePick:
 
 
 class Oddity(Enum):
-    """Behaviour of kube-scheduler that surprises, and what may have decided the answer."""
+    """Behavior of kube-scheduler that surprises, and what may have decided the answer."""
 
     ADMIN_BLOCKS = auto()
     ADMIN_NEEDS_CAPACITY = auto()

@@ -52,13 +52,13 @@ def asked_features(kubernetes: str | None, feature_gates: str, *, whole_nodes: b
 
 
 def _note_differences(asked: Release) -> None:
-    """Say which patch release is modelled where another one is asked for, and how they differ."""
-    modelled = RELEASES[asked.name].version
-    if asked.version == modelled:
+    """Say which patch release is modeled where another one is asked for, and how they differ."""
+    modeled = RELEASES[asked.name].version
+    if asked.version == modeled:
         return
     differences = asked.differences
     click.echo(
-        f"note: Kubernetes {asked.version} is simulated with the model of {modelled}"
+        f"note: Kubernetes {asked.version} is simulated with the model of {modeled}"
         f"{', with these differences:' if differences else '; no difference is known'}",
         err=True,
     )

@@ -276,7 +276,7 @@ class _PodMaker:
         template = _template(deployment)
         _checked(template, ".".join(POD_TEMPLATES["Deployment"]))
         mark = template_hash(json.dumps(template, sort_keys=True, default=str))
-        labelled = _labelled(template, {_HASH: mark})
+        labeled = _labeled(template, {_HASH: mark})
         selector = dict(deployment.spec.selector or {})
         labels = selector.get("matchLabels")
         selector["matchLabels"] = {**(labels if isinstance(labels, Mapping) else {}), _HASH: mark}
@@ -287,7 +287,7 @@ class _PodMaker:
                 name=f"{deployment.metadata.name[: _LONGEST - 1 - len(mark)]}-{mark}",
                 namespace=deployment.metadata.namespace,
             ),
-            spec=ControllerSpec(replicas=deployment.spec.replicas, selector=selector, template=labelled),
+            spec=ControllerSpec(replicas=deployment.spec.replicas, selector=selector, template=labeled),
         ), ""
 
     def _job(self, cron_job: Controller) -> tuple[Controller, str]:
@@ -336,7 +336,7 @@ class _PodMaker:
             queue = " until its queue admits it, which local --queues simulates" if _asks_for_queue(job) else ""
             return [], f"it is {ended}" if ended else f"it is suspended{queue}"
         labels = {"batch.kubernetes.io/job-name": job.metadata.name, "job-name": job.metadata.name}
-        template = _labelled(template, labels)
+        template = _labeled(template, labels)
         completions = spec.completions
         if completions is None and spec.completion_mode == "Indexed":
             raise DocumentError(_NO_COMPLETIONS, "spec.completions")
@@ -357,7 +357,7 @@ class _PodMaker:
     def _indexed(self, job: Controller, template: Mapping[str, Any], index: int) -> dict[str, Any]:
         tail = f"-{index}-"
         base = f"{job.metadata.name[: 58 - len(tail)]}{tail}"
-        template = _labelled(template, {_INDEX: str(index)})
+        template = _labeled(template, {_INDEX: str(index)})
         annotations = {**(_metadata(template).get("annotations") or {}), _INDEX: str(index)}
         template = {**template, "metadata": {**_metadata(template), "annotations": annotations}}
         return self._pod(job, template, base=base)
@@ -372,7 +372,7 @@ class _PodMaker:
             if (controller.namespace, name) in self._existing.names:
                 continue
             labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(number)}
-            pod = self._pod(controller, _labelled(template, labels), name=name)
+            pod = self._pod(controller, _labeled(template, labels), name=name)
             volumes = [
                 {"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}}
                 for each in controller.spec.volume_claim_templates
@@ -455,7 +455,7 @@ def _metadata(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return metadata if isinstance(metadata, Mapping) else {}
 
 
-def _labelled(template: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
+def _labeled(template: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
     metadata = _metadata(template)
     return {**template, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}}
 

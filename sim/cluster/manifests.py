@@ -26,7 +26,7 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, 
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import PriorityClass, check_node_amounts
 from dranode.sim.scheduler.documents import SchedulingNode
-from dranode.sim.scheduler.terms import LabelledObject, SelectingObject
+from dranode.sim.scheduler.terms import LabeledObject, SelectingObject
 
 # The kinds whose fields are all known here.
 SPECS: Final[Mapping[str, type[APIDocument]]] = {
@@ -41,10 +41,10 @@ CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
     "Node": SchedulingNode,
     "PodGroup": PodGroup,
     "ResourceSlice": ResourceSlice,
-    "Namespace": LabelledObject,
+    "Namespace": LabeledObject,
     "PriorityClass": PriorityClass,
-    "Service": LabelledObject,
-    "ReplicationController": LabelledObject,
+    "Service": LabeledObject,
+    "ReplicationController": LabeledObject,
     "ReplicaSet": SelectingObject,
     "StatefulSet": SelectingObject,
 }

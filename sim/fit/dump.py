@@ -66,7 +66,7 @@ def live_kinds(features: Features) -> tuple[str, ...]:
     return (*LIVE_KINDS, "PodGroup") if features.workload_resource_claims else LIVE_KINDS
 
 
-class LabelledNamespace(APIDocument, frozen=True, kw_only=True):
+class LabeledNamespace(APIDocument, frozen=True, kw_only=True):
     """A namespace."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -146,7 +146,7 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
         _named(_decoded(sources, "ResourceClaimTemplate", ResourceClaimTemplate)),
         tuple(each for _, each in _decoded(sources, "ResourceSlice", ResourceSlice)),
         tuple(each for _, each in _decoded(sources, "DeviceClass", DeviceClass)),
-        {each.metadata.name: each.metadata.labels for _, each in _decoded(sources, "Namespace", LabelledNamespace)},
+        {each.metadata.name: each.metadata.labels for _, each in _decoded(sources, "Namespace", LabeledNamespace)},
         Owners(sources),
         frozenset([*kinds, *(source.kind for source in sources)]),
         taint_rules(sources),

@@ -152,7 +152,7 @@ def _plan(victims: _Victims, demand: PodDemand, *, least: bool) -> EvictionPlan:
 
 
 # The order matters, since the allocator takes the first devices that do. Shortcuts do not change the answer: of pods
-# that are alike one is tried in each place, what failed once is not tried again, and where no pod minds its neighbours,
+# that are alike one is tried in each place, what failed once is not tried again, and where no pod minds its neighbors,
 # a pod that fits nowhere now will not fit when more is placed.
 # Pods and the nodes where they are placed, in this order.
 Steps: TypeAlias = list[tuple[PodDemand, str]]

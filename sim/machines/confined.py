@@ -145,7 +145,7 @@ class ConfinedRoot:
 
 # A tree laid over other files: its files hide theirs, folders are merged, and nothing can be removed.  One rule is
 # about hardware: a CPU's own `node<N>` entry in the tree hides the entries of that name below it from listings,
-# because a CPU is on one NUMA node (reference behaviour: dra-driver-cpu's sysfs overlay).
+# because a CPU is on one NUMA node (reference behavior: dra-driver-cpu's sysfs overlay).
 
 # ruff: noqa: D102 - the protocols Root and Files say what their methods promise
 

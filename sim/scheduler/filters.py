@@ -135,14 +135,14 @@ class Filters:
             self.own.lasting_refusal(info.node)
             or self.own.passing_refusal(info)
             or self._topology(info.node)
-            or self._neighbours(info.node)
+            or self._neighbors(info.node)
         )
 
     def _topology(self, node: SchedulingNode) -> Refusal | None:
         refused = self._spread.refusal(node)
         return Refusal("PodTopologySpread", refused[:1], refused[1], hopeless=False) if refused is not None else None
 
-    def _neighbours(self, node: SchedulingNode) -> Refusal | None:
+    def _neighbors(self, node: SchedulingNode) -> Refusal | None:
         refused = self._affinity.refusal(node)
         return Refusal("InterPodAffinity", refused[:1], refused[1], hopeless=False) if refused is not None else None
 

@@ -136,17 +136,17 @@ def _label_keys(pod: SchedulingPod, term: PodAffinityTerm) -> tuple[NodeSelector
 _NO_TERMS: Final = PodTerms()
 
 
-class LabelledSpec(APIDocument, frozen=True, kw_only=True):
+class LabeledSpec(APIDocument, frozen=True, kw_only=True):
     """`spec` of a Service or a ReplicationController."""
 
     selector: Mapping[str, str] | None = None
 
 
-class LabelledObject(APIDocument, frozen=True, kw_only=True):
+class LabeledObject(APIDocument, frozen=True, kw_only=True):
     """A Service or a ReplicationController."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: LabelledSpec = LabelledSpec()
+    spec: LabeledSpec = LabeledSpec()
 
 
 class SelectingSpec(APIDocument, frozen=True, kw_only=True):
@@ -204,13 +204,13 @@ class Owners:
 
     def _enter(self, source: SourceDocument) -> None:
         if source.kind in ("Service", "ReplicationController"):
-            labelled = decode(LabelledObject, source.document)
-            namespace = labelled.metadata.namespace or "default"
-            selector = labelled.spec.selector
+            labeled = decode(LabeledObject, source.document)
+            namespace = labeled.metadata.namespace or "default"
+            selector = labeled.spec.selector
             if source.kind == "Service" and selector is not None:
                 self._services[namespace].append(selector)
             elif source.kind == "ReplicationController":
-                key = namespace, source.kind, labelled.metadata.name
+                key = namespace, source.kind, labeled.metadata.name
                 self._owners[key] = LabelSelector(match_labels=selector or {})
         else:
             owner = decode(SelectingObject, source.document)

@@ -223,8 +223,8 @@ def test_light_and_dark_wide_and_narrow_are_readable(browser: Browser, tmp_path:
     ratio = browser.run(
         """(() => {
           const linear = (n) => (n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
-          const light = (colour) => {
-            const [r, g, b] = colour.match(/[\\d.]+/g).map((n) => linear(n / 255));
+          const light = (color) => {
+            const [r, g, b] = color.match(/[\\d.]+/g).map((n) => linear(n / 255));
             return 0.2126 * r + 0.7152 * g + 0.0722 * b;
           };
           const contrast = (a, b) => {
@@ -243,9 +243,9 @@ def test_light_and_dark_wide_and_narrow_are_readable(browser: Browser, tmp_path:
     assert browser.run("document.documentElement.dataset.theme") != scheme
 
 
-def test_states_differ_without_their_colours(browser: Browser, tmp_path: Path) -> None:
+def test_states_differ_without_their_colors(browser: Browser, tmp_path: Path) -> None:
     browser.open(written(tmp_path, training_fleet(4)))
-    # WCAG 2.2, 1.4.1: colour is not the only means.
+    # WCAG 2.2, 1.4.1: color is not the only means.
     looks = browser.run(
         "['free', 'held', 'tainted', 'blocked', 'held, not published'].map((word) => { const e = "
         "[...document.querySelectorAll('#legend span')]"

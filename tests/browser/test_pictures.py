@@ -28,7 +28,7 @@ OUTSIDE = """(() => {
   }
   return left;
 })()"""
-COLOUR = 'getComputedStyle(document.querySelector("rect.paper")).fill'
+COLOR = 'getComputedStyle(document.querySelector("rect.paper")).fill'
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +40,16 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
-def test_every_text_stays_in_its_box_and_the_colours_follow_the_reader(browser: Browser, picture: Path) -> None:
-    colours = []
+def test_every_text_stays_in_its_box_and_the_colors_follow_the_reader(browser: Browser, picture: Path) -> None:
+    colors = []
     for scheme in ("light", "dark"):
         browser.media(prefers_color_scheme=scheme)
         browser.open(picture, width=520, height=800)
         assert browser.run(OUTSIDE) == []
-        colours.append(browser.run(COLOUR))
+        colors.append(browser.run(COLOR))
         if folder := os.environ.get("SCREENSHOTS"):
             browser.screenshot(Path(folder) / f"{picture.stem}-{scheme}.png")
-    assert len(set(colours)) == len(colours)
+    assert len(set(colors)) == len(colors)
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)

@@ -1,1 +1,1 @@
-"""Stand-ins with behaviour: drivers, machines, peers and documents that tests are made of."""
+"""Stand-ins with behavior: drivers, machines, peers and documents that tests are made of."""

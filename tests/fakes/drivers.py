@@ -1,4 +1,4 @@
-"""Fakes with behaviour that several tests share."""
+"""Fakes with behavior that several tests share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Lamps(Plugin):
                     edits=ContainerEdits(
                         env=(
                             f"LAMP={each.result.device}",
-                            *(f"COLOUR={config.parameters}" for config in each.configs[-1:]),
+                            *(f"COLOR={config.parameters}" for config in each.configs[-1:]),
                         )
                     ),
                 )

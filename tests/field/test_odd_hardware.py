@@ -115,6 +115,5 @@ def test_of_the_gpus_of_one_iommu_group_no_two_virtual_machines_get_one_each(gro
     if not conflict:
         give(second, held=held)
         return
-    with pytest.raises(ClaimConflictError, match="of the same IOMMU group") as refused:
+    with pytest.raises(ClaimConflictError, match="of the same IOMMU group"):
         give(second, held=held)
-    assert refused.value.holders == {HOLDER.uid}

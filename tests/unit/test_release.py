@@ -27,15 +27,15 @@ def locked(name: str) -> list[str]:
     return re.findall(r"^([a-z0-9_.-]+)==", text, re.MULTILINE)
 
 
-def licence(name: str) -> str:
+def license_of(name: str) -> str:
     facts = distribution(name).metadata.json
     classifiers = [each for each in facts.get("classifier", ()) if each.startswith("License")]
     return f"{facts.get('license_expression') or ''} {' '.join(classifiers)} {str(facts.get('license') or '')[:200]}"
 
 
 def test_every_package_that_runs_has_a_licence_that_lets_it_be_passed_on() -> None:
-    licences = {name: licence(name) for name in set(locked("debug")) - {"tzdata"}}
-    assert {name: text for name, text in licences.items() if not ALLOWED.search(text)} == {}
+    licenses = {name: license_of(name) for name in set(locked("debug")) - {"tzdata"}}
+    assert {name: text for name, text in licenses.items() if not ALLOWED.search(text)} == {}
 
 
 def test_the_locks_agree_on_every_package() -> None:

@@ -56,11 +56,11 @@ def _draw(answers: list[_Answer]) -> None:
 
     table = columns("file", "loads", "why")
     for answer in answers:
-        loads, colour = (
+        loads, color = (
             ("no", "red") if answer.problems else ("not everywhere", "yellow") if answer.warnings else ("yes", "green")
         )
         reasons = "\n".join(map(printable, answer.problems or answer.warnings))
-        table.add_row(printable(answer.file), Text(loads, style=colour), reasons)
+        table.add_row(printable(answer.file), Text(loads, style=color), reasons)
     console().print(table)
 
 

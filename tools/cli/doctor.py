@@ -193,9 +193,9 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for finding in findings:
-        colour = "red" if finding.severity is Severity.STOPS else "yellow"
+        color = "red" if finding.severity is Severity.STOPS else "yellow"
         what = Text.assemble(f"{finding.fault.what} ", (f"({finding.code})", "dim"))
-        grid.add_row(Text(finding.severity.value, style=colour), what)
+        grid.add_row(Text(finding.severity.value, style=color), what)
         grid.add_row("", Text(f"-> {finding.fault.fix}"))
     for sentence in facts.unseen:
         grid.add_row(Text("not seen", style="dim"), Text(sentence, style="dim"))

@@ -391,7 +391,7 @@ class PodFacts(msgspec.Struct, frozen=True):
 
     @property
     def containers(self) -> tuple[LiveContainerStatus, ...]:
-        """Return the status of its containers, those that initialise it first."""
+        """Return the status of its containers, those that initialize it first."""
         if self.pod is None:
             return ()
         return (*self.pod.status.init_container_statuses, *self.pod.status.container_statuses)

@@ -24,8 +24,8 @@ from tests.fakes.sanity.publisher import VERSIONS, Publisher
 NAME = "right.example.com"
 KIND = "example.com/light"
 CONFIGURATIONS = (
-    {"apiVersion": "right.example.com/v1", "kind": "Light", "colour": "red"},
-    {"apiVersion": "right.example.com/v1", "kind": "Light", "colour": "green"},
+    {"apiVersion": "right.example.com/v1", "kind": "Light", "color": "red"},
+    {"apiVersion": "right.example.com/v1", "kind": "Light", "color": "green"},
 )
 Document = dict[str, Any]
 
@@ -239,7 +239,7 @@ class RightDriver:
                     "pool": result["pool"],
                     "device": result["device"],
                     "share": result.get("shareID"),
-                    "colour": self.colour(result, document),
+                    "color": self.color(result, document),
                     "cdi": [f"{KIND}={uid}_{len(granted)}"],
                 }
             )
@@ -269,12 +269,12 @@ class RightDriver:
     def device_names(self) -> set[str]:
         return {device["name"] for piece in self.pieces() for device in piece.get("devices", ())}
 
-    def colour(self, result: Document, document: Document) -> str:
-        colour = "none"
+    def color(self, result: Document, document: Document) -> str:
+        color = "none"
         for entry in self.configurations(document):
             if entry["opaque"]["driver"] == NAME and self.applies(entry, result["request"]):
-                colour = self.decoded(entry["opaque"]["parameters"])
-        return colour
+                color = self.decoded(entry["opaque"]["parameters"])
+        return color
 
     def configurations(self, document: Document) -> list[Document]:
         return list(document["status"]["allocation"]["devices"].get("config", []))
@@ -284,9 +284,9 @@ class RightDriver:
         return not names or request in names or request.partition("/")[0] in names
 
     def decoded(self, parameters: Document) -> str:
-        if parameters.get("kind") != "Light" or set(parameters) != {"apiVersion", "kind", "colour"}:
+        if parameters.get("kind") != "Light" or set(parameters) != {"apiVersion", "kind", "color"}:
             raise Refused(f"parameters {json.dumps(parameters)} are not a Light")
-        return str(parameters["colour"])
+        return str(parameters["color"])
 
     # --- Unprepare ---
 
@@ -317,7 +317,7 @@ class RightDriver:
         devices = [
             {
                 "name": device["cdi"][0].partition("=")[2],
-                "containerEdits": {"env": [f"LIGHT_{index}={device['device']}:{device['colour']}"]},
+                "containerEdits": {"env": [f"LIGHT_{index}={device['device']}:{device['color']}"]},
             }
             for index, device in enumerate(record["devices"])
         ]

@@ -145,7 +145,7 @@ class Reading(RightDriver):
     """Reads what it knows of any parameters."""
 
     def decoded(self, parameters: Document) -> str:
-        return str(parameters.get("colour", "none"))
+        return str(parameters.get("color", "none"))
 
 
 @fault("configuration-unknown", "were accepted")
@@ -171,7 +171,7 @@ class TakesAnyField(RightDriver):
 @fault("configuration-known", "green is out")
 class NoGreen(RightDriver):
     def decoded(self, parameters: Document) -> str:
-        if parameters.get("colour") == "green":
+        if parameters.get("color") == "green":
             raise Refused("green is out")
         return super().decoded(parameters)
 

@@ -101,9 +101,8 @@ class TestOpaqueCpusets:
         with pytest.raises(
             ClaimConflictError,
             match=r"of claim default/claim-2: .* conflict with already allocated claims; 4 held by default/other",
-        ) as raised:
+        ):
             self.grant(config(self.form2("4,5")), name="claim-2", held="0,4")
-        assert raised.value.holders == {"other"}
 
     def test_a_held_cpu_is_a_conflict(self) -> None:
         with pytest.raises(ClaimConflictError, match="conflict with already allocated claims"):
@@ -196,7 +195,6 @@ def test_too_little_left_because_of_others_is_a_conflict_that_names_them() -> No
         'request "big" of claim default/late was granted 4 CPUs of cpudevnuma000, which has 1 left: 5; '
         "0-1 held by default/first and 4 by default/second"
     )
-    assert raised.value.holders == {"first", "second"}
 
 
 def test_more_than_a_group_ever_has_is_no_conflict() -> None:
@@ -314,9 +312,8 @@ def test_the_claim_that_would_take_the_last_shared_cpu_is_refused_where_none_are
 def test_the_last_shared_cpu_is_waited_for_where_others_hold_the_rest_and_not_where_the_claim_takes_all() -> None:
     options = CPUOptions(keep_shared=True)
     half = result("cpudevnuma000", 4)
-    with pytest.raises(ClaimConflictError, match=r"2-3,6-7 held by default/other$") as conflict:
+    with pytest.raises(ClaimConflictError, match=r"2-3,6-7 held by default/other$"):
         granted(MACHINES["M4"], claim([half]), options, holding(other="2-3,6-7"))
-    assert {uid for uid in conflict.value.holders if "other" in uid} == conflict.value.holders != set()
     with pytest.raises(ClaimError, match="the last CPUs") as refusal:
         granted(MACHINES["M4"], claim([half, result("cpudevnuma001", 4, "rest")]), options)
     assert not isinstance(refusal.value, ClaimConflictError)

@@ -63,9 +63,8 @@ def test_a_cpu_that_is_not_handed_out_is_refused(device: str, why: str) -> None:
 
 
 def test_a_cpu_that_another_claim_holds_is_a_conflict() -> None:
-    with pytest.raises(ClaimConflictError, match="cpu000, which is not free; 0 held by default/other") as raised:
+    with pytest.raises(ClaimConflictError, match="cpu000, which is not free; 0 held by default/other"):
         take(MACHINES["M1"], "cpu000", held="0")
-    assert raised.value.holders == {"other"}
 
 
 def test_admin_access_takes_nothing_from_the_holder() -> None:

@@ -69,7 +69,7 @@ def locked(name: str) -> set[str]:
     return set(re.findall(r"^([a-z0-9_.-]+)==", text, re.MULTILINE))
 
 
-def test_the_image_has_what_the_program_needs_but_the_colours_of_source_code() -> None:
+def test_the_image_has_what_the_program_needs_but_the_colors_of_source_code() -> None:
     assert locked("run") - locked("serve") == {"pygments", "markdown-it-py", "mdurl"}
     assert locked("serve") < locked("run")
 

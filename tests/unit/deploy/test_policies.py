@@ -315,13 +315,13 @@ def admin(form: str, kind: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
 @pytest.mark.parametrize("form", ["v1", "v1beta1"])
-def test_admin_access_is_for_labelled_namespaces(form: str, kind: str) -> None:
-    labelled = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
-    unlabelled: dict[str, Any] = {"metadata": {}}
-    for namespace in (unlabelled, {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "false"}}}):
+def test_admin_access_is_for_labeled_namespaces(form: str, kind: str) -> None:
+    labeled = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    unlabeled: dict[str, Any] = {"metadata": {}}
+    for namespace in (unlabeled, {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "false"}}}):
         (refusal,) = refusals("dranode-admin-access", object=admin(form, kind), namespaceObject=namespace)
         assert "label this one" in refusal
-    assert refusals("dranode-admin-access", object=admin(form, kind), namespaceObject=labelled) == []
+    assert refusals("dranode-admin-access", object=admin(form, kind), namespaceObject=labeled) == []
 
 
 def test_claims_with_admin_access_can_go_whatever_became_of_their_namespace() -> None:

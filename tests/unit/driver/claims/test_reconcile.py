@@ -182,7 +182,7 @@ def test_an_orphan_waits_and_one_that_is_used_again_begins_anew() -> None:
     assert again.due(100.0 + ORPHAN_SECONDS) == frozenset()
 
 
-def test_uses_are_recognised_by_the_uid_in_a_cdi_device_before_any_name() -> None:
+def test_uses_are_recognized_by_the_uid_in_a_cdi_device_before_any_name() -> None:
     def one(claim: str, *cdi: str) -> ClaimUse:
         return ClaimUse("default", "pod", "main", claim, frozenset(cdi), frozenset({"d"}))
 

@@ -103,9 +103,9 @@ def test_a_configuration_that_names_the_main_request_reaches_its_alternatives(tm
     prepare(opened(tmp_path), claim)
     (spec,) = specs(tmp_path).values()
     assert [colour for _, colour in given(spec)] == [
-        "COLOUR=red",
-        "COLOUR=green",
-        "COLOUR=white",
+        "COLOR=red",
+        "COLOR=green",
+        "COLOR=white",
     ]
 
 
@@ -116,7 +116,7 @@ def test_a_class_never_overrides_a_claim_whatever_the_order_in_the_allocation(tm
     ]
     prepare(opened(tmp_path), allocated_claim("a", LAMPS, ["lamp-0"], config=config))
     (spec,) = specs(tmp_path).values()
-    assert spec["devices"][0]["containerEdits"]["env"][1] == "COLOUR=green"
+    assert spec["devices"][0]["containerEdits"]["env"][1] == "COLOR=green"
 
 
 def written(*entries: dict[str, Any], requests: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_every_captured_frame_survives_decoding_and_framing(version: str) -> Non
         assert again == captured
 
 
-def test_the_runtime_is_recognised_with_its_nri_version() -> None:
+def test_the_runtime_is_recognized_with_its_nri_version() -> None:
     runtimes = {}
     for version in VECTORS:
         session = Session("pin", "10")

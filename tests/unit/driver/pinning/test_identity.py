@@ -145,7 +145,7 @@ def test_an_existing_container_of_which_kubelet_says_nothing_is_an_ordinary_one(
     assert identify(container(), SNAPSHOT, Evidence(pods={"p1": None}), exists=True) == Identity()
 
 
-def test_a_driver_without_variable_and_kind_recognises_nothing() -> None:
+def test_a_driver_without_variable_and_kind_recognizes_nothing() -> None:
     bare = PinSnapshot({UID: CLAIM}, CPUSet(range(8)))
     assert identify(container(TRUE, cdi=(f"=claim-{UID}",), pod=STRANGER), bare, Evidence()) == Identity()
 

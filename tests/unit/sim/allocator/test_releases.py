@@ -71,7 +71,7 @@ def test_a_change_is_there_from_its_release_on(change: Change) -> None:
         *((known.version, []) for known in RELEASES.values()),
     ],
 )
-def test_a_patch_release_says_how_it_differs_from_the_one_that_is_modelled(name: str, phrases: list[str]) -> None:
+def test_a_patch_release_says_how_it_differs_from_the_one_that_is_modeled(name: str, phrases: list[str]) -> None:
     differences = (RELEASES["1.38-alpha"] if "alpha" in name else release(name)).differences
     assert len(differences) == len(phrases)
     for phrase in phrases:

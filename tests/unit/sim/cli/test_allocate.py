@@ -186,7 +186,7 @@ def test_a_wrong_feature_gate_or_release_is_wrong_usage(tmp_path: Path, options:
         ("1.37.1", ["model of 1.37.2; no difference is known"]),
     ],
 )
-def test_a_note_says_how_a_patch_release_differs_from_the_modelled_one(
+def test_a_note_says_how_a_patch_release_differs_from_the_modeled_one(
     tmp_path: Path, kubernetes: str, said: list[str]
 ) -> None:
     path = tmp_path / "cluster.yaml"
@@ -215,8 +215,8 @@ def test_a_later_pod_that_shares_a_claim_is_answered(tmp_path: Path) -> None:
     assert status == 0
     assert where(rows) == [("x", "a", ["gpu-0"]), ("x", "a", ["gpu-0"])]
     assert rows[1]["notes"] == ["already allocated; pod default/q shares it"]
-    labelled = [{"kind": "Node", "metadata": {"name": name, "labels": {"zone": name}}} for name in ("a", "b")]
-    status, rows = run(tmp_path, [*documents[:-1], *labelled, pod("q", "x", nodeSelector={"zone": "b"})])
+    labeled = [{"kind": "Node", "metadata": {"name": name, "labels": {"zone": name}}} for name in ("a", "b")]
+    status, rows = run(tmp_path, [*documents[:-1], *labeled, pod("q", "x", nodeSelector={"zone": "b"})])
     assert status == 1
     assert "no node fits for pod default/q" in rows[1]["error"]
 

@@ -59,9 +59,9 @@ def test_a_job_may_start_with_fewer_pods_and_names_its_priority() -> None:
     ]
     least = job("a", parallelism=9, template={"priorityClassName": "high"})
     least["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
-    labelled = job("b")
-    labelled["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
-    setup = load(sources([*BASE, *classes, least, labelled]))
+    labeled = job("b")
+    labeled["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
+    setup = load(sources([*BASE, *classes, least, labeled]))
     assert [(each.priority, each.pod_sets[0].min_count) for each in setup.pending] == [(5, 2), (7, None)]
 
 

@@ -39,7 +39,7 @@ def test_json_and_yaml_hold_the_same() -> None:
     assert json.loads(as_json.output) == yaml.safe_load(as_yaml.output)
 
 
-def test_people_get_a_picture_without_colour_codes_in_a_pipe() -> None:
+def test_people_get_a_picture_without_color_codes_in_a_pipe() -> None:
     result = CliRunner().invoke(command, ["--machine", "cores=2"])
     assert result.exit_code == 0
     assert "╭─ package 0, NUMA 0 ─" in result.output
