@@ -1,6 +1,6 @@
 """The command line, `dranode`: `serve`, and every command of the entry point group `dranode.commands`.
 
-Other drivers add commands of their own by that group.
+Packages of other drivers can add commands to this group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import click
 from dranode.api.errors import DranodeError, UsageError, in_words, is_out_of_threads
 from dranode.driver.cli.options import check_environment, unknown_prefixes, variables
 
-# The sections of `dranode --help`. A command that none of them names is listed under "Other commands".
+# The sections of `dranode --help`. Commands in none of them are listed under "Other commands".
 _SECTIONS: Final = {
     "On a node": ("serve", "claims", "slices", "topology", "pick", "machine", "cdi", "drain", "forget-lost"),
     "Find out why": ("doctor", "explain"),
@@ -29,9 +29,9 @@ _SECTIONS: Final = {
     "For driver authors": ("sanity",),
 }
 
-# The disk under the output is full, broken, or has no room for this user.
+# The disk of the output is full or broken, or the user's quota is used up.
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
-# So many values are made before the next look for cycles.
+# The number of new objects between two runs of the garbage collector.
 _MANY_VALUES: Final = 1_000_000
 
 
@@ -40,7 +40,7 @@ def _contributed() -> dict[str, EntryPoint]:
 
 
 class _Commands(click.Group):
-    """Finds every command but `serve` by its entry point, and imports none before it is used."""
+    """Finds every command except `serve` by its entry point, and imports it only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -67,7 +67,7 @@ class _Commands(click.Group):
         point = _contributed().get(cmd_name)
         if point is None:
             return None
-        # What they read of a cluster are many values that stay; half of the time would go into looking for cycles.
+        # A command reads many values of a cluster and keeps them, so frequent garbage collection only costs time.
         gc.set_threshold(_MANY_VALUES)
         loaded = point.load()
         if not isinstance(loaded, click.Command):
@@ -77,7 +77,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; where there is none of that name, name those that it may be."""
+        """Find a command; if there is none with that name, suggest similar ones."""
         name = args[0]
         if name.startswith("-") or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
@@ -96,37 +96,37 @@ def cli() -> None:
       dranode demo
       dranode topology --machine sockets=2,numa=2,cores=4,threads=2
     """
-    # `doctor` reports them beside what else is wrong.
+    # `doctor` reports wrong variables together with everything else.
     if click.get_current_context().invoked_subcommand != "doctor":
         check_environment(os.environ, variables(), unknown_prefixes())
 
 
 def main() -> None:
     """Run the program; the exit status is 0 done, 1 "no" or failed, 2 wrong usage or an invalid configuration."""
-    # gRPC reads when it loads whether to prepare for forks, which no command of ours does.
+    # gRPC reads this when it is imported. No command forks, so it need not prepare for that.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     run(cli, sys.argv[1:])
 
 
 def run(command: click.Command, arguments: list[str], name: str | None = None) -> NoReturn:
-    """Run a command, and end the process with its exit status; errors are one sentence on stderr.
+    """Run a command and end the process with its exit status; errors are one sentence on stderr.
 
     Args:
         command: the command.
         arguments: what follows its name.
-        name: what its help calls it; None for the program's own name.
+        name: its name in the help; None for the program's own name.
     """
     _prepare_output()
     try:
         status = _status(command, arguments, name)
-        # At exit it would fail with a traceback.
+        # A flush that fails at exit would print a traceback.
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has closed the pipe; without stdout the flush at exit does not fail.
+        # The reader of the output closed the pipe. Without stdout there is no flush at exit that could fail again.
         sys.stdout = None
         status = 1
     except OSError as error:
-        # A file that a command opens by its name is named in an error of the command's own.
+        # An error with a file name is about a file that the command opened, not about the output.
         if error.errno not in _DISK or error.filename is not None:
             raise
         print(f"dranode: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201 - likewise
@@ -136,7 +136,7 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
 
 
 def _status(command: click.Command, arguments: list[str], name: str | None) -> Any:
-    """Run a command; its exit status."""
+    """Run a command and return its exit status."""
     try:
         return command.main(arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -145,11 +145,12 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> A
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return 130
+        return 130  # as a shell reports a process that SIGINT ended: 128 + 2
     except DranodeError as error:
         print(f"dranode: {error}", file=sys.stderr)  # noqa: T201 - what people read
         return 2 if isinstance(error, UsageError) else 1
     except ModuleNotFoundError as missing:
+        # A missing module of ours is a bug, and needs its traceback.
         if (missing.name or "dranode").partition(".")[0] == "dranode":
             raise
         print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - likewise
@@ -161,7 +162,7 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> A
 
 
 def _prepare_output() -> None:
-    """Have the output written wherever it goes: nowhere, or to a terminal that lacks some characters."""
+    """Make sure that output can be written, also without stdout or to a terminal that lacks some characters."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
     if isinstance(sys.stdout, TextIOWrapper):

@@ -1,8 +1,8 @@
-"""The options of `serve`, as values and as click's, and those of them that other commands share.
+"""The options of `serve`, as values and as options of click, including those that other commands share.
 
-Order: default < `--config FILE` < `DRANODE_*` environment < flag; click's own, with the file as its default map. The
-file is strict YAML with camel-case keys, dra-driver-cpu's names where it has one. Unknown keys and `DRANODE_*`
-variables are refused: a misspelt one would silently leave its option at the default.
+Precedence: default < `--config FILE` < `DRANODE_*` environment < flag. It is click's own, with the file as its default
+map. The file is strict YAML with keys in camel case, with dra-driver-cpu's names if it has the option. Unknown keys and
+`DRANODE_*` variables are refused, because a misspelled one would silently leave its option at the default.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _FILE_VERSION: Final = "v1alpha1"
 # The key under which every driver has a section.
 _SECTIONS: Final = "plugins"
 _OURS: Final = "DRANODE_"
-# Not options: Kubernetes sets variables for the Services of the namespace, such as `dranode` or `dranode-metrics`, and
-# drivers set some for the containers of a claim.
+# These variables are not options: Kubernetes sets some for the Services of the namespace, such as `dranode` or
+# `dranode-metrics`, and drivers set some in the containers of a claim.
 _SERVICE: Final = "_SERVICE_HOST"
 _OF_SERVICE: Final = ("_SERVICE_HOST", "_SERVICE_PORT", "_PORT")
 _OF_CLAIMS: Final = ("DRANODE_HELD_", "DRANODE_CPUSET_", "DRANODE_ISOLATION_", "DRANODE_SHARED_")
@@ -39,15 +39,15 @@ class CommandOption(NamedTuple):
     """One option.
 
     Attributes:
-        flag: with its hyphens; it gives the parameter its name unless `name` does.
-        help: for `--help`.
-        default: a text, a whole number, whether a switch is on, names for one that `repeats`, or a function of it.
+        flag: with its hyphens; the parameter is named after it, unless `name` is set.
+        help: the text in `--help`.
+        default: a text, a number, whether a switch is on, names if it `repeats`, or a function that returns a text.
         variable: the environment variable; empty for none.
-        choices: the texts that are allowed; empty for any.
-        metavar: what stands for the value in `--help`.
-        repeats: whether it is names between commas, and may be given several times.
-        counts: whether its value is how often it is given.
-        name: the parameter.
+        choices: the allowed values; empty for any.
+        metavar: the placeholder of the value in `--help`.
+        repeats: whether it takes names separated by commas, and may be given several times.
+        counts: whether its value is the number of times that it is given.
+        name: the name of the parameter.
     """
 
     flag: str
@@ -62,12 +62,12 @@ class CommandOption(NamedTuple):
 
     @property
     def parameter(self) -> str:
-        """Return what the program calls it."""
+        """Return the name of the command's parameter."""
         return self.name or self.flag.removeprefix("--").replace("-", "_")
 
     @property
     def is_switch(self) -> bool:
-        """Return whether it has no value but is on or off."""
+        """Return whether it is on or off and takes no value."""
         return isinstance(self.default, bool)
 
     @property
@@ -77,7 +77,7 @@ class CommandOption(NamedTuple):
 
 
 def _setting(flag: str, text: str, default: Any = "", **attributes: Any) -> CommandOption:
-    """An option with its own variable."""
+    """Make an option with an environment variable of the same name."""
     variable = "DRANODE_" + flag.removeprefix("--").replace("-", "_").upper()
     return CommandOption(flag, text, default, variable, **attributes)
 
@@ -88,7 +88,7 @@ def default_node_name() -> str:
 
 
 def default_pod_uid() -> str:
-    """Return `POD_UID` from the downward API, else none."""
+    """Return `POD_UID` from the downward API, else an empty text."""
     return os.environ.get("POD_UID", "")
 
 
@@ -131,7 +131,7 @@ MACHINE: Final = CommandOption(
 
 
 def drivers_setting() -> CommandOption:
-    """`--drivers`: the short names of installed drivers, between commas, as often as one likes."""
+    """Return `--drivers`: the short names of installed drivers, separated by commas; it may be repeated."""
     default = default_drivers()
     known = ", ".join(sorted(installed()))
     return CommandOption(
@@ -145,12 +145,12 @@ def drivers_setting() -> CommandOption:
 
 
 def between_commas(values: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in values that have them between commas; one may be empty."""
+    """Return the names in values that separate them by commas; a name may be empty."""
     return tuple(name.strip() for value in values for name in value.split(","))
 
 
 def declared_settings() -> tuple[CommandOption, ...]:
-    """The options that drivers declare."""
+    """Return the options that drivers declare."""
     return tuple(map(_of_driver, declared().options))
 
 
@@ -168,7 +168,7 @@ def _of_driver(declared: DriverOption) -> CommandOption:
 
 
 def driver_settings() -> tuple[CommandOption, ...]:
-    """The options that `serve`, `slices` and `local` share: the drivers, the node, and what is published."""
+    """Return the options that `serve`, `slices` and `local` share: the drivers, the node, and what is published."""
     return (
         drivers_setting(),
         _setting(
@@ -183,17 +183,18 @@ def driver_settings() -> tuple[CommandOption, ...]:
 
 
 def variables_of(settings: Iterable[CommandOption]) -> frozenset[str]:
-    """The environment variables of these options."""
+    """Return the environment variables of these options."""
     return frozenset(setting.variable for setting in settings if setting.variable)
 
 
 def unknown_prefixes() -> tuple[str, ...]:
-    """The prefixes of the variables of drivers whose options cannot be read, so that their names are unknown."""
+    """Return the prefixes of the variables of drivers whose options cannot be read, so that their names are unknown."""
     return tuple(DriverOption.variable_prefix(driver) for driver in declared().problems)
 
 
 def _read_config(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     del parameter
+    # The option is eager, so the defaults are in place before click reads the other options.
     if value is not None:
         known = {option.name: option for option in ctx.command.params if option.name is not None}
         ctx.default_map = {**(ctx.default_map or {}), **config_file(value, known)}
@@ -206,7 +207,7 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
     Raises:
         UsageError: the file cannot be read, a key is unknown or set twice, or a value has the wrong type.
     """
-    from dranode.driver.machine.yaml_files import read_yaml  # YAML, which `serve` does without otherwise
+    from dranode.driver.machine.yaml_files import read_yaml  # PyYAML, which `serve` does not need without a file
 
     try:
         document = read_yaml(path)
@@ -229,7 +230,7 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
 
 
 def _hint(place: str, key: str, keys: Iterable[tuple[str, str]]) -> str:
-    """What a key that is unknown may have been meant to be."""
+    """Say how an unknown key is spelled, or where it belongs."""
     alike = [known for known in keys if known[1].lower() == key.lower()]
     near = next((name for section, name in alike if section == place), None)
     if near:
@@ -241,7 +242,7 @@ def _hint(place: str, key: str, keys: Iterable[tuple[str, str]]) -> str:
 
 
 def _entries(path: str, document: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Section (a driver, or empty for the top level), key and value of everything that the file sets."""
+    """Yield section (a driver, or empty for the top level), key and value of everything that the file sets."""
     for key, value in document.items():
         if key == "apiVersion":
             if value != _FILE_VERSION:
@@ -270,10 +271,10 @@ def _in_sections(path: str, sections: object) -> Iterator[tuple[str, str, Any]]:
 
 
 def _keys() -> dict[tuple[str, str], str]:
-    """Section and key -> parameter."""
+    """Return the parameter of each section and key."""
     keys = {("", key): name for key, name in FRAMEWORK_KEYS.items()}
-    for each in declared().options:
-        keys[each.section, each.key] = each.parameter
+    for option in declared().options:
+        keys[option.section, option.key] = option.parameter
     return keys | {("", "apiVersion"): "", ("", _SECTIONS): ""}
 
 
@@ -307,6 +308,7 @@ def _click_option(setting: CommandOption) -> Callable[[F], F]:
         "envvar": [setting.variable] if setting.variable else [],
     }
     flag = setting.flag
+    # A switch is tested before a number, because a bool is an int in Python.
     if setting.choices:
         attributes["type"] = click.Choice(setting.choices)
     elif setting.is_switch:
@@ -323,17 +325,18 @@ def _click_option(setting: CommandOption) -> Callable[[F], F]:
 
 
 def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
+    # click lists options in the reverse of the order in which decorators are applied.
     for option in reversed(options):
         function = option(function)
     return function
 
 
 class DriverCommand(click.Command):
-    """A command that takes options of drivers: its help has them at the end, in a group for each driver."""
+    """A command with options of drivers. Its help shows them at the end, in a group for each driver."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, and then those of each driver."""
-        drivers = {each.parameter: each.driver for each in declared().options}
+        drivers = {option.parameter: option.driver for option in declared().options}
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -346,17 +349,17 @@ class DriverCommand(click.Command):
 
 
 def variables() -> frozenset[str]:
-    """The environment variables of all options, those of installed drivers among them."""
+    """Return the environment variables of all options, including those of installed drivers."""
     return variables_of((*driver_settings(), *SERVE)) | {CONFIG_VARIABLE}
 
 
 def which_drivers(function: F) -> F:
-    """`--drivers`: the short names of installed drivers, between commas, as often as one likes."""
+    """Add `--drivers`: the short names of installed drivers, separated by commas; it may be repeated."""
     return _click_option(drivers_setting())(function)
 
 
 def names_of_drivers(text: str) -> Callable[[F], F]:
-    """`--drivers` where a driver may also be named as it publishes; between commas."""
+    """Return a decorator that adds `--drivers`, which also accepts the names under which drivers publish."""
     return click.option("--drivers", multiple=True, metavar="NAME,...", callback=_between_commas, help=text)
 
 
@@ -369,7 +372,7 @@ def _between_commas(ctx: click.Context, parameter: click.Parameter, values: tupl
 
 
 def plugin_options(function: F) -> F:
-    """`--drivers`, and the options that drivers declare."""
+    """Add `--drivers` and the options that drivers declare."""
     return _apply((which_drivers, *map(_click_option, declared_settings())), function)
 
 
@@ -393,12 +396,12 @@ def serve_options(function: F) -> F:
 
 
 def store_option(function: F) -> F:
-    """Add `--store`, of `serve` alone."""
+    """Add `--store`, which only `serve` has."""
     return _click_option(STORE)(function)
 
 
 def check_environment(environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Refuse variables that look like options, but are not; see `unknown_variables`.
+    """Refuse variables that look like options but are not; see `unknown_variables`.
 
     Raises:
         UsageError: a variable is unknown; the message names the nearest known one.
@@ -410,12 +413,12 @@ def check_environment(environment: Mapping[str, str], known: Iterable[str], othe
 def unknown_variables(
     environment: Mapping[str, str], known: Iterable[str], others: Iterable[str] = ()
 ) -> Iterator[str]:
-    """Yield a sentence for each variable that looks like an option, but is none, with the nearest known one.
+    """Yield a sentence for each variable that looks like an option but is not, with the nearest known one.
 
     Args:
         environment: names and values.
         known: the names of the options' variables.
-        others: prefixes of names that may belong to options which are not known here.
+        others: prefixes of variables that may belong to options that are not known here.
     """
     names = sorted(known)
     services = tuple(
@@ -423,7 +426,8 @@ def unknown_variables(
     )
     for name in sorted(set(environment) - set(names)):
         if name.startswith(_OURS) and not name.startswith((*_OF_CLAIMS, *services, *others)):
-            ends = [each.removeprefix(_OURS) for each in names]
+            # The common prefix would make every name look similar.
+            ends = [known_name.removeprefix(_OURS) for known_name in names]
             near = difflib.get_close_matches(name.removeprefix(_OURS), ends, 1)
             hint = f"did you mean {_OURS}{near[0]}?" if near else f"there are {', '.join(names)}"
             yield f"the environment variable {name} is unknown: {hint}"
@@ -431,6 +435,7 @@ def unknown_variables(
 
 def _open(ctx: click.Context, parameter: click.Parameter, value: str) -> Root:
     del ctx, parameter
+    # Only the host is opened here: a node that serves its own hardware loads nothing of the other forms.
     return HostRoot() if value == HOST else open_machine(value)
 
 

@@ -88,12 +88,13 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
 
     Raises:
         UsageError: an option is invalid, or another process serves.
-        DranodeError: something that is needed cannot be had, or a thread died.
+        DranodeError: something that is needed is missing, or a thread died.
     """
     stay_small()
-    # With Python's usual 5 ms each step of an answer waits that long for a thread that is busy with something else.
+    # Python lets a busy thread run for 5 ms before it switches, which would delay each step of an answer.
     sys.setswitchinterval(_SWITCH_SECONDS)
     set_up(options["log_format"], options["verbosity"])
+    # Sockets and the ledger are for root alone; files for others get their mode explicitly.
     os.umask(0o077)
     stop = _Stop()
     kubelet_root = Path(options["kubelet_root"]).absolute()
@@ -102,7 +103,7 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
     if isinstance(origin, Credentials):
         origin.check()
         if origin.kubeconfig:
-            from dranode.driver.kube.kubeconfig import check_kubeconfig  # YAML, which a pod does without
+            from dranode.driver.kube.kubeconfig import check_kubeconfig  # PyYAML, which a pod does not need
 
             check_kubeconfig(origin.kubeconfig)
     plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
@@ -135,7 +136,7 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
             service.start(boot_id(root))
             stack.callback(service.stop)
         probes.start()
-        # What a start makes stays: later searches for cycles leave it out.
+        # The objects of the start live as long as the process, so the garbage collector may skip them.
         gc.freeze()
         stop.wait()
     if stop.reason is not None:
@@ -143,7 +144,7 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
 
 
 def _undone_after_error(listener: Listener) -> Callable[..., None]:
-    """Return what undoes a listener where the start of another one, or of what comes after, has failed."""
+    """Return a callback that undoes the start of a listener if a later step of the start fails."""
 
     def leave(error: type[BaseException] | None, *_: object) -> None:
         if error is not None:
@@ -166,7 +167,7 @@ def _cluster(
         stack.callback(cluster.close)
         cluster.connect()
         return cluster
-    from dranode.driver.local.cluster import FolderCluster  # YAML, which a cluster does without
+    from dranode.driver.local.cluster import FolderCluster  # PyYAML, which a driver in a cluster does not need
     from dranode.driver.local.store import Store  # likewise
 
     return FolderCluster(Store(Path(origin)), node_name)
@@ -180,7 +181,7 @@ _TRIM_FROM: Final = 128 * 1024
 def stay_small() -> None:
     """Make all threads share one arena, and return memory to the kernel after a burst (a large LIST takes tens of MiB).
 
-    Call it before the first thread starts. It does nothing with other C libraries, which have no such settings.
+    Call it before the first thread starts. Other C libraries lack these settings, and nothing changes there.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
