@@ -1,4 +1,8 @@
-"""All containers that exist, with indexes by which a change of what is on record finds those that it concerns."""
+"""All existing containers, indexed so that a changed record finds the containers that it concerns; and their drift.
+
+A node may have hundreds of containers, and every Prepare changes the shared pool, so a change must not compare them
+all.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +35,9 @@ class ContainerChange(msgspec.Struct, frozen=True):
     """The change that a decision makes to the known containers.
 
     Attributes:
-        put: containers that are new or have other resources now.
-        drop: the ids of containers that are gone.
-        settled: the snapshot with which all containers agree afterwards; None if that was not checked.
+        put: the containers that are new or have other resources now.
+        drop: the ids of the containers that are gone.
+        settled: the snapshot that all containers agree with afterwards; None if that was not checked.
     """
 
     put: tuple[Pinned, ...] = ()
@@ -42,12 +46,12 @@ class ContainerChange(msgspec.Struct, frozen=True):
 
 
 class Containers:
-    """All containers that exist, indexed by id, by sandbox, by pod and name, and by claim.
+    """All existing containers, indexed by id, by sandbox, by pod and name, and by claim.
 
-    Decisions only read it; its owner carries out their changes. Other threads may iterate.
+    Decisions only read it; its owner carries out their changes. Other threads may iterate over it.
 
     Attributes:
-        settled: the snapshot with which every container agrees; None if a container may not agree.
+        settled: the snapshot that every container agrees with; None if some may not.
     """
 
     def __init__(self, pinned: Iterable[Pinned] = ()) -> None:
@@ -56,16 +60,16 @@ class Containers:
         self._names: dict[tuple[str, str], set[str]] = {}
         self._users: dict[str, set[str]] = {}
         self._sandboxes: dict[str, set[str]] = {}
-        # Containers that belong to the shared pool by the settled snapshot.
+        # The containers on the shared pool, according to the settled snapshot.
         self._pooled: set[str] = set()
-        # Those that came while a ledger was unread: that of a driver which decides about CPUs, or about memory alone.
+        # The containers that were added while the ledger of a driver for CPUs, or of one for memory, could not be read.
         self._unsure: set[str] = set()
         self._memory_unsure: set[str] = set()
         self._unheard: set[str] = set()
         self._denied: set[str] = set()
         self.settled: PinSnapshot | None = None
-        for each in pinned:
-            self._put(each)
+        for container in pinned:
+            self._put(container)
 
     def __iter__(self) -> Iterator[Pinned]:
         return iter(tuple(self._all.values()))
@@ -74,16 +78,16 @@ class Containers:
         return len(self._all)
 
     def get(self, key: str) -> Pinned | None:
-        """Return the container with that id, if it is known."""
+        """Return the container with that id; None if it is not known."""
         return self._all.get(key)
 
     def of_sandbox(self, sandbox: str) -> tuple[str, ...]:
-        """The ids of the containers of a pod sandbox."""
+        """Return the ids of the containers of a pod sandbox."""
         return tuple(self._sandboxes.get(sandbox, ()))
 
     @property
     def claims(self) -> frozenset[str]:
-        """The keys of the claims that a container has."""
+        """Return the keys of the claims that containers have."""
         return frozenset(self._users)
 
     def users(self, key: str) -> tuple[Container, ...]:
@@ -91,7 +95,7 @@ class Containers:
         return tuple(self._all[user].container for user in self._users.get(key, ()))
 
     def users_of(self, claim: PinnedClaim) -> tuple[Container, ...]:
-        """Return the containers that have the claim, or a part of it that holds something and that `claim` has too."""
+        """Return the containers that have the claim, or share a part with `claim` that holds something."""
         mine = {part.index for part in claim.parts if part.exclusive}
         users = (self._all[user] for user in self._users.get(claim.key, ()))
         theirs = ((user.container, {index for of, index in user.parts if of == claim.key}) for user in users)
@@ -99,39 +103,38 @@ class Containers:
 
     @property
     def certain(self) -> bool:
-        """Return whether the claims of every container are certain."""
+        """Return whether it is certain for every container which claims it has."""
         return not (self.unsure or self._unheard)
 
     @property
     def unsure(self) -> bool:
-        """Return whether there are containers that were taken in while a ledger could not be read."""
+        """Return whether some containers were added while a ledger could not be read."""
         return bool(self._unsure or self._memory_unsure)
 
     def clarified(self, snapshot: PinSnapshot) -> bool:
-        """Return whether there are such containers, and the ledger that was unread then has been read by now."""
+        """Return whether there are such containers although the ledger can be read again: they are to be identified."""
         return bool(
             (self._unsure and snapshot.unread is None) or (self._memory_unsure and snapshot.memory_unread is None)
         )
 
     @property
     def unheard(self) -> tuple[Pinned, ...]:
-        """The containers about which kubelet did not answer."""
+        """Return the containers for which kubelet did not answer."""
         return tuple(self._all[key] for key in self._unheard)
 
     @property
     def denied(self) -> tuple[Pinned, ...]:
-        """The containers that name a claim which kubelet says they have not."""
+        """Return the containers that name a claim which their pod does not have, according to kubelet."""
         return tuple(self._all[key] for key in self._denied)
 
     def namesakes(self, container: Container) -> tuple[str, ...]:
-        """Return the ids of the container and of all containers of its name in its pod."""
+        """Return the ids of the container and of all containers with the same name in its pod."""
         same = self._names.get((container.pod.uid, container.name), ()) if container.pod.uid else ()
         return (*same, container.id) if container.id in self._all and container.id not in same else tuple(same)
 
     def concerned(self, snapshot: PinSnapshot) -> tuple[Pinned, ...]:
-        """Return the containers that may not agree with a snapshot, by what has changed since the settled one."""
-        # A record that changes concerns few of several hundred containers: those with its claim, and the shared pool if
-        # that has changed with it.
+        """Return the containers that may not agree with a snapshot."""
+        # A changed record concerns the containers with its claim, and those on the shared pool if the pool has changed.
         before = self.settled
         if before is snapshot:
             return ()
@@ -143,12 +146,12 @@ class Containers:
         return tuple(self._all[key] for key in keys)
 
     def carry_out(self, change: ContainerChange) -> None:
-        """Make a change."""
+        """Apply a change."""
         for key in change.drop:
             self._drop(key)
         for pinned in change.put:
             self._put(pinned)
-        # A snapshot that may lack claims was not compared with the containers.
+        # Containers are not compared with a snapshot that may lack claims, so it is not settled.
         after = change.settled if change.settled is not None and not change.settled.lacks_claims else None
         before, self.settled = self.settled, after
         if after is None:
@@ -212,16 +215,13 @@ def claims_of(container: Container, containers: Containers, snapshot: PinSnapsho
     return tuple(dict.fromkeys(claims))
 
 
-# Finds the containers that have other CPUs or other memory than they should, and the updates that correct that.
-
-
 class Drift(msgspec.Struct, frozen=True):
-    """A container that may use something else than it should.
+    """A container whose limits in the kernel differ from those that it should have.
 
     Attributes:
         container: the container.
-        expected: what it should, as far as that differs.
-        actual: what it may.
+        expected: the limits that it should have, as far as they differ.
+        actual: its limits in the kernel.
     """
 
     container: Container
@@ -233,8 +233,8 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 def changes(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Pinned, Resources]]:
-    """Yield the containers that have not what they should, and the resources for them; no mask is ever empty."""
-    # Without a ledger it is not known who holds what, so every mask stays as it is.
+    """Yield the containers that do not have what they should, with the right resources; no mask is ever empty."""
+    # While the ledger cannot be read it is not known who holds what, so no mask is changed.
     if snapshot.unread is not None:
         return
     unclaimed = resources_for((), snapshot)
@@ -242,7 +242,7 @@ def changes(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Pin
         certain = not (pinned.claims or pinned.unsure or pinned.unheard or pinned.memory_unsure)
         resources = unclaimed if certain and snapshot.memory_unread is None else expected(pinned, snapshot)
         if pinned.mems and not resources.mems:
-            # NRI cannot clear `cpuset.mems`, so memory from anywhere means naming every node.
+            # NRI cannot clear `cpuset.mems`. To allow memory from anywhere, all nodes are named.
             resources = replace(resources, mems=snapshot.mems)
         if snapshot.pins_cpus and not resources.cpus:
             continue
@@ -251,7 +251,7 @@ def changes(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Pin
 
 
 def has_what_it_should(pinned: Pinned, resources: Resources) -> bool:
-    """Return whether a container has been given these resources; empty ones may be anything."""
+    """Return whether a container was given these resources; empty fields match anything."""
     return (
         (not resources.cpus or resources.cpus.mask == pinned.cpus.mask)
         and (not resources.mems or resources.mems.mask == pinned.mems.mask)
@@ -263,9 +263,9 @@ def has_what_it_should(pinned: Pinned, resources: Resources) -> bool:
 def settle(
     containers: Containers, snapshot: PinSnapshot, drop: Iterable[str] = (), *, ignore_failure: bool = True
 ) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
-    """Return the updates that correct the mask of every container except those of `drop`, and the change they make."""
+    """Return the updates that correct the resources of all containers but those in `drop`, and their change."""
     drop = tuple(drop)
-    due = [each for each in changes(containers, snapshot) if each[0].container.id not in drop]
+    due = [(pinned, right) for pinned, right in changes(containers, snapshot) if pinned.container.id not in drop]
     return settled(due, snapshot, drop, ignore_failure=ignore_failure)
 
 
@@ -276,7 +276,7 @@ def settled(
     *,
     ignore_failure: bool,
 ) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
-    """Return the updates that make these changes, and the change of the known containers."""
+    """Return the updates that give containers these resources, and the change of the known containers."""
     put: list[Pinned] = []
     updates: list[ContainerUpdate] = []
     for pinned, resources in due:
@@ -286,19 +286,19 @@ def settled(
 
 
 def by_configuration(container: Container) -> Effective:
-    """Return what the kernel should say of a container, by its configuration."""
+    """Return the limits that the kernel should show for a container, according to its configuration."""
     return Effective(container.cpus or None, container.mems or None, container.hugepages)
 
 
 def effective_of(resources: Resources) -> Effective:
-    """Return what the kernel should say of a container that has been given these resources."""
+    """Return the limits that the kernel should show for a container with these resources."""
     return Effective(resources.cpus or None, resources.mems or None, resources.hugepages)
 
 
 def drift(containers: Containers, snapshot: PinSnapshot, effective: Mapping[str, Effective]) -> tuple[Drift, ...]:
-    """Return the containers that may use something else than they should, by what the kernel says of them.
+    """Return the containers whose limits in the kernel differ from those that they should have.
 
-    A container of which nothing is certain does not drift.
+    A container whose claims are not certain has not drifted.
     """
     drifts: list[Drift] = []
     for key, actual in effective.items():
@@ -311,7 +311,7 @@ def drift(containers: Containers, snapshot: PinSnapshot, effective: Mapping[str,
 
 
 def _counting(actual: Effective, pinned: Pinned, snapshot: PinSnapshot) -> Effective:
-    """Leave out limits of huge pages that kubelet or somebody has raised, where claims alone do not decide them."""
+    """Leave out limits of huge pages that kubelet has raised, unless claims alone decide about these limits."""
     if snapshot.exclusive_pages:
         return actual
     given = dict(pinned.hugepages)
@@ -319,57 +319,61 @@ def _counting(actual: Effective, pinned: Pinned, snapshot: PinSnapshot) -> Effec
 
 
 def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
-    """Enter what drifting containers have, so that `settle` corrects them, even if they should have just that by then.
+    """Return the change that notes what drifting containers really have, so that `settle` corrects them.
 
-    The kernel was asked a while ago: an update that the runtime took its time for may have been carried out since.
+    They get their resources again even if they should have just these by then: the kernel was asked a while ago, and a
+    late update may have been carried out since.
     """
-    put = ((containers.get(each.container.id), each.actual) for each in drifts)
+    put = ((containers.get(drift.container.id), drift.actual) for drift in drifts)
     return ContainerChange(tuple(_with(pinned, actual) for pinned, actual in put if pinned is not None))
 
 
 def to_compare(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Container, Effective]]:
-    """Yield the containers that another instance may have moved, with what this one knows them to have been given.
+    """Yield the containers that the other instance may have moved, with the limits that this one last gave them.
 
-    Those with claims come first: one that is left out keeps what it has, and one of the shared pool gets it again.
+    Containers with claims come first, in case time does not suffice for all: a container of the shared pool simply gets
+    its resources again.
     """
-    for pinned in sorted(containers, key=lambda each: not each.claims):
+    for pinned in sorted(containers, key=lambda pinned: not pinned.claims):
         last = _last_given(pinned, snapshot)
         if last:
             yield pinned.container, last
 
 
 def overruled(containers: Containers, snapshot: PinSnapshot, limits: Mapping[str, Effective]) -> ContainerChange:
-    """Enter that another instance may have given containers something else than this one knows of.
+    """Return the change that notes which containers the other instance may have moved.
 
-    It may have decided by other records or settings, or out of turn. Those of which the kernel says another thing get
-    what they should have again. So do those of the shared pool of whose CPUs it says nothing, because every claim that
-    comes or goes moves them; what else a container has follows from its own claims, so silence shows nothing amiss.
+    It may have decided by other records or settings. If the kernel shows other limits than this instance gave, the
+    container gets its resources again. The same applies to containers of the shared pool whose CPUs could not be read,
+    because each claim that comes or goes moves them. All else that a container has follows from its own claims, so
+    limits that could not be read are no sign of a change.
 
     Args:
-        containers: those that are known.
-        snapshot: what is on record.
-        limits: the kernel's limits by container id, as far as they were asked for by `to_compare`.
+        containers: the known containers.
+        snapshot: the claims on record and the machine.
+        limits: the limits in the kernel by container id, of the containers from `to_compare`.
     """
-    after = ((each, _overruled(each, snapshot, limits.get(each.container.id, Effective()))) for each in containers)
+    after = ((one, _overruled(one, snapshot, limits.get(one.container.id, Effective()))) for one in containers)
     return ContainerChange(tuple(new for pinned, new in after if new is not pinned))
 
 
 def _overruled(pinned: Pinned, snapshot: PinSnapshot, actual: Effective) -> Pinned:
     if pinned.mems and actual.nodes is not None and actual.nodes != pinned.mems and keeps_memory(pinned, snapshot):
-        # The other one may have read the records that this one lacks.
+        # The other instance may have read records that this one could not read.
         pinned = replace(pinned, mems=actual.nodes)
     silent = actual.cpus is None and snapshot.pins_cpus and pooled(pinned, snapshot)
     differing = _last_given(pinned, snapshot).beside(_counting(actual, pinned, snapshot))[1]
     if not (silent or differing):
         return pinned
     if pinned.unheard:
-        # The other one may have had kubelet's word, so that it stays on a claim's CPUs where it is on such.
+        # The other instance may have got kubelet's answer, so the container stays on the CPUs of a claim if it runs
+        # there.
         return replace(pinned, cpus=pinned.cpus if actual.cpus is None else actual.cpus, doubtful=True)
     return pinned.in_doubt()
 
 
 def _last_given(pinned: Pinned, snapshot: PinSnapshot) -> Effective:
-    """Return what the kernel should say of a container, by what it was given and as far as that is decided here."""
+    """Return the limits that the kernel should show, according to what this driver gave the container."""
     sizes = {size for size, _ in expected(pinned, snapshot).hugepages}
     return Effective(
         pinned.cpus if snapshot.pins_cpus else None,
@@ -388,16 +392,16 @@ def _with(pinned: Pinned, actual: Effective) -> Pinned:
     )
 
 
-# Decides when waiting mask changes justify a reconnection to the runtime, and how often drift is repaired.  A runtime
-# whose NRI is older than 0.12.1 only accepts updates safely in the answers to its own calls. On a quiet node the next
-# call may be far away. A reconnection makes the runtime call Synchronize, but stops all pod operations meanwhile.  If
-# repairs do not cure a drift, NRI cannot reach its cause, such as the mask of a parent cgroup, so repairs end.
+# A runtime whose NRI is older than 0.12.1 accepts updates safely only in the answers to its own calls, and on a quiet
+# node the next call may be far away. A reconnection makes the runtime call Synchronize, but no pod can start meanwhile,
+# so it is made only after a while, and seldom. If repairs do not cure a drift, NRI cannot reach its cause, such as the
+# mask of a parent cgroup, so repairs end.
 
 WRONG_MASK_SECONDS: Final = 60.0
-"""Seconds that a container may have the wrong mask before a reconnection is due."""
+"""How long a container may have the wrong mask before a reconnection is due, in seconds."""
 
 INTERVAL: Final = 600.0
-"""Seconds from one reconnection to the next at the earliest."""
+"""The shortest time between two reconnections, in seconds."""
 
 REPAIRS: Final = 3
 """How often the same drift of a container is repaired."""
@@ -407,9 +411,9 @@ class Repairs(msgspec.Struct, frozen=True):
     """The repairs of drift so far.
 
     Attributes:
-        tries: by container, what it had that it should not, and how often in a row.
-        fresh: the drifts that the last look saw for the first time.
-        hopeless: the drifts that were given up at the last look.
+        tries: for each drifting container, its limits in the kernel, and how often in a row they were found.
+        fresh: the drifts that the last check found for the first time.
+        hopeless: the drifts whose repair was given up after the last check.
         worth: the drifts to repair now.
     """
 
@@ -419,41 +423,40 @@ class Repairs(msgspec.Struct, frozen=True):
     worth: tuple[Drift, ...] = ()
 
     def seen(self, drifts: Iterable[Drift], unseen: Collection[str] = ()) -> Repairs:
-        """Return the repairs after another look.
+        """Return the repairs after another check.
 
-        A container that is not among `drifts` is cured, unless it is `unseen`: the repair of its last drift may still
-        be on its way.
+        A container that is not among `drifts` is cured, unless it is `unseen`, that is, it was not compared: the repair
+        of its last drift may still be under way.
         """
         tries = {key: tried for key, tried in self.tries.items() if key in unseen}
         by_tries: dict[int, list[Drift]] = {}
         for drift in drifts:
             key = drift.container.id
             actual, before = self.tries.get(key, (drift.actual, 0))
-            # A container that has something else than at the last look has a new drift.
+            # Other limits than at the last check are a new drift.
             count = min(before + 1, REPAIRS + 2) if actual == drift.actual else 1
             tries[key] = (drift.actual, count)
             by_tries.setdefault(count, []).append(drift)
-        worth = [drift for count, found in by_tries.items() if count <= REPAIRS for drift in found]
+        worth = [drift for count, same in by_tries.items() if count <= REPAIRS for drift in same]
         return Repairs(tries, tuple(by_tries.get(1, ())), tuple(by_tries.get(REPAIRS + 1, ())), tuple(worth))
 
     def met(self, drifts: Iterable[Drift]) -> Repairs:
-        """Return the repairs after the answer to a Synchronize has repaired these drifts.
+        """Return the repairs after the answer to a Synchronize, which repairs these drifts for the first time.
 
-        It counts as the first repair. A drift that was given up is repaired once with every connection, and stays given
-        up.
+        A drift that was given up is repaired once with every connection, and stays given up.
         """
-        fresh = tuple(each for each in drifts if self.tries.get(each.container.id, (None, 0))[0] != each.actual)
+        fresh = tuple(drift for drift in drifts if self.tries.get(drift.container.id, (None, 0))[0] != drift.actual)
         return replace(
-            self, tries={**self.tries, **{each.container.id: (each.actual, 1) for each in fresh}}, fresh=fresh
+            self, tries={**self.tries, **{drift.container.id: (drift.actual, 1) for drift in fresh}}, fresh=fresh
         )
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """The time that mask changes have been waiting, in seconds of one monotonic clock.
+    """How long mask changes have been waiting, in seconds of one monotonic clock.
 
     Attributes:
-        since: since when containers wait without a break; None if none waits.
-        reconnected: when a reconnection was last made for them; None if never.
+        since: since when there have always been waiting containers; None if none waits.
+        reconnected: when the last reconnection was made for them; None if there was none.
         waiting: the containers that wait for their masks.
     """
 
@@ -462,14 +465,14 @@ class Lag(msgspec.Struct, frozen=True):
     waiting: frozenset[str] = frozenset()
 
     def seen(self, waiting: frozenset[str], now: float) -> Lag:
-        """Return the lag after another look; the clock runs on while any container that waited before still waits."""
+        """Return the lag after another check; it goes on as long as a container that waited before still waits."""
         if not waiting:
             return replace(self, since=None, waiting=waiting)
         since = self.since if self.waiting & waiting else None
         return replace(self, since=now if since is None else since, waiting=waiting)
 
     def seconds(self, now: float) -> float:
-        """Return for how many seconds a container has had the wrong mask."""
+        """Return how long a container has had the wrong mask, in seconds."""
         return 0.0 if self.since is None else now - self.since
 
     def reconnection_due(self, now: float) -> bool:

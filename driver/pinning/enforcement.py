@@ -1,9 +1,9 @@
-"""Decides what each event in a container's life means for its CPUs and its memory, from values to values.
+"""Decides what each event in a container's life means for its CPUs and its memory.
 
 A container with claims runs on the union of their CPUs; every other container runs on the shared pool. With claims that
-hold memory it takes memory from their NUMA nodes, and may have their huge pages. Each answer to
-the runtime carries updates for other containers, but only for those whose mask has changed. A container's environment
-alone never decides how it is pinned.
+hold memory, its memory comes from their NUMA nodes, and it may have their huge pages. Each answer to the runtime also
+carries updates of other containers, but only of those whose resources change: a runtime applies updates one after the
+other, and kubelet waits. A container's environment alone never decides how it is pinned.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NOTHING_READ: Final[Mapping[str, Effective]] = MappingProxyType({})
 
 
 class CreationRefused(msgspec.Struct, frozen=True):
-    """The operation must fail; people who look at the pod see the reason."""
+    """The operation must fail; kubelet shows the reason on the pod."""
 
     reason: str
 
@@ -66,9 +66,9 @@ class Allowed(msgspec.Struct, frozen=True):
         change: the change of the known containers.
         resources: the resources of the container that is being created.
         updates: the updates of other containers.
-        warnings: one sentence for each thing that is not as it should be.
+        warnings: one sentence for each problem that was found.
         unpinned: the listed containers that had no CPU set.
-        drifts: the containers that the kernel runs on other CPUs than the runtime says.
+        drifts: the containers that run on other CPUs, according to the kernel, than the runtime says.
     """
 
     change: ContainerChange = msgspec.field(default_factory=ContainerChange)
@@ -82,27 +82,29 @@ class Allowed(msgspec.Struct, frozen=True):
 def create(
     containers: Containers, snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
 ) -> Allowed | CreationRefused | Ask:
-    """Decide on a container that is about to be created."""
-    # The records and kubelet say whose container this is. What its environment says decides nothing: anybody can set
-    # it.
+    """Decide about a container that is about to be created."""
+    # The records and kubelet decide which claims it has. Its environment does not: a pod's author can set any variable.
     identity = identify(container, snapshot, evidence)
     if identity.ask is not None:
         return identity.ask
     if identity.refusals:
         return CreationRefused("; ".join(identity.refusals))
-    # Not every runtime reports that a container has exited, but kubelet runs only one container of a name at a time.
+    # Not every runtime reports that a container has exited. But kubelet runs only one container of a name in a pod, so
+    # an older namesake has ended.
     gone = evidence.gone or frozenset()
     drop = (*containers.namesakes(container), *gone)
     users = [(claim, user) for claim in identity.claims for user in users_in_the_way(container, claim, containers)]
     users = [(claim, user) for claim, user in users if user.id not in drop]
-    # All at once: each of several claims may have been left by another container.
+    # These may have ended without a report. Ask about all of them at once: each claim may have been another
+    # container's.
     started = tuple(dict.fromkeys(user.id for _, user in users if user.started))
     if started and evidence.gone is None:
         return AskProcesses(started)
     if users:
         return CreationRefused(why_in_use(container, *users[0]))
-    if snapshot.unread is not None and any(each.unresolved for each in containers):
-        # Whatever that container's claim holds, neither the ledger's last word nor a CDI spec says it.
+    if snapshot.unread is not None and any(pinned.unresolved for pinned in containers):
+        # An existing container names a claim that neither the last reading of the ledger nor a CDI spec knows, so its
+        # CPUs are not known. The new container gets no shared CPUs but the reserved ones.
         snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
     resources = resources_for(identity.claims, snapshot, container.hugepages)
     refusal = why_without_cpus(container, identity.claims, snapshot, resources.cpus) if snapshot.pins_cpus else ""
@@ -110,8 +112,8 @@ def create(
     refusal = refusal or why_occupied(containers, snapshot, container, identity.claims, drop)
     if refusal:
         return CreationRefused(refusal)
-    # Others that run on its CPUs have to leave with this answer; before the start the kernel is asked whether they
-    # have.
+    # Other containers on its CPUs are moved by this same answer. Before the process starts, `StartGate` asks the kernel
+    # whether they were.
     change, updates = settle(containers, snapshot, drop)
     claims = tuple(claim.key for claim in identity.claims)
     pinned = Pinned(
@@ -127,7 +129,7 @@ def create(
 
 
 def meet(snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
-    """Take in an existing container that is not known yet, before it is decided what it gets."""
+    """Add an existing container that is not known yet; what it should have is decided afterwards."""
     own = pinned_as_listed(snapshot, container, evidence)
     return Allowed(ContainerChange((own,))) if isinstance(own, Pinned) else own
 
@@ -135,21 +137,22 @@ def meet(snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHI
 def update(
     containers: Containers, snapshot: PinSnapshot, container: Container, resources: Resources, quota: int
 ) -> Allowed:
-    """Keep a container's mask when kubelet (its CPU manager, or a resize) asks for other resources."""
+    """Keep a container's mask when kubelet asks for other resources: its CPU manager, or a resize of the pod."""
     change, updates = settle(containers, snapshot, (container.id,))
     own = containers.get(container.id) or pinned_as_listed(snapshot, container)
     if not isinstance(own, Pinned):
         return Allowed(change, updates=updates)
-    # What kubelet asks for becomes the container's own, as far as claims do not say otherwise.
+    # What kubelet asks for becomes the container's own configuration, unless claims decide about it.
     own = replace(own, hugepages=limits_over(own.hugepages, resources.hugepages))
     right = expected(own, snapshot)
-    # containerd drops the swap limit and the OOM score of a changed request, so change only what is necessary.
+    # If the answer changes the request, containerd drops the request's swap limit and OOM score. So change only what is
+    # necessary.
     cpus = right.cpus or stays_on(own, snapshot)
     kept = Resources(
         cpus if own.doubtful or (resources.cpus or own.cpus) != cpus else CPUSet(),
         right.mems if own.doubtful or (resources.mems or own.mems) != right.mems else NO_CPUS,
         lift_quota=right.lift_quota and quota > 0,
-        hugepages=tuple(each for each in right.hugepages if own.doubtful or each not in own.hugepages),
+        hugepages=tuple(limit for limit in right.hugepages if own.doubtful or limit not in own.hugepages),
         unified=right.unified,
     )
     if kept:
@@ -194,11 +197,17 @@ def synchronize(
     drifts: Iterable[Drift] = (),
     effective: Mapping[str, Effective] = NOTHING_READ,
 ) -> Allowed | AskLedger | AskKubelet:
-    """Decide on all existing containers; everything known before is forgotten.
+    """Decide about all existing containers; what was known before is forgotten.
 
-    Claims without a container still hold their CPUs, because containers never decide about records. A runtime reports
-    the mask that it set once, or was about to set when it was killed. `effective` therefore has what the kernel says by
-    container, and `drifts` has the containers of which that differed before.
+    Claims without a container still hold their CPUs: containers never decide about records.
+
+    Args:
+        snapshot: the claims on record and the machine.
+        listed: all containers, as the runtime describes them. It says the mask that it has set, or was about to set
+            when it was killed, so the kernel has to be asked too.
+        evidence: the answers to earlier questions.
+        drifts: the containers that were known to run on other CPUs before.
+        effective: the limits of containers in the kernel, by container id, as far as they could be read.
     """
     listed = tuple(listed)
     warnings: list[str] = []
@@ -213,22 +222,25 @@ def synchronize(
             case None if snapshot.unread is None:
                 warnings.extend(identity.refusals)
             case None:
-                # The ledger cannot be read, so the containers' claims may have records after all.
+                # While the ledger cannot be read, a claim that seems unknown may have a record, so nothing is reported.
                 pass
-    # Kubelet is asked about all pods at once: a runtime waits 2 s for the answer, however many containers there are.
+    # kubelet is asked about all pods at once, because the runtime waits only 2 s for the answer to Synchronize.
     if pods:
         return AskKubelet(tuple(dict.fromkeys(pods)))
-    taken_in = (pinned_as_listed(snapshot, container, evidence) for container in listed)
-    known = Containers(pinned for pinned in taken_in if isinstance(pinned, Pinned))
-    # A container that gets another mask in any case is only late; it does not drift.
-    settled = Containers(own for own in known if has_what_it_should(own, expected(own, snapshot)))
+    identified = (pinned_as_listed(snapshot, container, evidence) for container in listed)
+    known = Containers(pinned for pinned in identified if isinstance(pinned, Pinned))
+    # A container that is due for another mask anyway has not drifted; it is only late.
+    settled = Containers(pinned for pinned in known if has_what_it_should(pinned, expected(pinned, snapshot)))
     adrift = drift(settled, snapshot, effective)
-    known.carry_out(drifted(known, (*(own for own in drifts if own.container.id not in effective), *adrift)))
+    unread_drifts = (before for before in drifts if before.container.id not in effective)
+    known.carry_out(drifted(known, (*unread_drifts, *adrift)))
     change, updates = settle(known, snapshot)
     known.carry_out(change)
     warnings.extend(claims_shared_unduly(known, snapshot))
-    # Containers without a CPU set were not pinned until now.
-    unpinned = tuple(own.container for own in known if not (own.container.cpus or own.unsure) and snapshot.pins_cpus)
+    # A container without a CPU set was created while no driver answered the runtime.
+    unpinned = tuple(
+        pinned.container for pinned in known if not (pinned.container.cpus or pinned.unsure) and snapshot.pins_cpus
+    )
     put = ContainerChange(tuple(known), settled=snapshot)
     return Allowed(put, updates=updates, warnings=tuple(warnings), unpinned=unpinned, drifts=adrift)
 
@@ -236,10 +248,10 @@ def synchronize(
 def pinned_as_listed(
     snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
 ) -> Pinned | AskLedger | AskKubelet:
-    """Return an existing container whose creation this driver did not see, or what to ask to know which claims it has.
+    """Identify an existing container whose creation this driver did not see; returns a question if one is necessary.
 
-    It cannot be refused: if it names a claim without having it, it belongs to the shared pool. Where kubelet did not
-    answer whether it has it, it is to be looked at again (`heard`).
+    The container cannot be refused any more. If it names a claim that it does not have, it belongs to the shared pool.
+    If kubelet did not answer whether its pod has the claim, the container is identified again later (`heard`).
     """
     identity = identify(container, snapshot, evidence, exists=True)
     if identity.ask is not None:
@@ -249,6 +261,8 @@ def pinned_as_listed(
         container if identity.unheard or identity.denied else _slim(container),
         tuple(claim.key for claim in identity.claims),
         container.cpus,
+        # Memory nodes count as given by this driver only if a claim asks for some; else kubelet or the runtime set
+        # them.
         container.mems if any(claim.mems or claim.nodes for claim in identity.claims) else NO_CPUS,
         hugepages=container.hugepages,
         parts=some_of(identity.claims, snapshot),
@@ -261,7 +275,8 @@ def pinned_as_listed(
 
 
 def heard(containers: Containers, snapshot: PinSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
-    """Another look at the containers that kubelet did not vouch for, with the masks that they have by now."""
+    """Identify the containers again for which kubelet did not answer, or whose claim it denied."""
+    # kubelet may have been starting: its pod-resources API lists a pod only some time after a restart.
     put: list[Pinned] = []
     pods: list[PodSandbox] = []
     for pinned in (*containers.unheard, *containers.denied):
@@ -277,5 +292,5 @@ def heard(containers: Containers, snapshot: PinSnapshot, evidence: Evidence = NO
 
 
 def _slim(container: Container) -> Container:
-    """Return a container without the parts that only its identification needs."""
+    """Return a container without the fields that only its identification needs; environments take much memory."""
     return replace(container, env=(), cdi_devices=())

@@ -1,4 +1,4 @@
-"""Says why a container may not have what its claims give it, or not yet, and what of that is odd."""
+"""Why a container must not be created or started, and problems of claims that do not stop one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 
 def users_in_the_way(container: Container, claim: PinnedClaim, containers: Containers) -> tuple[Container, ...]:
-    """Return the containers that keep this one from using the claim."""
+    """Return the containers because of which this one must not use the claim."""
     if not claim.exclusive:
         return ()
     users = containers.users_of(claim)
@@ -23,13 +23,16 @@ def users_in_the_way(container: Container, claim: PinnedClaim, containers: Conta
 
 
 def claims_shared_unduly(containers: Containers, snapshot: PinSnapshot) -> Iterator[str]:
-    """Yield a sentence for each claim that containers have against its rules: no driver could refuse the second."""
+    """Yield a sentence for each claim that several containers use although it cannot be shared.
+
+    That happens if the second one was created while no driver could refuse it.
+    """
     for claim in snapshot.claims.values():
         for user in containers.users(claim.key):
             pinned = containers.get(user.id)
-            mine = (each for each in having(pinned, snapshot) if each.key == claim.key) if pinned else ()
+            parts = (one for one in having(pinned, snapshot) if one.key == claim.key) if pinned else ()
             others = [
-                other for each in mine for other in users_in_the_way(user, each, containers) if other.id != user.id
+                other for part in parts for other in users_in_the_way(user, part, containers) if other.id != user.id
             ]
             if others:
                 yield f"claim {claim.claim} is in use by {user} and {others[0]}, although it cannot be shared that way"
@@ -52,10 +55,10 @@ def why_occupied(
     claims: Collection[PinnedClaim],
     drop: Collection[str],
 ) -> str:
-    """Return why the CPUs of the claims are not the container's yet; empty if they are.
+    """Return why the CPUs of the claims are still in use by another container; empty if they are free.
 
-    While the ledger cannot be read no mask is changed, so a container that was not moved in time stays on them; and so
-    does one that was added meanwhile, until the runtime reports it again.
+    While the ledger cannot be read, no mask is changed, so a container that was not moved in time stays on these CPUs.
+    So does a container that was added meanwhile, until the runtime reports it again.
     """
     held = CPUSet.union(claim.held for claim in claims) & snapshot.online
     if not held or (snapshot.unread is None and not containers.unsure):
@@ -88,7 +91,7 @@ def _why_unmoved(snapshot: PinSnapshot, container: Container) -> str:
 
 
 def why_without_cpus(container: Container, claims: Collection[PinnedClaim], snapshot: PinSnapshot, cpus: CPUSet) -> str:
-    """Return why a container has no CPU to start on, of its claims or of the shared pool; empty if it has."""
+    """Return why a container has no CPU to run on, of its claims or of the shared pool; empty if it has one."""
     names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
     if cpus and (not names or any(claim.cpus & snapshot.online for claim in claims)):
         return ""
@@ -109,7 +112,7 @@ def why_without_cpus(container: Container, claims: Collection[PinnedClaim], snap
 
 
 def why_memory_elsewhere(container: Container, claims: tuple[PinnedClaim, ...]) -> str:
-    """Return why a container cannot have memory of these nodes; empty if it can."""
+    """Return why the memory nodes of a container's claims contradict each other; empty if they do not."""
     near = nodes_near_cpus(claims)
     elsewhere = bound_nodes(claims) - near
     if not near or not elsewhere:
@@ -124,25 +127,25 @@ def why_memory_elsewhere(container: Container, claims: tuple[PinnedClaim, ...]) 
 
 
 def offline_claims(claims: Iterable[PinnedClaim], snapshot: PinSnapshot) -> Iterator[str]:
-    """Yield a sentence for each claim that has CPUs which are offline."""
+    """Yield a sentence for each claim with offline CPUs."""
     for claim in claims:
         offline = claim.cpus - snapshot.online
         if offline:
             yield f"claim {claim.claim} has CPUs {claim.cpus}, of which {offline} are offline or not for pods"
 
 
-# Finds, when a container is about to start, which CPUs of a claim another container would use besides.  A runtime
-# carries out what an answer asks for other containers before it goes on, and says nothing of what it could not do:
-# `runc update` failed, kubelet had hung up, the container was still being made and read its configuration before. So
-# the kernel is asked where containers are, and what was sent to them counts for nothing.
+# When a container is about to start: which CPUs of a claim would two containers use? The runtime applies the updates of
+# an answer before it goes on, but it does not report those that failed: `runc update` returned an error, kubelet had
+# cancelled its call, or the other container was just being created and had read its configuration before. So the kernel
+# is asked where containers run, and what was sent to them proves nothing.
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """A container on CPUs that a claim holds which it has not.
+    """A container that runs on CPUs of a claim that it does not have.
 
     Attributes:
         intruder: the container.
-        runs_on: its CPUs, by the kernel.
+        runs_on: its CPUs, according to the kernel.
         claim: the claim.
         cpus: the CPUs of `runs_on` that the claim holds.
     """
@@ -154,7 +157,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return what stays the same when kubelet makes the container again."""
+        """Return a key that stays the same when kubelet creates the container again."""
         return key_of(self.intruder)
 
     def __str__(self) -> str:
@@ -162,13 +165,13 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 def key_of(container: Container) -> tuple[str, str]:
-    """Return what a container has in common with those that kubelet makes in its place."""
+    """Return a key of a container that stays the same when kubelet creates the container again."""
     return (container.pod.uid or container.id, container.name)
 
 
 def start_refusal(starting: Container, overlapping: Collection[Overlap]) -> str:
-    """Return why a container cannot start now, and what follows."""
-    itself = all(each.intruder.id == starting.id for each in overlapping)
+    """Return why a container cannot start now, and what will happen."""
+    itself = all(overlap.intruder.id == starting.id for overlap in overlapping)
     follows = (
         "kubelet makes it again, on other CPUs" if itself else "that one is moved, and kubelet starts this one again"
     )
@@ -176,12 +179,12 @@ def start_refusal(starting: Container, overlapping: Collection[Overlap]) -> str:
 
 
 def looked_at(containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Container, ...]:
-    """Return the containers whose CPUs `overlaps_at_start` needs to know: first the one that starts."""
+    """Return the containers whose CPUs `overlaps_at_start` needs to know, the one that starts first."""
     if not snapshot.held:
         return ()
     if not _held(starting, snapshot):
         return (starting.container,)
-    return (starting.container, *(each.container for each in _others(containers, starting)))
+    return (starting.container, *(other.container for other in _others(containers, starting)))
 
 
 def overlaps_at_start(
@@ -190,13 +193,14 @@ def overlaps_at_start(
     """Return the overlaps that there would be if a container started now.
 
     Args:
-        containers: those that are known.
-        snapshot: what is on record.
-        starting: the container, which is made and does not run yet.
-        runs_on: the CPUs by container id, as the kernel has them; one that is left out overlaps with none.
+        containers: the known containers.
+        snapshot: the claims on record and the machine.
+        starting: the container, which was created and does not run yet.
+        runs_on: the CPUs of containers in the kernel, by container id. A container that is missing overlaps with
+            nobody.
 
     Returns:
-        Those of the container itself with claims that others are running with, and those of others with its own claims.
+        The overlaps of the container with claims of running containers, and those of other containers with its claims.
     """
     own = runs_on.get(starting.container.id)
     mine = () if own is None else _in_use(containers, snapshot, own, starting.claims)
@@ -218,7 +222,7 @@ def _held(pinned: Pinned, snapshot: PinSnapshot) -> CPUSet:
 def _in_use(
     containers: Containers, snapshot: PinSnapshot, cpus: CPUSet, own: Collection[str]
 ) -> Iterator[tuple[ClaimRef, CPUSet]]:
-    """Yield the claims of others that hold some of these CPUs, and whose containers run."""
+    """Yield the claims of others that hold some of these CPUs and have a running container."""
     if cpus.isdisjoint(snapshot.held):
         return
     for key, claim in snapshot.claims.items():
@@ -228,7 +232,7 @@ def _in_use(
 
 
 def _others(containers: Containers, starting: Pinned) -> Iterator[Pinned]:
-    """Yield the containers that run and have none of its claims, as far as that is certain."""
+    """Yield the running containers that have none of its claims, if their claims are certain."""
     for other in containers:
         certain = not (other.unsure or other.unheard)
         if other.container.started and certain and set(starting.claims).isdisjoint(other.claims):
