@@ -75,7 +75,7 @@ def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
     for index, device in enumerate(spec.devices):
         yield from _device(device, f"spec.devices[{index}]", own_nodes=own_nodes, newest=newest)
     yield from count_errors(spec.shared_counters, _COUNTER_SETS if newest else _COUNTERS, "spec.sharedCounters")
-    yield from _twice([each.name for each in spec.shared_counters], "spec.sharedCounters", ".name")
+    yield from _twice([counter_set.name for counter_set in spec.shared_counters], "spec.sharedCounters", ".name")
     for index, counter_set in enumerate(spec.shared_counters):
         path = f"spec.sharedCounters[{index}]"
         yield from _label(counter_set.name, f"{path}.name")

@@ -43,8 +43,8 @@ def words_at(kind: Any, path: str) -> tuple[str, ...]:
 def _types_at(kind: Any, path: str) -> list[msgspec.inspect.Type]:
     infos = [msgspec.inspect.type_info(kind)]
     for step in re.finditer(_STEP, f".{path}" if path and path[0] != "[" else path):
-        infos = [inner for info in infos for each in _members(info) for inner in _step(each, step["field"])]
-    return [each for info in infos for each in _members(info)]
+        infos = [inner for info in infos for member in _members(info) for inner in _step(member, step["field"])]
+    return [member for info in infos for member in _members(info)]
 
 
 def _members(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
@@ -54,7 +54,7 @@ def _members(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
 def _step(info: msgspec.inspect.Type, field: str | None) -> Iterator[msgspec.inspect.Type]:
     match info:
         case msgspec.inspect.StructType() if field is not None:
-            yield from (each.type for each in info.fields if each.encode_name == field)
+            yield from (member.type for member in info.fields if member.encode_name == field)
         case msgspec.inspect.VarTupleType() | msgspec.inspect.ListType() if field is None:
             yield info.item_type
         case msgspec.inspect.DictType() if field is None:
@@ -79,8 +79,8 @@ def _in_type(info: msgspec.inspect.Type, document: Any, path: str) -> Iterator[U
             for name, value in document.items():
                 yield from _in_type(info.value_type, value, f"{path}[{name}]")
         case msgspec.inspect.UnionType():
-            for each in info.types:
-                yield from _in_type(each, document, path)
+            for member in info.types:
+                yield from _in_type(member, document, path)
         case _:
             pass
 

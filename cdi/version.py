@@ -30,11 +30,11 @@ def _edits(spec: Spec) -> _Edits:
 
 
 def _mount_type(_: Spec, edits: _Edits) -> bool:
-    return any(mount.type for each in edits for mount in each.mounts)
+    return any(mount.type for part in edits for mount in part.mounts)
 
 
 def _host_path(_: Spec, edits: _Edits) -> bool:
-    return any(node.host_path for each in edits for node in each.device_nodes)
+    return any(node.host_path for part in edits for node in part.device_nodes)
 
 
 def _name_starts_with_a_digit(spec: Spec, _: _Edits) -> bool:
@@ -50,23 +50,23 @@ def _dot_in_class(spec: Spec, _: _Edits) -> bool:
 
 
 def _intel_rdt(_: Spec, edits: _Edits) -> bool:
-    return any(each.intel_rdt is not None for each in edits)
+    return any(part.intel_rdt is not None for part in edits)
 
 
 def _additional_gids(_: Spec, edits: _Edits) -> bool:
-    return any(each.additional_gids for each in edits)
+    return any(part.additional_gids for part in edits)
 
 
 def _net_devices(_: Spec, edits: _Edits) -> bool:
-    return any(each.net_devices for each in edits)
+    return any(part.net_devices for part in edits)
 
 
 def _rdt_schemata(_: Spec, edits: _Edits) -> bool:
-    return any(each.intel_rdt is not None and each.intel_rdt.schemata is not None for each in edits)
+    return any(part.intel_rdt is not None and part.intel_rdt.schemata is not None for part in edits)
 
 
 def _rdt_monitoring(_: Spec, edits: _Edits) -> bool:
-    return any(each.intel_rdt is not None and each.intel_rdt.enable_monitoring for each in edits)
+    return any(part.intel_rdt is not None and part.intel_rdt.enable_monitoring for part in edits)
 
 
 class Feature(msgspec.Struct, frozen=True):

@@ -26,9 +26,9 @@ def node_cpus(root: Root) -> dict[int, CPUSet]:
     Raises:
         MachineError: the nodes cannot be listed, or this process cannot open any file.
     """
-    found = {node: _cpus(root, f"{NODES}/node{node}") for node in _nodes(root)}
-    linked = _linked(root) if None in found.values() else {}
-    known = {node: linked.get(node, CPUSet()) if cpus is None else cpus for node, cpus in found.items()}
+    listed = {node: _cpus(root, f"{NODES}/node{node}") for node in _nodes(root)}
+    linked = _linked(root) if None in listed.values() else {}
+    known = {node: linked.get(node, CPUSet()) if cpus is None else cpus for node, cpus in listed.items()}
     return {node: cpus for node, cpus in known.items() if cpus}
 
 
@@ -39,8 +39,8 @@ def node_memory(root: Root) -> dict[int, int]:
         MachineError: the nodes cannot be listed, or this process cannot open any file.
     """
     texts = {node: read_attribute(root, f"{NODES}/node{node}/meminfo") or "" for node in _nodes(root)}
-    found = {node: re.search(_TOTAL, text) for node, text in texts.items()}
-    return {node: int(match[1]) * 1024 for node, match in found.items() if match}
+    totals = {node: re.search(_TOTAL, text) for node, text in texts.items()}
+    return {node: int(match[1]) * 1024 for node, match in totals.items() if match}
 
 
 def node_distances(root: Root) -> dict[int, dict[int, int]]:
@@ -55,7 +55,7 @@ def node_distances(root: Root) -> dict[int, dict[int, int]]:
     return {
         node: dict(zip(nodes, map(int, row), strict=True))
         for node, row in rows.items()
-        if len(row) == len(nodes) and all(re.fullmatch(_DISTANCE, each) for each in row)
+        if len(row) == len(nodes) and all(re.fullmatch(_DISTANCE, distance) for distance in row)
     }
 
 
@@ -97,11 +97,12 @@ def has_one_node(root: Root) -> bool:
 
 def _linked(root: Root) -> dict[int, CPUSet]:
     """Return the NUMA nodes that the folders of CPUs link to, and the CPUs that link to each."""
-    found: dict[int, CPUSet] = {}
+    linked: dict[int, CPUSet] = {}
     for cpu in (match for match in map(_CPU.fullmatch, all_names(root, _CPU_FOLDERS)) if match):
         for node in (match for match in map(_NODE.fullmatch, names(root, f"{_CPU_FOLDERS}/{cpu[0]}")) if match):
-            found[int(node["id"])] = found.get(int(node["id"]), CPUSet()) | CPUSet([int(cpu["id"])])
-    return found
+            number = int(node["id"])
+            linked[number] = linked.get(number, CPUSet()) | CPUSet([int(cpu["id"])])
+    return linked
 
 
 def _nodes(root: Root) -> list[int]:

@@ -68,7 +68,7 @@ def numa_node(root: Root, address: str) -> int | None:
     if node is not None and (node in nodes or not nodes):
         return node
     local = cpu_mask(root, f"{folder}/local_cpus")
-    return next((found for found, cpus in nodes.items() if local and local <= cpus), None)
+    return next((near for near, cpus in nodes.items() if local and local <= cpus), None)
 
 
 _NETWORK: Final = 0x02  # the first byte of the class code of network controllers, including InfiniBand

@@ -233,8 +233,8 @@ def _load(text: str) -> list[Any]:
 def _too_deep(document: Any) -> bool:
     level = [document]
     for _ in range(_MAX_DEPTH + 1):  # the list of documents is a level of its own
-        values = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [value for each in values for value in each if isinstance(value, (dict, list))]
+        members = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [value for values in members for value in values if isinstance(value, (dict, list))]
     return bool(level)
 
 

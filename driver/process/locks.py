@@ -57,7 +57,7 @@ class FileLock:
     def release(self) -> None:
         """Release the lock; do nothing if it is not held."""
         if self._file is not None:
-            # Closing the file releases the lock: flock belongs to the open file, of which there is no other descriptor.
+            # Closing the file releases the lock: flock belongs to the open file, and this is its only descriptor.
             os.close(self._file)
             self._file = None
 
