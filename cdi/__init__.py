@@ -10,8 +10,8 @@ from dranode.cdi.directory import encode_spec, read_spec, remove_spec, spec_file
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import QualifiedName, parse_qualified_name, qualified_name, spec_file_name
 from dranode.cdi.registry import DIRECTORIES, FoundDevice, Registry, read_registry, watch_registry
+from dranode.cdi.rules import SpecVerdict, validate
 from dranode.cdi.spec import CDIDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
-from dranode.cdi.validate import SpecVerdict, validate
 from dranode.cdi.version import minimum_version, with_minimum_version
 
 __all__ = [

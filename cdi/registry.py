@@ -17,8 +17,8 @@ from dranode.cdi.directory import spec_files
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import qualified_name
 from dranode.cdi.regular_file import read_regular
+from dranode.cdi.rules import validate
 from dranode.cdi.spec import CDIDevice, Spec
-from dranode.cdi.validate import validate
 
 DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """Where runtimes look for specs; the later directory has precedence."""

@@ -7,7 +7,7 @@ from fuzz.harness import fuzz, instrumented
 with instrumented():
     from dranode.cdi.document import load_spec
     from dranode.cdi.errors import CDIError
-    from dranode.cdi.validate import validate
+    from dranode.cdi.rules import validate
 
 
 def test_one_input(data: bytes) -> None:

@@ -15,8 +15,8 @@ import msgspec
 
 from dranode.cdi.errors import CDIError
 from dranode.cdi.names import parse_qualified_name
+from dranode.cdi.rules import SpecVerdict, validate
 from dranode.cdi.spec import ContainerEdits, Spec
-from dranode.cdi.validate import SpecVerdict, validate
 from dranode.sanity.apiserver import ApiServer
 from dranode.sanity.breach import Breach, Unable, expect
 from dranode.sanity.claims import NAMESPACE, BenchClaim, OfferedDevice, allocated_claim, offered_devices, together

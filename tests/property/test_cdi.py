@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dranode.cdi.directory import encode_spec
 from dranode.cdi.document import load_spec
 from dranode.cdi.names import parse_qualified_name, qualified_name
-from dranode.cdi.rules import HOOK_NAMES, NODE_TYPES, spec_problems
+from dranode.cdi.rules import HOOK_NAMES, NODE_TYPES, spec_problems, validate
 from dranode.cdi.spec import (
     INT64,
     UINT32,
@@ -25,7 +25,6 @@ from dranode.cdi.spec import (
     NetDevice,
     Spec,
 )
-from dranode.cdi.validate import validate
 from dranode.cdi.version import VERSIONS, minimum_version, with_minimum_version
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from dranode.api.errors import printable
 from dranode.cdi.regular_file import read_given
-from dranode.cdi.validate import validate
+from dranode.cdi.rules import validate
 from dranode.driver.machine.yaml_files import STDIN
 from dranode.show.output import console, emit, output_option
 from dranode.show.terminal import columns

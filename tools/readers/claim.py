@@ -11,7 +11,7 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.errors import ClaimError, DranodeError, MachineError
 from dranode.api.resource import ResourceClaim
 from dranode.cdi.regular_file import read_regular
-from dranode.cdi.validate import validate
+from dranode.cdi.rules import validate
 from dranode.driver.claims.answers import refused_by_error
 from dranode.driver.claims.grant import results_of
 from dranode.driver.claims.held import ClaimRef, Held

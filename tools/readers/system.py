@@ -13,7 +13,7 @@ from typing import Final
 from dranode.api.cpuset import CPUSet
 from dranode.cdi.document import load_spec
 from dranode.cdi.errors import CDIError
-from dranode.cdi.validate import validate
+from dranode.cdi.rules import validate
 from dranode.driver.machine.cgroups import cgroup_of
 from dranode.driver.machine.kubepods import cgroup_cpus
 from dranode.tools.diagnosis.facts import Affinity, ServeOptions, SystemFacts, Volume

@@ -21,8 +21,8 @@ from dranode.cdi.directory import (
 )
 from dranode.cdi.document import load_spec
 from dranode.cdi.errors import CDIError
+from dranode.cdi.rules import validate
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Spec
-from dranode.cdi.validate import validate
 from dranode.cdi.version import with_minimum_version
 
 NAME = "dra.k8s.io-cpu_claim-u.json"

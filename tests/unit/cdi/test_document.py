@@ -6,7 +6,7 @@ import pytest
 
 from dranode.cdi.document import load_spec
 from dranode.cdi.errors import CDIError
-from dranode.cdi.validate import validate
+from dranode.cdi.rules import validate
 
 DEVICES = '"devices": [{"name": "d", "containerEdits": {"env": ["A=1"]}}]'
 GOOD = '{"cdiVersion": "0.3.0", "kind": "example.com/cpu", ' + DEVICES + "}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dranode.cdi.validate import validate
+from dranode.cdi.rules import validate
 
 NEWEST = "v1.1.1 (containerd 2.4.2)"
 _VECTORS = Path(__file__).parents[2] / "vectors"

@@ -13,8 +13,8 @@ import pytest
 
 from dranode.api.resource import Device, ResourceClaim
 from dranode.cdi.directory import encode_spec, read_spec, write_spec
+from dranode.cdi.rules import validate
 from dranode.cdi.spec import CDIDevice, ContainerEdits, Mount, Spec
-from dranode.cdi.validate import validate
 from dranode.driver.claims.answers import Prepared
 from dranode.driver.claims.grant import AllocatedClaim, ClaimGrant, Grant
 from dranode.driver.claims.held import ClaimRef, Held
