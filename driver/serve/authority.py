@@ -1,14 +1,19 @@
-"""Decides which of two instances publishes, verifies and pins: the holder of `active.lock`, a kernel lock on a file.
+"""Decides which of two instances of a driver is active, that is, publishes slices, verifies and pins containers.
 
-A newer instance registers with everybody and is passive. When it has heard from all of them it holds `handover.lock`;
-the active one sees that, leaves its slices alone and lets go of `active.lock`; the newer one takes it and is ready. The
-older one stays at hand until it is ended: should the newer one die, both locks are free and the older takes its work
-back. A holder that dies frees its locks, so nothing has to be cleaned up. An instance that cannot use the ledger takes
-authority only where no other instance wants it, and gives it back to an older one that can: that one holds
-`standby.lock`. As long as there are two instances they look five times a second; one that is alone waits for another to
-come (`dranode.driver.serve.authority`). Requests that the container runtime shows to both while authority passes are
-shared out by `dranode.driver.serve.authority`. The active one holds `connected.lock` as long as a runtime shows it
-requests: while it does not, another instance that is connected answers in its stead.
+Locks on files decide (flock(2)). The kernel releases the locks of a process that dies, so nothing has to be cleaned up:
+
+- `active.lock`: its holder is the active instance.
+- `handover.lock`: held by a newer instance that is ready. It registers with kubelet and the runtime first, while it is
+  passive. The active instance sees the lock, stops publishing, and releases `active.lock`, which the newer one takes.
+- `standby.lock`: held by the older instance afterwards, until it is ended. If the newer one dies, or cannot use the
+  ledger, the older one becomes active again. An instance that cannot use the ledger is active only if no other one
+  wants to be.
+- `connected.lock`: held by the active instance while a container runtime is connected to it. While it is free, another
+  instance that is connected answers the runtime.
+
+Two instances check the locks five times a second. An instance that is alone waits until another one shows itself
+(`OtherInstances`). While the active role passes on, the runtime may ask both about one container; `RequestNotes` sees
+to it that exactly one adjusts the container.
 """
 
 from __future__ import annotations
@@ -37,20 +42,23 @@ from dranode.driver.process.threads import Fatal, OwnedThread, Wake
 log = logging.getLogger(__name__)
 
 
-# Decides which of two instances answers a request of the container runtime with adjustments: exactly one.  During a
-# rolling update two instances are NRI plug-ins, and the runtime shows every request to one and then to the other;
-# were both to set a CPU set, the container's creation would fail. Authority may pass between the two showings. So the
-# instance that is shown a request first notes what it did, and the second does the opposite.  A note counts for the
-# request that it was written for, and for no later one of the same container: not if it is older than this instance's
-# connection, nor if its writer has lost its own or has died since. Should both adjust then, the runtime fails the
-# request and kubelet repeats it; should none, the container would be on every CPU.  The notes are not part of the
-# ledger: they matter for seconds, need no flush, and each commit to the ledger would make the other instance read all
-# of it again. So a file of them that is damaged is made new, by whichever instance meets the damage first.
+# During a rolling update both instances are NRI plug-ins, and the runtime asks one after the other about each
+# container. If both set a CPU set, the runtime fails the creation; if none does, the container runs on every CPU. The
+# active role may pass on between the two questions. So the instance that is asked first notes what it answered, and the
+# second one does the opposite.
+#
+# A note is for one request, not for a later one about the same container. So it does not count if it is older than this
+# instance's connection, or if its writer has lost its connection or has died since. In doubt both adjust: the runtime
+# then fails the request, and kubelet repeats it.
+#
+# Notes are not in the ledger, because they matter for seconds only, need no flush, and each commit to the ledger makes
+# the other instance read all of it again. A damaged file of notes is replaced by the instance that finds the damage
+# first.
 
-# The runtime waits 2 s for each answer; a note older than this is of an earlier request for the same container.
+# The runtime waits 2 s for each answer, so an older note than this is about an earlier request for the same container.
 _RECENT: Final = 10.0
 _BUSY_SECONDS: Final = 0.5
-# What SQLite calls a file that is none of ours: damaged, no database, or with another table of that name.
+# SQLite's errors for a damaged file, a file that is not a database, and one with another table of that name.
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS turns (
@@ -73,7 +81,7 @@ class RequestNotes:
         *,
         died: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Name the file; it is made by the first request. `died` says of another instance that it has ended."""
+        """Name the file, which the first request creates; `died` returns whether another instance has died."""
         self._path = path
         self._instance = instance
         self._clock = clock
@@ -85,9 +93,9 @@ class RequestNotes:
         self._trouble = False
 
     def adjusts(self, request: str, *, authority: bool) -> bool:
-        """Return whether this instance answers the request with adjustments.
+        """Return whether this instance adjusts the container of a request.
 
-        `authority` decides if no other instance was shown it before. Without the file authority decides alone.
+        If the other instance was not asked before, `authority` decides; also if the notes cannot be used.
         """
         try:
             try:
@@ -134,11 +142,11 @@ class RequestNotes:
         return authority
 
     def connected(self) -> None:
-        """Take note that a connection begins: what others have noted so far is of requests that it did not bring."""
+        """Note that a connection begins. Older notes are about requests that this instance was not asked about."""
         self._connected_at = self._clock()
 
     def disconnected(self) -> None:
-        """Take this instance's notes back: the other one is shown requests alone from now on."""
+        """Remove this instance's notes: from now on only the other one is asked."""
         if self._db is None:
             return
         try:
@@ -159,10 +167,11 @@ class RequestNotes:
         if self._db is not None and file_number(self._path) != self._inode:
             self.close()
         if self._db is None:
-            # Noted for a failure as well: it is this file that was found damaged, and none that replaces it.
+            # Set before opening as well: if this file is damaged, another one that has replaced it must not be removed.
             self._inode = file_number(self._path)
             self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
             self._db.execute("PRAGMA journal_mode=WAL")
+            # Notes need not survive a power cut.
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute(_CREATE)
             self._inode = file_number(self._path)
@@ -177,20 +186,20 @@ class RequestNotes:
 
 
 def _is_damage(error: Exception) -> bool:
-    # SQLite quotes damaged bytes in its message, which Python cannot read.
+    # SQLite's message quotes damaged bytes, which Python cannot decode.
     return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
-# Finds out whether other instances of the driver run on this node: each shows itself by a file that it locks.  The
-# kernel reports files that come and go, so that an instance which is alone need not look for others all the time, and
-# it releases the lock of one that dies. A file gets its name once it is locked, so none that is not locked is in use.
+# Each instance has a file in one folder and holds a lock on it. The kernel reports new and removed files (inotify), so
+# an instance that is alone need not check all the time, and it releases the lock of an instance that dies. A file gets
+# its final name only once it is locked, so a file that is not locked belongs to an instance that has died.
 
 
 class OtherInstances:
-    """The other instances, as one of them sees them. The thread that waits calls all methods but `wake`, `has_died`."""
+    """Finds the other instances on the node. Only the thread that waits uses it, except for `wake` and `has_died`."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Name the folder, and this instance's file in it; nothing is made yet."""
+        """Name the folder and this instance's file in it; nothing is created yet."""
         self._folder = folder
         self._name = name
         self._lock = FileLock(folder / f".{name}")
@@ -199,7 +208,7 @@ class OtherInstances:
         self._died: set[str] = set()
 
     def arrive(self) -> None:
-        """Show this instance to the others; where that fails they see it at their next look in any case."""
+        """Show this instance to the others. If that fails, they find it by its locks a little later."""
         try:
             self._folder.mkdir(mode=0o750, exist_ok=True)
             self._take_name()
@@ -210,14 +219,15 @@ class OtherInstances:
     def _take_name(self) -> None:
         while True:
             self._lock.acquire()
-            # Another instance may have removed the file before it was locked, taking it for one that had died.
+            # Another instance may have removed the file before it was locked, because it looked like that of a dead
+            # one.
             with contextlib.suppress(FileNotFoundError):
                 self._lock.path.rename(self._folder / self._name)
                 return
             self._lock.release()
 
     def there(self) -> bool:
-        """Return whether there is another instance, as far as can be seen; what is left of one that died is removed."""
+        """Return whether there may be another instance; the files of dead ones are removed."""
         try:
             others = [path for path in self._folder.iterdir() if path.name not in (self._name, self._lock.path.name)]
         except OSError:
@@ -225,7 +235,7 @@ class OtherInstances:
         return any(map(self._lives, others))
 
     def has_died(self, name: str) -> bool:
-        """Return whether another instance was seen to have died; one that left, or never came, has not. Thread-safe."""
+        """Return whether another instance was found dead; one that left by itself was not. Thread-safe."""
         self._lives(self._folder / name)
         return name in self._died
 
@@ -245,7 +255,7 @@ class OtherInstances:
         return False
 
     def wait(self, seconds: float) -> None:
-        """Wait until another instance comes or goes, or `wake` is called; for `seconds` at most."""
+        """Wait until another instance comes or goes, or `wake` is called, but at most for `seconds`."""
         poll = select.poll()
         for file in (self._wake.fileno(), self._events.fileno):
             if file is not None and file >= 0:
@@ -256,15 +266,15 @@ class OtherInstances:
 
     @property
     def watched(self) -> bool:
-        """Return whether `wait` ends when another instance comes."""
+        """Return whether `wait` ends when another instance comes; not if inotify is not available."""
         return self._events.fileno is not None
 
     def wake(self) -> None:
-        """End a wait, this one or the next."""
+        """End the current wait, or the next one."""
         self._wake.up()
 
     def leave(self) -> None:
-        """Go out of the others' sight."""
+        """Remove this instance's file."""
         with contextlib.suppress(OSError):
             (self._folder / self._name).unlink(missing_ok=True)
         self._lock.release()
@@ -272,9 +282,9 @@ class OtherInstances:
         self._wake.close()
 
 
-# How soon authority passes once it can.
+# How often two instances check the locks, in seconds.
 _LOOK_SECONDS: Final = 0.2
-# How soon one that is alone looks all the same: an instance of an older version does not show itself.
+# How often an instance that is alone checks all the same, in seconds: one of an older version does not show itself.
 _ALONE_SECONDS: Final = 5.0
 
 
@@ -301,16 +311,16 @@ class Authority:
         follow: Callable[[], None],
         fatal: Fatal,
     ) -> None:
-        """Prepare to take part; `start` begins.
+        """Set the instance up; `start` starts its thread.
 
         Args:
             data: the driver's folder, which all instances share.
             name: the driver, for the thread's name.
-            prepared: whether everything has been heard from that an active instance needs.
-            able: whether it can decide at all, as it is asked between two requests of the runtime.
-            begin: called when this instance has become the active one.
-            end: called before this instance lets go of its authority.
-            follow: called at every look, to see what another instance has done.
+            prepared: returns whether this instance is ready to become active.
+            able: returns whether it can decide at all; called between two requests of the runtime, so it never waits.
+            begin: called when this instance has become active.
+            end: called before this instance stops being active.
+            follow: called at every check, to read what another instance has committed.
             fatal: ends the process with a sentence.
         """
         self.role = Role.WAITING

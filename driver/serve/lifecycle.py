@@ -1,4 +1,4 @@
-"""The work that a serving driver does without a request, hardware that changes included, and the threads that do it."""
+"""The work that a driver does without being asked: it follows hardware changes, checks CDI specs, and finds orphans."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from dranode.driver.serve.spec_watch import SpecWatch
 
 log = logging.getLogger(__name__)
 
-# How long a thread that waits for no other thread may take to see that it should end.
+# How long to wait for the end of a thread that does not wait for anybody else, in seconds.
 _GRACE: Final = 2.0
 
 
 class LifecycleStatus(msgspec.Struct, frozen=True):
-    """The state that metrics show.
+    """The state that metrics show; numbers are since the start.
 
     Attributes:
         impaired: the claims that have less at the moment than they were given, by UID.
-        hardware_changes: how often the hardware was found changed, since start.
-        specs_rewritten: CDI specs that had vanished or been altered, since start.
-        orphans: claims that are gone, that no container uses and that are still on record.
-        orphans_unprepared: those that were unprepared, since start.
+        hardware_changes: how often the hardware has changed.
+        specs_rewritten: how many CDI specs had been removed or changed by others.
+        orphans: how many claims are on record although they were deleted and no container uses them.
+        orphans_unprepared: how many of these were unprepared.
     """
 
     impaired: Mapping[str, Impairment] = msgspec.field(default_factory=dict)
@@ -45,7 +45,7 @@ class LifecycleStatus(msgspec.Struct, frozen=True):
 
 
 class Lifecycle:
-    """Looks after one node's claims and hardware while its driver serves."""
+    """Runs the threads that look after claims and hardware while a driver is active."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Lifecycle:
         notify: Notify,
         fatal: Fatal,
     ) -> None:
-        """Prepare to look; `start` begins.
+        """Set the threads up; `start` starts them.
 
         Args:
-            node: whose claims and hardware.
-            lookup: who is asked about claims.
-            publish: says to the cluster and to kubelet what there is and how it is.
-            report: says to kubelet how it is.
-            notify: makes known to people what happens to claims.
+            node: the claims and the hardware of the node.
+            lookup: finds out whether claims still exist and are in use.
+            publish: publishes slices and reports health.
+            report: reports health to kubelet.
+            notify: reports to people what happens to claims.
             fatal: ends the process with a sentence.
         """
         self._node = node
@@ -80,19 +80,19 @@ class Lifecycle:
         )
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the threads."""
         for thread in (self._quick, *self._slow):
             thread.start()
 
     def stop(self) -> None:
-        """Look no more. A thread that waits for somebody else ends by itself and changes nothing any more."""
+        """Stop the threads. One that waits for somebody else ends by itself later, and changes nothing any more."""
         self._stopping.set()
         self._specs.wake()
         self._quick.join(_GRACE)
         self._specs.stop()
 
     def status(self) -> LifecycleStatus:
-        """Return how things are."""
+        """Return the current state."""
         return LifecycleStatus(
             impaired=self._hardware.impaired,
             hardware_changes=self._hardware.changes,
@@ -112,7 +112,7 @@ class Lifecycle:
                 except DranodeError as error:
                     if str(error) not in (trouble, self._node.impediment):
                         driver = self._node.plugin.driver
-                        log.error("driver=%s: %s", driver, error)  # noqa: TRY400 - the sentence says it all
+                        log.error("driver=%s: %s", driver, error)  # noqa: TRY400 - a traceback would add nothing
                     trouble = str(error)
                 else:
                     trouble = ""
@@ -124,19 +124,16 @@ def _until_orphans(stopping: threading.Event) -> bool:
     return stopping.wait(orphans.LOOK_SECONDS)
 
 
-# Hardware that changes while the driver runs: it is read again and published, and what it means for claims logged.
-
-
 def keep_up(node: NodeClaims, stop: Stop) -> None:
-    """Read the hardware again whenever the driver says that it is time, until `stop` is set, and tell nobody.
+    """Read the hardware again whenever it changes, until `stop` is set, without publishing it.
 
-    An instance that is not active answers kubelet too, and what it grants has to be there.
+    An instance that is not active answers kubelet too, so it has to know which devices exist.
     """
     for _ in node.plugin.watch(stop):
         if stop.is_set():
             return
         with contextlib.suppress(DranodeError):
-            # It is in the log; whether the options fit is decided by who reads it first.
+            # The failure was logged. Whether the options fit the hardware was decided by the first reading.
             node.rescan()
 
 

@@ -1,10 +1,10 @@
-"""One driver at work: its node, its slices, its containers; started and stopped in order.
+"""One running driver: its node, its slices, its containers; started and stopped in order.
 
-It starts once its sockets listen (`kubelet.listener`), and reads hardware and ledger then. On stop, calls in
-flight end first, then the sockets go; slices stay.
+The sockets listen first, because kubelet waits for them; then hardware and ledger are read. On stop, calls in flight
+end first, then the sockets are closed; the slices stay.
 
-Alone it is active from the start. In a rolling update it may be one of two instances: both answer kubelet, the active
-one publishes, verifies and pins (`dranode.driver.serve.authority`).
+An instance that is alone is active from the start. During a rolling update there may be two: both answer kubelet, and
+the active one publishes, verifies and pins (`authority`).
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from dranode.driver.serve.orphans import ClaimLookup, take_over
 from dranode.driver.serve.pinning import REPORTED, Pinning, PinningTogether, UnenforcedClaims, unmet_needs
 from dranode.driver.slices.plan import PublisherStatus
 
-# How soon a ledger or hardware that could not be used is looked at again.
+# How often a ledger or hardware that could not be used is checked, in seconds.
 _AGAIN_SECONDS: Final = 1.0
-# Well within the lease of what was reported to kubelet, so that a change is known before that lapses.
+# How often health is checked otherwise: well within the time after which kubelet calls a device's health unknown.
 _HEALTH_SECONDS: Final = 10.0
 log = logging.getLogger(__name__)
 
 
 class ServiceCounters(Protocol):
-    """Counts what a driver does; metrics are one such, and a process without HTTP has none."""
+    """Counts what a driver does, for metrics. A process without an HTTP server has no counters."""
 
     def answered(self, call: str, succeeded: bool, seconds: float) -> None:  # noqa: FBT001 - see kubelet.service.Observe
-        """One claim of a call, `prepare` or `unprepare`, was answered for."""
+        """Count the answer for one claim of a call, `prepare` or `unprepare`."""
 
     def granted(self, record: Record) -> None:
-        """A claim was given something for the first time."""
+        """Count a claim that was prepared for the first time."""
 
     def nri_answered(self, request: str, seconds: float) -> None:
-        """A request of the container runtime was answered."""
+        """Count an answer to the container runtime."""
 
 
 class DriverService:
-    """One driver, serving."""
+    """One running driver."""
 
     def __init__(
         self,
@@ -73,18 +73,18 @@ class DriverService:
         taints: bool = False,
         counts: Callable[[DriverService], ServiceCounters] | None = None,
     ) -> None:
-        """Prepare to serve; nothing is opened yet.
+        """Set the driver up; nothing is opened yet.
 
         Args:
             plugin: the driver.
-            cluster: where claims come from and where slices, status and events go.
-            listener: its folder and its sockets; started here if it does not listen yet.
+            cluster: where claims come from, and where slices, status and Events go.
+            listener: its folder and its sockets; `start` starts it if it does not listen yet.
             cdi: the CDI directory.
-            pod_resources: kubelet's API that lists which containers have which claims; None if it cannot be asked.
-            containers: how containers are reached; None if they are not to be pinned.
+            pod_resources: kubelet's API that lists which containers have which claims; None if there is none.
+            containers: how to reach containers; None if they are not to be pinned.
             together: the drivers of this process that pin, if there are several.
             taints: whether unhealthy devices are tainted.
-            counts: makes the counters of what the driver does; None for no counters.
+            counts: makes the counters; None for no counters.
         """
         self.plugin = plugin
         metadata = DeviceMetadata.of(plugin.driver, listener.data, cdi)
@@ -106,24 +106,25 @@ class DriverService:
         self._counters = None if counts is None else counts(self)
         self._lookup: ClaimLookup | None = None
         self._taken_over = False
-        # Set while this instance is active, and does more about its hardware than to know it.
+        # Set when this instance becomes active, which ends the thread that only reads the hardware meanwhile.
         self._aside = threading.Event()
-        # Why settings could not be changed at the last look, which was reported.
+        # Why settings could not be changed the last time, so that it is logged only once.
         self._untuned = ""
         self._started = False
         self._stopping = threading.Event()
-        # The machine's settings are to be looked at, since a container starts whose claim has a say in them, say.
+        # Set when the machine's settings have to be checked, for example because a container of a quiet claim starts.
         self._starts = threading.Event()
         self._stops = contextlib.ExitStack()
 
     def start(self, boot_id: str = "") -> None:
-        """Listen, read hardware and ledger, and have the slices published; calls that come first wait for the ledger.
+        """Start the driver: listen, read hardware and ledger, answer kubelet, pin containers, publish slices.
 
         Raises:
             UsageError: another process serves this driver here, or its options do not fit the hardware.
-            DranodeError: a folder or a socket cannot be used, or another driver has to drain the node.
+            DranodeError: a folder or a socket cannot be used, or another driver has to drain the node first.
         """
         try:
+            # Listen first: a pod may be waiting for its claims. A call that comes now waits until `answer_with`.
             self.listener.start()
             for stop in (self._leave, self.node.close, self.listener.close):
                 self._stops.callback(stop)
@@ -131,15 +132,19 @@ class DriverService:
                 self.listener.calls.observe = self._counters.answered
                 self.node.granted = self._counters.granted
             self.node.files.undescribed = self._undescribed
+            # Read hardware and ledger, and write missing CDI specs. Failures are logged and tried again later.
             self.node.open(boot_id, snapshot=False)
+            # Claims of a driver that was here before are completed, or the start is refused, before the first answer.
             self._lookup = self._take_over()
             if self.listener.rolling:
                 self._share()
-            # kubelet waits for this. A container that is made before the runtime is connected is met when it is.
+            # From here on kubelet gets answers. A container that is created before the runtime is connected is pinned
+            # by the answer to Synchronize.
             self.listener.calls.answer_with(self._cluster, self.node, self._cluster.reporter(self.node))
             self.node.follow()
             self._pin()
             self._announcer.report()
+            # Publish last: the scheduler must not send pods before their claims can be prepared and enforced.
             self._become_active()
             self._started = True
         except BaseException:
@@ -157,7 +162,7 @@ class DriverService:
             self.listener.undo()
 
     def _become_active(self) -> None:
-        """Become active at once if this instance is alone, else when it is its time."""
+        """Become active at once if this instance is alone, otherwise when the older one hands over."""
         if self._authority is not None:
             self._stops.callback(self._authority.stop)
             self._authority.start()
@@ -167,7 +172,7 @@ class DriverService:
             self._begin()
 
     def _begin(self) -> None:
-        """Publish, verify and pin from now on."""
+        """Become active: publish, verify and pin from now on."""
         self._aside.set()
         self._announcer.begin()
         if self.pinning is not None:
@@ -177,7 +182,7 @@ class DriverService:
             self._notify(RecordQuarantined(uid, row.reason))
 
     def _end(self) -> None:
-        """Leave that to another instance, if there is one."""
+        """Stop being active, and leave that to another instance if there is one."""
         if self.lifecycle is not None:
             self.lifecycle.stop()
             self.lifecycle = self._unenforced = None
@@ -187,7 +192,7 @@ class DriverService:
             self._keep_up()
 
     def _keep_up(self) -> None:
-        """Follow the hardware, and tell nobody of it, while another instance is active: kubelet may call this one."""
+        """While another instance is active, read hardware changes without publishing: kubelet may call this one."""
         aside = self._aside
         if not (aside.is_set() or self._stopping.is_set()):
             name = f"{self.plugin.driver}-hardware-aside"
@@ -208,7 +213,7 @@ class DriverService:
         self._stops.callback(self._authority.close)
 
     def _follow(self) -> None:
-        # The other instance's commits are seen at the next call otherwise, and the runtime may be quicker.
+        # Otherwise the other instance's commits would be read with the next call, and the runtime may ask before.
         self.node.check()
 
     def _watch_health(self) -> None:
@@ -230,10 +235,10 @@ class DriverService:
             try:
                 self._announcer.report()
             except DranodeError as error:
-                log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
+                log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - a traceback would add nothing
 
     def _keep_tuned(self) -> None:
-        """See to settings whenever it is time, in a thread of their own: other processes may take long to answer."""
+        """Check settings when necessary, in a thread of its own, because other processes may take long to answer."""
         while not self._stopping.is_set():
             self._starts.wait()
             self._starts.clear()
@@ -246,7 +251,7 @@ class DriverService:
             self._starts.set()
 
     def _tune(self) -> None:
-        """Have settings that somebody else has changed, and those of hardware that came later, as claims need them."""
+        """Restore settings that somebody else has changed, and change those of new hardware as claims need it."""
         if not self.active:
             return
         problem = ""
@@ -257,7 +262,7 @@ class DriverService:
         except DranodeError as error:
             problem = str(error)
             if problem != self._untuned:
-                log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - the sentence says it all
+                log.error("driver=%s: %s", self.plugin.driver, error)  # noqa: TRY400 - a traceback would add nothing
         self._untuned = problem
 
     def _pin(self) -> None:
@@ -287,7 +292,7 @@ class DriverService:
         return lookup
 
     def _finish_taking_over(self) -> bool:
-        """Take over what had to wait for the ledger; False if that cannot be, and the process ends."""
+        """Take claims over that had to wait for the ledger; False if that is refused, which ends the process."""
         if self._taken_over or self._lookup is None or self.node.unusable is not None:
             return True
         try:
@@ -298,7 +303,7 @@ class DriverService:
         return True
 
     def _running(self) -> frozenset[str] | None:
-        # Without enforcement only kubelet knows of containers.
+        # Without enforcement only kubelet knows which containers run.
         return frozenset() if self.pinning is None else self.pinning.claims_in_use()
 
     def _look_after(self) -> None:
@@ -362,15 +367,15 @@ class DriverService:
         return tuple(f"{self.plugin.driver}: {sentence}" for sentence in missing)
 
     def published(self) -> PublisherStatus:
-        """Return how the slices are."""
+        """Return the state of the published slices."""
         return self._announcer.status()
 
     def snapshot(self) -> PinSnapshot | None:
-        """Return which CPUs are held, reserved and there; None for a driver that pins no containers."""
+        """Return which CPUs are held, reserved and online; None for a driver that pins no containers."""
         return self.node.snapshot()
 
     def stop(self) -> None:
-        """End calls in flight, close the sockets and the ledger; slices stay."""
+        """End calls in flight, close the sockets and the ledger; the slices stay."""
         self._stopping.set()
         self._starts.set()
         self._stops.close()
