@@ -81,7 +81,7 @@ class TreeFiles:
         node = self._get(path)
         if isinstance(node, DeviceFile):
             return node.kind, node.major, node.minor
-        raise OSError(errno.ENODEV, "is no device node", path)
+        raise OSError(errno.ENODEV, "is not a device node", path)
 
     def _get(self, path: str) -> TreeEntry:
         node = self.find(path)
