@@ -17,7 +17,19 @@ from dranode.driver.machine.root import Root, read_text
 CPU_ROOT: Final = "sys/devices/system/cpu"
 NODE_ROOT: Final = "sys/devices/system/node"
 
-_MASKS: Final = frozenset({"core_cpus", "thread_siblings", "package_cpus", "core_siblings", "shared_cpu_map", "cpumap"})
+# The same CPUs as a list has, by the list's name.
+_MASK_OF: Final = {
+    "core_cpus_list": "core_cpus",
+    "thread_siblings_list": "thread_siblings",
+    "package_cpus_list": "package_cpus",
+    "core_siblings_list": "core_siblings",
+    "shared_cpu_list": "shared_cpu_map",
+    "cpulist": "cpumap",
+}
+_MASKS: Final = frozenset(_MASK_OF.values())
+# Kernels before 5.15 cut an attribute of sysfs that is longer than a page: a list of interleaved CPUs of a large
+# machine then lacks the last ones, or ends with a part of a number. A mask is never that long.
+_CUT: Final = 4094
 _MASK: Final = re.compile(r"[0-9a-fA-F]+(?:,[0-9a-fA-F]{1,8})*", re.ASCII)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
@@ -65,12 +77,21 @@ class KernelFiles:
         """Return the CPUs of a list or mask file, or None if there is no such file.
 
         Raises:
-            MachineError: the file cannot be read or parsed.
+            MachineError: the file cannot be read or parsed, or may have been cut by the kernel.
         """
         text = self.text(path)
         if text is None:
             return None
-        is_mask = path.rpartition("/")[2] in _MASKS
+        folder, _, name = path.rpartition("/")
+        is_mask = name in _MASKS
+        if not is_mask and len(text) >= _CUT:
+            cpus = self.mask(f"{folder}/{_MASK_OF[name]}") if name in _MASK_OF else None
+            if cpus is None:
+                raise MachineError(
+                    f"/{path} has {len(text)} characters, where kernels before 5.15 cut a list, so CPUs may be "
+                    "missing; upgrade the kernel"
+                )
+            return cpus
         key = f"x{text}" if is_mask else text
         parsed = self._masks.get(key)
         if parsed is None:

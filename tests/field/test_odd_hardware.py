@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dranode.api.cpuset import CPUSet
-from dranode.api.errors import ClaimConflictError
+from dranode.api.cpuset import CPUSet, mask_text
+from dranode.api.errors import ClaimConflictError, MachineError
 from dranode.api.resource import DeviceRequestAllocationResult, ResourceClaimConsumerReference
 from dranode.cpu.sysfs import read_topology
 from dranode.driver.claims.grant import AllocatedClaim, AllocatedResult, Config
@@ -117,3 +117,21 @@ def test_of_the_gpus_of_one_iommu_group_no_two_virtual_machines_get_one_each(gro
         return
     with pytest.raises(ClaimConflictError, match="of the same IOMMU group"):
         give(second, held=held)
+
+
+@pytest.mark.parametrize("mask", [True, False], ids=["with a mask", "without"])
+def test_a_list_of_cpus_that_an_old_kernel_has_cut_is_not_taken_for_whole(*, mask: bool) -> None:
+    """Every second CPU of 2,048 makes a list of more than a page, which kernels before 5.15 cut within a number."""
+    even, odd = (CPUSet(range(first, 2048, 2)) for first in (0, 1))
+    files = {f"{CPU}/online": "0-2047"}
+    for node, cpus in enumerate((even, odd)):
+        whole = ",".join(str(cpu) for cpu in cpus)
+        assert len(whole) > 4096
+        files[f"sys/devices/system/node/node{node}/cpulist"] = whole[:4095]
+        if mask:
+            files[f"sys/devices/system/node/node{node}/cpumap"] = mask_text(cpus)
+    if mask:
+        assert read_topology(machine(files)).numa == {0: even, 1: odd}
+    else:
+        with pytest.raises(MachineError, match=r"4095 characters, where kernels before 5\.15 cut a list"):
+            read_topology(machine(files))

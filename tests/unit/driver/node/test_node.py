@@ -174,7 +174,7 @@ def test_admin_access_stands_beside_the_holder_and_holds_nothing(tmp_path: Path)
                 "a",
                 LAMPS,
                 ["lamp-1"],
-                config=[{"source": "FromClaim", "opaque": {"driver": LAMPS, "parameters": {"colour": "red"}}}],
+                config=[{"source": "FromClaim", "opaque": {"driver": LAMPS, "parameters": {"color": "red"}}}],
             ),
             r"config\[0\].opaque.parameters: a lamp's configuration is a colour",
         ),
