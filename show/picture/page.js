@@ -220,7 +220,9 @@
     if (named) {
       const held = [...new Set(sharesOf(moment, device).map((share) => share.claim.name))];
       // The second line has its room whether somebody holds the device or not: the layout stays.
-      made.append(mono(device.name), element("small", {}, ` ${device.type.product}`), held.length ? element("strong", {}, held.join(", ")) : element("small", { class: "state" }, state(moment, device)));
+      // How much of a shared device is free does not follow from who holds a part of it.
+      const left = device.type.shared ? amounts(moment, device).join(", ") : "";
+      made.append(mono(device.name), element("small", {}, ` ${[device.type.product, left].filter(Boolean).join(" · ")}`), held.length ? element("strong", {}, held.join(", ")) : element("small", { class: "state" }, state(moment, device)));
     }
     return made;
   }
@@ -262,6 +264,13 @@
     tainted: ["with tainted devices", (moment, node) => node.devices.some((device) => device.type.closed)],
     odd: ["with remarks", (moment, node) => node.remarks.length > 0],
   };
+  if (moments.length > 1) FILTERS.changed = ["what changes", (moment, node) => heldOn(moments[0], node) !== heldOn(latest, node)];
+  // Who holds what of a node, to compare two moments.
+  function heldOn(moment, node) {
+    const shares = node.devices.flatMap((device) => sharesOf(moment, device).map((share) => [device.name, share.claim.name, sharedOut(device, share)]));
+    const cpus = moment.claims.flatMap((claim) => claim.cpus.filter((each) => each.node === node).map((each) => [claim.name, each.list]));
+    return JSON.stringify([...shares, ...cpus].sort());
+  }
   let filter = "all";
   let named = devices.length <= NAMED_AT_MOST;
 
@@ -423,10 +432,10 @@
     made.dataset.tip = `CPU ${cpus}: ${[...new Set(names.map((name) => name || (lost ? "not known" : "free")))].join(", ")}`;
     return made;
   }
-  // In as many columns as make a square: a cache of 16 cores is 4 rows, not a line across the page.
+  // In rows of four cores, or of eight where a box has many: people count CPUs by these.
   function coreGrid(cells) {
     const made = element("div", {}, ...cells);
-    made.style.gridTemplateColumns = `repeat(${Math.max(1, Math.round(Math.sqrt(cells.length)))}, auto)`;
+    made.style.gridTemplateColumns = `repeat(${Math.max(1, Math.min(cells.length, cells.length > 16 ? 8 : 4))}, auto)`;
     return made;
   }
   function layoutBoxes(moment, node, letters) {
@@ -462,6 +471,22 @@
     const pairs = [["pool", device.pool], ...device.type.attributes, ...device.own];
     return element("details", {}, element("summary", {}, mono(device.name)), element("dl", {}, ...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)])));
   }
+  // How near the whole devices of one driver are to those of another: GPUs and NICs that exchange data belong together.
+  function distances(node) {
+    const root = (device) => ([...device.type.attributes, ...device.own].find(([name]) => last(name) === "pcieRoot") || [])[1];
+    const placed = node.devices.filter((device) => !device.type.shared && (device.type.numa >= 0 || root(device)));
+    const [first, ...others] = [...new Set(placed.map((device) => device.type.driver))];
+    const rows = placed.filter((device) => device.type.driver === first);
+    const columns = placed.filter((device) => others.includes(device.type.driver));
+    if (!rows.length || !columns.length || columns.length > 16) return "";
+    const words = (one, other) => {
+      if (root(one) && root(one) === root(other)) return "same PCIe root";
+      return one.type.numa >= 0 && one.type.numa === other.type.numa ? "same NUMA node" : "other NUMA node";
+    };
+    return element("details", { id: "distances" }, element("summary", {}, "Distances"),
+      table(["", ...columns.map((device) => device.name)], rows.map((device) => element("tr", {}, element("td", {}, mono(device.name)),
+        ...columns.map((other) => element("td", { class: words(device, other) === "other NUMA node" ? "muted" : "" }, words(device, other))))), "Distances between devices"));
+  }
   function drawNode(node) {
     const section = byId("node");
     const letters = lettersOf(node);
@@ -489,6 +514,7 @@
         ` ${shown.length > 1 ? `${moment.title}: ` : ""}as much of ${moment.fragmented[node.index].join(", of ")} is free as a whole NUMA node has, and no NUMA node is free`)),
       element("div", { class: shown.length > 1 ? "panes two" : "panes", style: "margin-top:10px" }, ...panes),
       element("ul", { class: "key", "aria-label": "Claims on this node" }, ...key),
+      distances(node),
       node.devices.length ? table(["device", "driver", "what", "NUMA", ...shown.map((moment) => (shown.length > 1 ? moment.title : "state and holders"))], rows, "Devices of this node") : node.layout ? "" : element("p", { class: "muted" }, "This node publishes no devices."));
     mark();
   }
@@ -562,6 +588,13 @@
     const name = hash.startsWith("node=") ? decodeURIComponent(hash.slice(5)) : null;
     const node = name === null ? null : nodes.find((each) => each.name === name);
     const page = node ? "node" : ["waiting", "claims"].includes(hash) ? hash : "fleet";
+    // `#/fleet&changed` is the fleet with a filter, so that a view can be sent to somebody.
+    const wanted = page === "fleet" && hash.startsWith("fleet&") ? hash.slice(6) : "";
+    if (FILTERS[wanted] && wanted !== filter) {
+      byId("filters").querySelector(`[value="${wanted}"]`).checked = true;
+      filter = wanted;
+      drawMap();
+    }
     for (const id of ["fleet", "waiting", "claims", "node"]) byId(id).hidden = id !== page;
     for (const link of byId("nav").children) {
       if (link.hash === `#/${page}` || (page === "node" && link.hash === "#/fleet")) link.setAttribute("aria-current", "page");
@@ -655,7 +688,7 @@
       const options = [["both", "side by side"], ...moments.map((moment, number) => [String(number), moment.title])];
       choices(byId("moments"), "moment", options, "both", (value) => { shown = value === "both" ? moments : [moments[value]]; drawAll(); });
     }
-    choices(byId("filters"), "filter", Object.entries(FILTERS).map(([value, [title, test]]) => [value, `${title} ${nodes.filter((node) => test(latest, node)).length}`]), filter, (value) => { filter = value; drawMap(); });
+    choices(byId("filters"), "filter", Object.entries(FILTERS).map(([value, [title, test]]) => [value, `${title} ${nodes.filter((node) => test(latest, node)).length}`]), filter, (value) => { filter = value; history.replaceState(null, "", value === "all" ? "#/fleet" : `#/fleet&${value}`); drawMap(); });
     choices(byId("density"), "density", [["named", "with names"], ["squares", "as squares"]], named ? "named" : "squares", (value) => { named = value === "named"; drawMap(); });
     byId("facts").append(...data.facts.map((fact) => element("li", {}, fact)));
     byId("notes").hidden = !data.notes.length;

@@ -212,6 +212,40 @@ def test_filters_show_the_nodes_that_they_name(browser: Browser, tmp_path: Path)
     browser.wait("document.querySelector('.card .title .name').textContent === 'worker-2'")
 
 
+def test_an_address_opens_the_nodes_that_change(browser: Browser, tmp_path: Path) -> None:
+    page = written(tmp_path, training_fleet(4, compared=True))
+    before, after = training_fleet(4, compared=True).moments
+    assert before.claims != after.claims
+    browser.open(page)
+    browser.click("#filters input[value=changed]")
+    address = browser.run("location.hash")
+    assert address == "#/fleet&changed"
+    changed = texts(browser, ".pane:first-child .card .title .name")
+    assert changed
+    browser.run("location.hash = '#/claims'")
+    browser.run(f"location.hash = '{address}'")
+    browser.wait("!document.getElementById('fleet').hidden")
+    assert texts(browser, ".pane:first-child .card .title .name") == changed
+    assert browser.run("document.querySelector('#filters input:checked').value") == "changed"
+
+
+def test_a_shared_device_shows_how_much_of_it_is_free(browser: Browser, tmp_path: Path) -> None:
+    browser.open(written(tmp_path, training_fleet(4)))
+    assert "cpu 12 of 16 free" in texts(browser, ".card .device.wide")[0]
+
+
+def test_a_node_says_how_near_its_gpus_are_to_its_nics(browser: Browser, tmp_path: Path) -> None:
+    browser.open(written(tmp_path, training_fleet(4)))
+    browser.click(".card:nth-of-type(2)")
+    browser.wait("!document.getElementById('node').hidden")
+    browser.click("#distances summary")
+    keep(browser, "distances")
+    rows = browser.run("[...document.querySelectorAll('#distances tbody tr')].map((row) => row.textContent)")
+    assert len(rows) == 8
+    assert rows[0].startswith("gpu-0same ")
+    assert rows[0].endswith("other NUMA node")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 420])
 def test_light_and_dark_wide_and_narrow_are_readable(browser: Browser, tmp_path: Path, scheme: str, width: int) -> None:
