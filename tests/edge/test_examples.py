@@ -116,6 +116,14 @@ def test_an_example_of_gpus_gives_the_gpus_that_it_says(name: str) -> None:
     assert answer["unprepared"] is True
 
 
+def test_a_gpu_and_a_network_card_come_from_one_pcie_root() -> None:
+    answer = run(ROOT / "examples" / "gpu-nic.yaml")
+    (pod,) = answer["pods"]
+    assert (pod["pod"], pod["node"]) == ("default/training", "server")
+    (claim,) = [one for one in answer["claims"] if one["name"] == "training"]
+    assert [result["device"] for result in claim["allocation"]["devices"]["results"]] == ["gpu-1", "nic-1"]
+
+
 def test_a_gpu_for_a_virtual_machine_is_bound_for_the_claim_and_given_back() -> None:
     written = run(ROOT / "examples" / "gpu-vfio.yaml")["written"]
     (driver,) = [file for file in written if file["path"].endswith("/driver")]
