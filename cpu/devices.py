@@ -308,7 +308,7 @@ def _node_resources(mapping: NodeAllocatableMapping, options: CPUOptions) -> dic
 
 
 def _step(topology: Topology, cpus: CPUSet, options: CPUOptions) -> int:
-    """Return the number of CPUs of which requests are a multiple.
+    """Return the step of requests: they ask for a multiple of this number of CPUs.
 
     With full-core it is the number of threads of a core. Where cores have different ones, as on hybrid machines and
     with a thread offline, it is the largest, if smaller cores add up to that; else it is 1.

@@ -156,7 +156,7 @@ def _no_memory(cpus: CPUSet, topology: Topology) -> str:
     if not topology.memory_nodes:
         return "the kernel does not report which NUMA nodes have memory"
     if nodes <= CPUSet(topology.memory_nodes):
-        return f"CPUs {cpus} are on NUMA node {nodes}, of which {topology.pods.folder} gives pods no memory"
+        return f"CPUs {cpus} are on NUMA node {nodes}, whose memory {topology.pods.folder} does not give to pods"
     return f"CPUs {cpus} are on NUMA node {nodes}, which has no memory, as the kernel reports"
 
 

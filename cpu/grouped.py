@@ -37,7 +37,7 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One allocation result of which it has to be decided what it gets.
+    """One allocation result that has to be decided.
 
     Attributes:
         claim: the claim that it belongs to.

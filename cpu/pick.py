@@ -83,7 +83,7 @@ _Shares = tuple[int, ...]
 def distributed(groups: CPUGroups, candidates: int, count: int, step: int, *, whole: bool = False) -> int:
     """The mask of `count` of the candidates, shared out evenly over NUMA nodes in multiples of `step`.
 
-    Packed without regard to L3 caches if `count` is no multiple of `step` or cannot be shared out. With `whole` the
+    Packed without regard to L3 caches if `count` is not a multiple of `step` or cannot be shared out. With `whole` the
     candidates are whole cores, as for `packed`, and `step` is a multiple of the threads of every core.
 
     Args:
@@ -249,7 +249,7 @@ def pick(
         threads: what of a physical core may be taken.
         l3: what L3 caches matter.
         order: which cores single threads come from.
-        own: CPUs that the same claim has already; a core of which only they are taken is untouched by others.
+        own: CPUs that the same claim has already; a core whose other threads are free counts as untouched by others.
 
     Raises:
         PickError: the candidates cannot give that count in this way.
@@ -432,7 +432,7 @@ def _refusal(groups: CPUGroups, free: CPUSet, count: int, caches: Caches | None,
 #
 # A second thread of a core is taken only when every core gives one. Of cores that do equally well, `l3: prefer` takes
 # those under the fewest L3 caches and `l3: ignore` those under the most; `l3: require` keeps to caches as `pick_l3`
-# says. What the same claim already has counts: its next CPUs come from cores of which it has no thread.
+# says. What the same claim already has counts: its next CPUs come from other cores than those.
 #
 # dra-driver-cpu's order for this policy, which takes free nodes, packages and caches first, is in `pick_packed`.
 

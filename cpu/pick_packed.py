@@ -80,7 +80,7 @@ def most(kinds: Mapping[tuple[int, int], int], limit: int) -> Mapping[int, Sum]:
 
 
 def _bundles(number: int) -> Iterator[int]:
-    """Split a number into bundles of 1, 2, 4 ... and a rest, some of which make every number up to it."""
+    """Split a number into bundles of 1, 2, 4 ... and a rest; sums of bundles make every number up to it."""
     bundle = 1
     while number:
         yield min(bundle, number)
@@ -324,7 +324,7 @@ class Caches(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, groups: CPUGroups, candidates: int, *, whole: bool) -> Caches:
-        """The caches of the candidates; with `whole`, of which only whole cores are taken."""
+        """The caches of the candidates; with `whole`, only whole cores are taken."""
         candidates &= ~groups.without_l3
         order = l3_order(groups, candidates)
         caches = [groups.l3[index] for index in order]

@@ -117,7 +117,7 @@ def pool(topology: Topology, reserved: CPUSet) -> PinSnapshot:
 
 
 def unread_pool(online: CPUSet, reserved: CPUSet) -> PinSnapshot:
-    """Return what NRI can enforce of a machine of which no more is known than these CPUs."""
+    """Return what NRI can enforce if nothing but these CPUs is known about the machine."""
     return PinSnapshot(
         online=online,
         reserved=reserved,

@@ -57,7 +57,7 @@ def _pci_id(value: int | None) -> str | None:
 
 
 # The published attributes by name; None leaves an attribute out. Names without a domain are `dra.gpu/...`.
-# linkSpeed is in MT/s: PCIe 1.0's 2.5 GT/s is no whole number. pciBusID has room for domains of four digits only.
+# linkSpeed is in MT/s: PCIe 1.0's 2.5 GT/s is not a whole number. pciBusID has room for domains of four digits only.
 _ATTRIBUTES: Final[Mapping[str, Callable[[GPU], PlainAttribute | None]]] = {
     "type": lambda gpu: _text(gpu.kind),
     "vendor": lambda gpu: _text(gpu.vendor),

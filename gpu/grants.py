@@ -32,7 +32,7 @@ _MI: Final = 1 << 20
 
 
 class GPUMemory(msgspec.Struct, frozen=True):
-    """A GPU, and how many bytes of its memory may be used; None is no limit."""
+    """A GPU, and how many bytes of its memory may be used; None for no limit."""
 
     gpu: GPU
     memory: Quantity | None = None

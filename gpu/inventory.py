@@ -76,7 +76,7 @@ class GPU(msgspec.Struct, frozen=True):
         partition_mode: `<compute>_<memory>`, AMD's words (`CPX_NPS4`).
         parts: how many partitions the GPU has that this is one of; 0 if it is none.
         pinned: an administrator has chosen the driver (`driver_override`).
-        iommu_group: the group of functions of which a virtual machine gets all or none; None if there is no IOMMU.
+        iommu_group: the group of functions that a virtual machine gets together; None if there is no IOMMU.
         unserved: why no kernel driver serves it, so that no container could use it; empty if one does, or if that is
             not known.
     """
@@ -208,7 +208,7 @@ def overlap(first: str, second: str) -> bool:
 
 
 def named_source(device: str) -> str | None:
-    """Return what a device is made of, as far as its name says it; None if it is no name of this driver's."""
+    """Return what a device is made of, as far as its name says it; None if it is not a name of this driver."""
     match = _NAME.fullmatch(device)
     if match is None:
         return None

@@ -184,7 +184,7 @@ def _quotas(root: Root, pci: PCI, gpus: Sequence[GPU]) -> Iterable[GPU]:
 
 
 def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
-    """The GPUs with their compute partitions, of which there are some when KFD has a node of a number above 0."""
+    """Return the GPUs with their compute partitions, which KFD shows as nodes with a partition number above 0."""
     nodes = by_address(kfd_nodes(root), (gpu.address for gpu in gpus))
     partitions: list[GPU] = []
     for gpu in gpus:

@@ -132,7 +132,7 @@ class PCI:
         return f"PCI function {address} of {known} is left out: it has no render node, so nothing could be given"
 
     def gpu(self, address: str) -> GPU:
-        """Return what PCI, DRM and the kernel driver's own files tell of the GPU at this address."""
+        """Return what PCI, DRM and the kernel driver's own files say about the GPU at this address."""
         folder = pci_folder(self.root, address)
         vendor_id = self.vendor(address)
         device_id = number(self.root, f"{folder}/device", 16)

@@ -66,7 +66,7 @@ def find_partitions(root: Root, claims: Iterable[Record]) -> Iterator[Partition]
         yield from _of_pod(root, pod_uid, own)
     if not elsewhere:
         return
-    # Any pod may be of the claim's PodGroup. A container on other CPUs too may be one that has not left these yet.
+    # Any pod may belong to the claim's PodGroup. A container on other CPUs too may just not have left these yet.
     for pod_uid in pods_on(root):
         for found in _of_pod(root, pod_uid, elsewhere) if pod_uid not in wanted else ():
             if not found.others:

@@ -81,7 +81,7 @@ class BalancerState(msgspec.Struct, frozen=True):
 
 
 class IRQBalance:
-    """The irqbalance processes of a machine, of which there is one or none.
+    """The irqbalance process of a machine, if there is one.
 
     Args:
         folder: where their sockets lie: the node's `/run/irqbalance`, as it is mounted.
@@ -260,7 +260,7 @@ class _Bus:
         """Connect and make the connection known.
 
         Raises:
-            OSError: nobody answers, or what does is no bus.
+            OSError: nobody answers, or the peer is not a bus.
         """
         self._ends, self._clock = ends, clock
         self._parser, self._serials = Parser(), itertools.count(1)
@@ -358,7 +358,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     Attributes:
         failures: what they did not heed, by path.
-        after: the units that were told, as they are now, by path; one of which systemd says nothing is missing.
+        after: the units that were changed, as they are now, by path; without those that systemd does not report.
     """
 
     failures: Mapping[str, OSError] = {}
@@ -448,7 +448,7 @@ class Peers(msgspec.Struct):
         return replace(setting, cpus=self._some(setting.cpus), kept=kept)
 
     def _some(self, cpus: CPUSet) -> CPUSet:
-        """Return the CPUs of a unit that has not all of them; none for one that has, which means the same."""
+        """Return the CPUs of a unit; an empty set if it has all of them."""
         return CPUSet() if self.root is not None and cpus == every_cpu(self.root) else cpus
 
     def _reread(self, setting: Setting) -> Setting | None:

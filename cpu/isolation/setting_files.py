@@ -19,7 +19,7 @@ _WORKQUEUE: Final = "sys/devices/virtual/workqueue/cpumask"
 _NET: Final = "sys/class/net"
 _CGROUP: Final = "sys/fs/cgroup"
 HOST_UNITS: Final = ("system.slice", "user.slice", "init.scope")
-"""Where systemd puts what is no pod (systemd.special(7))."""
+"""The slices of systemd for everything but pods (systemd.special(7))."""
 BUS: Final = "run/dbus/system_bus_socket"
 """The socket of a machine's D-Bus, over which systemd is asked."""
 _NODES: Final = "sys/devices/system/node"
@@ -88,7 +88,7 @@ def why_kept(root: Root, unit: str) -> str:
 
 
 def unmovable(root: Root, seen: Collection[str], *, by_systemd: bool) -> Iterator[str]:
-    """Yield a sentence for each kind of host work of which this machine does not say where it runs.
+    """Yield a sentence for each kind of host work if the machine does not say where it runs.
 
     Args:
         root: the machine's files.

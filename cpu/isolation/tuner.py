@@ -188,7 +188,7 @@ class Tuner(msgspec.Struct):
     def _partition(self, partitions: Iterable[Partition]) -> Iterator[str]:
         made: set[str] = set()
         for partition in partitions:
-            what = f"the container in /{partition.folder} is no partition"
+            what = f"the container in /{partition.folder} is not a partition"
             if partition.others:
                 yield f"{what}: it runs on CPUs {partition.others} too, which no claim wants in one"
                 continue

@@ -35,7 +35,7 @@ _PATH = "status.allocation.devices"
 
 
 def drivers_of(allocation: AllocationResult | None) -> frozenset[str]:
-    """The drivers of which an allocation holds devices."""
+    """Return the drivers whose devices an allocation holds."""
     return (
         frozenset(driver for driver in map(_driver, allocation.devices.results) if driver)
         if allocation

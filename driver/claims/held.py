@@ -89,7 +89,7 @@ class Held(msgspec.Struct):
     holdings: dict[str, Holding] = msgspec.field(default_factory=dict)
     cpus: CPUSet = msgspec.field(default_factory=CPUSet)
     _sources: dict[str, set[str]] = msgspec.field(default_factory=dict)
-    # The claims that hold a device of which it is not known what it is made of.
+    # The claims that hold a device whose sources are not known.
     _anything: set[str] = msgspec.field(default_factory=set)
     # Claims on devices of one grouping have few different sets of sources, so looking at each costs little.
     _amounts: dict[frozenset[str] | None, int] = msgspec.field(default_factory=dict)
@@ -148,7 +148,7 @@ class Held(msgspec.Struct):
 
     @property
     def sources(self) -> Collection[str]:
-        """Return the sources of which claims hold something."""
+        """Return the sources that claims hold something of."""
         return self._sources.keys()
 
     def holders(self, sources: Iterable[str], *, whole: bool = False) -> tuple[ClaimRef, ...]:

@@ -198,7 +198,7 @@ class Tunes(ABC):
         return ()
 
     def tuned(self, record: Record) -> bool:  # noqa: ARG002 - subclasses use it
-        """Return whether settings were made for a record without grants, of which only the CDI spec is left.
+        """Return whether settings were changed for a record without grants, which is known only by its CDI spec.
 
         Called in place of `tunes` for claims that were recovered. True keeps the claim's settings until it is
         unprepared or its grants are known again.
@@ -241,7 +241,7 @@ class Recovers(ABC):
         """
 
     def adopted(self, claim: AllocatedClaim, recovered: ClaimGrant, inventory: Inventory) -> tuple[Grant, ...]:  # noqa: ARG002 - subclasses use it
-        """Return the grants of a claim of which `recover` found CPUs and no grants: what `grant` would have noted.
+        """Return the grants of a claim for which `recover` found CPUs but no grants: what `grant` would have noted.
 
         Called in the next Prepare of the claim. Nothing is decided, because its containers may run already: what the
         claim holds is what was recovered.
@@ -308,7 +308,7 @@ class HardwareProblem(msgspec.Struct, frozen=True):
     Attributes:
         code: a stable name for it, in lower case with dashes.
         what: what is wrong, with value and place, in one sentence without a full stop.
-        fix: what to do, likewise.
+        fix: what to do, in one sentence without a full stop.
         stops: whether claims fail by it; else it is a warning.
     """
 

@@ -149,7 +149,7 @@ def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
 
 
 def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
-    """The records whose claims neither kubelet nor a container uses; none while either has not answered."""
+    """Return the records whose claims neither kubelet nor a container uses; none while one of them has not answered."""
     if attested.uses is None or attested.running is None:
         return ()
     used = attested.uses.keys() | attested.running

@@ -114,7 +114,7 @@ class ClaimsUsage(msgspec.Struct, frozen=True):
     Attributes:
         held: the number of CPUs that each claim holds, 0 for one that holds memory alone.
         pods: what their pods used.
-        idle: whether a claim has used next to nothing for a minute; one of which that is not known is left out.
+        idle: whether a claim has used almost nothing for a minute; claims for which this is not known are left out.
         unread: of how many running containers with claims a figure could not be read.
     """
 
@@ -202,7 +202,7 @@ class UsageBook(msgspec.Struct):
             pod.unknown = set()
             for gauge in GAUGES:
                 pod.sums.pop(gauge, None)
-        # Not only of those that are read now: a container that is missed once has not begun again.
+        # Keep containers that were not read this time: one that is missed once has not started again.
         self._counters = {key: each for key, each in self._counters.items() if not each.claims.isdisjoint(held)}
 
     def _rises(self, reading: ContainerReading) -> Iterator[tuple[ClaimShare, Figure, float]]:

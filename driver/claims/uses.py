@@ -145,8 +145,8 @@ class PodSandbox(msgspec.Struct, frozen=True):
     Attributes:
         id: the runtime's id of the sandbox.
         uid: the Kubernetes pod UID; empty if the runtime did not describe the sandbox.
-        namespace: the pod's; empty likewise.
-        name: the pod's; empty likewise.
+        namespace: the pod's namespace; empty in the same case.
+        name: the pod's name; empty in the same case.
     """
 
     id: str

@@ -105,7 +105,7 @@ class KubeClaims:
         try:
             return _claim(self._client.resource(_request(ref)))
         except ApiError as error:
-            # Any other 404 says nothing of the claim, and is no reason to release one.
+            # Any other 404 says nothing about the claim, so it is not a reason to release it.
             if error.status == HTTPStatus.NOT_FOUND and error.of_object:
                 return ClaimGoneError(f"claim {ref} does not exist any more; recreate the pod if it is to run")
             return DranodeError(f"claim {ref} cannot be fetched: {error}")

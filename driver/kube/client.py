@@ -325,7 +325,7 @@ def _document(data: bytes) -> dict[str, Any]:
         raise ApiError(f"the API server's answer is not JSON: {error}; {begins}") from error
     if not isinstance(document, dict):
         raise ApiError(
-            f"the API server's answer is no object, but {data[:40]!r}; see that the address is one's", HTTPStatus.OK
+            f"the API server's answer is not an object, but {data[:40]!r}; see that the address is one's", HTTPStatus.OK
         )
     return document
 

@@ -79,7 +79,7 @@ class _Token:
         try:
             token = self._path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
+            reason = getattr(error, "strerror", None) or "it is not text"
             raise UnreachableError(f"the pod's token {self._path} cannot be read: {reason}") from error
         if not token:
             raise UnreachableError(f"the pod's token {self._path} is empty; see that its service account exists")

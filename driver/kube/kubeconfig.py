@@ -141,7 +141,7 @@ def _server_url(server: str) -> str:
         parts = urlsplit(f"https://{server}")
         if parts.path not in ("", "/"):
             raise DocumentError(f'the server "{server}" is neither a URL nor host:port')
-    # A port that is no number is a ValueError here.
+    # An invalid port is a ValueError here.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise DocumentError(f'the server "{server}" is no URL of http or https')
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
@@ -268,7 +268,7 @@ def _token(file: str) -> str:
         # It may end with a newline, which no header can carry.
         token = read_given(file).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise UnreachableError(f"the token in {file} cannot be read: {reason}") from error
     if not token:
         raise UnreachableError(f"the token in {file} is empty; see that whatever renews it has done so")

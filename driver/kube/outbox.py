@@ -181,7 +181,7 @@ class Outbox(Generic[T]):
                     with self._changed:
                         if self._closing:
                             return
-                        # A new item is no reason to come back to the server sooner than it wishes.
+                        # A new item does not make the next request earlier than the server has asked for.
                         delay = _BACKOFF.delay(failures, self._timing.dice(), error.retry_after)
                         self._changed.wait_for(lambda: self._closing, delay)
                     failures += 1

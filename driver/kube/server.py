@@ -125,7 +125,7 @@ def tls_context(authority: bytes | None, *, verify: bool = True, public: bool = 
 
 
 def _trust(context: ssl.SSLContext, bundle: bytes) -> None:
-    """Trust the certificates of a bundle; comments and what is no certificate are passed over, as by Go.
+    """Trust the certificates of a bundle; comments and other blocks are ignored, as Go ignores them.
 
     Raises:
         OSError: there is none.

@@ -20,7 +20,7 @@ from dranode.proto.podresources_v1_pb2_grpc import PodResourcesListerStub
 # Seconds, for callers without a deadline: kubelet computes its answer each time, and nodes are busy.
 _TIMEOUT: Final = 5.0
 # gRPC's 4 MiB are less than what a large node may have to say. So are the 16 MiB of kubelet's own clients: some
-# kubelets list a claim's devices once more at every retry for a pod of which another driver cannot prepare a claim.
+# kubelets list a claim's devices once more at every retry for a pod if another driver cannot prepare one of its claims.
 _MAX_BYTES: Final = 64 << 20
 # Channels to one socket would share their connection, and the wait for its next attempt, in a common pool.
 _OPTIONS: Final = (("grpc.max_receive_message_length", _MAX_BYTES), ("grpc.use_local_subchannel_pool", 1))

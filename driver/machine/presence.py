@@ -24,7 +24,7 @@ def status_of(path: Path) -> os.stat_result | None:
 
 
 def file_number(path: str | Path) -> int:
-    """Return the inode of the file at a path, which shows whether it was replaced; 0 if there is no file to be seen."""
+    """Return the inode of the file at a path, which shows whether it was replaced; 0 if there is no file."""
     try:
         return os.stat(path).st_ino  # noqa: PTH116 - three times a call; a Path costs more than that
     except OSError:

@@ -84,7 +84,7 @@ class NodeClaims:
         interpreter: carries effects out.
         unfinished: the claims about which not everything is known.
         granted: called with the record of every claim that is prepared for the first time.
-        settings_changed: called when settings changed of which `tune` has to notify other processes.
+        settings_changed: called when settings have changed, so that `tune` has to notify other processes.
         not_enforced: returns why containers are not held to claims; None if they are, or need not be. It never waits.
         conflict_wait: how long a Prepare waits until another claim that holds its devices is unprepared, in seconds.
     """

@@ -168,7 +168,7 @@ class Enforcer:
         self._enforced.containers = Containers(allowed.change.put)
         self._sightings.keep(pinned.container.id for pinned in self._enforced.containers)
         self._sightings.require(self._users(*allowed.change.put))
-        # The driver's own container is no news: it always starts before the driver can answer the runtime.
+        # Not the driver's own container, which always starts before the driver can answer the runtime.
         unpinned = tuple(container for container in allowed.unpinned if not self._is_own(container))
         if self._enforced.silent:
             unpinned = ()

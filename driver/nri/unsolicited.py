@@ -284,7 +284,7 @@ class Unsolicited(msgspec.Struct):
         """Return the updates that an answer has to bring so that no container starts before them: with those sent.
 
         A runtime holds its lock from its question to the end of what the answer asks for. What it was sent out of turn
-        and has not answered by then it carries out afterwards, if at all: a container would have started.
+        and has not answered by then, it is carried out afterwards, if at all, when the container has started.
         """
         if self._overtaken:
             return updates

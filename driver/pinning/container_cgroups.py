@@ -44,7 +44,7 @@ class ContainerCgroup(msgspec.Struct, frozen=True):
     Attributes:
         pod: the UID of its pod.
         cgroup: its cgroup, without a leading slash.
-        hierarchy: the folder of the hierarchy that has this cgroup; empty if only its processes tell of it.
+        hierarchy: the folder of the hierarchy that has this cgroup; empty if it is known only by its processes.
         cpus: the CPUs on which its cgroup may run; None if that cannot be read.
         processes: those of it that `/proc` shows, with those of cgroups below.
     """
@@ -94,7 +94,7 @@ class ContainerCgroup(msgspec.Struct, frozen=True):
 def with_processes(
     containers: Iterable[ContainerCgroup], processes: Iterable[Process], pods: Iterable[str] | None
 ) -> tuple[ContainerCgroup, ...]:
-    """Return these containers with their processes, and the containers of pods that only processes tell of.
+    """Return these containers with their processes, and the containers of pods that are known only by processes.
 
     Those of every pod if `pods` is None.
 
@@ -120,7 +120,7 @@ def is_pod_folder(name: str, pod_uid: str) -> bool:
 
 
 def pod_of_folder(name: str) -> str:
-    """Return the UID of the pod whose cgroup a folder is, by kubelet's names for them; empty if it is no pod's.
+    """Return the UID of the pod whose cgroup a folder is, by kubelet's names for them; empty if it is not a pod's.
 
     The names are `pod<UID>`, and `kubepods-burstable-pod<UID>.slice` with `_` for `-` in the UID (systemd).
     """
@@ -129,7 +129,7 @@ def pod_of_folder(name: str) -> str:
 
 
 def container_id(folder: str) -> str:
-    """Return the runtime's id of the container whose cgroup has a name; empty if it is no container's.
+    """Return the runtime's id of the container whose cgroup has this name; empty if it is not a container's.
 
     The names are `cri-containerd-<id>.scope`, `crio-<id>.scope` or the id alone, of 64 hexadecimal digits;
     `crio-conmon-<id>.scope` holds the container's monitor.

@@ -399,7 +399,7 @@ class Authority:
     def adjusts(self, request: str) -> bool:
         """Return whether this instance answers a request of the container runtime with adjustments."""
         with self._lock:
-            # It may be that no instance has the authority at this moment, and that there is no other one to ask.
+            # Perhaps no instance is active at this moment, and there is no other one to ask.
             if self._take():
                 self._others.wake()
             return self._notes.adjusts(request, authority=self.speaks)

@@ -129,7 +129,7 @@ class _Exchange(BaseHTTPRequestHandler):
         log.debug("http client=%s %s", self.client_address[0], format % args)
 
 
-# As many as Prometheus, kubelet and a few people need; each takes a descriptor, of which the ledger needs some too.
+# As many as Prometheus, kubelet and a few people need; each takes a file descriptor, and the ledger needs some too.
 MAX_CONNECTIONS: Final = 32
 # From the connection to the last byte of the request, and from there to the last byte of the answer.
 _ASK_SECONDS: Final = 3.0
@@ -374,7 +374,7 @@ def bind_address(text: str, option: str = "--http-address") -> socket.socket | N
     except (OSError, UnicodeError) as error:
         # The error's own text names the address once more; that of a name that does not resolve has no number, and a
         # name that cannot be one (`a..b`) never comes to the resolver.
-        reason: str | None = "this is no host name"
+        reason: str | None = "it is not a host name"
         if isinstance(error, OSError):
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise DranodeError(

@@ -169,7 +169,7 @@ class Hardware(msgspec.Struct):
     def check(self) -> None:
         """Look once. What goes wrong is logged and tried again at the next look, and keeps nothing else from it."""
         troubles: list[str] = []
-        # Claims before what is published: a slice that shrinks is no news to the pod that runs there.
+        # Claims first, then what is published: the pod that runs there learns nothing from a smaller slice.
         for step in (self._rescan, self._mind_claims, self._announce):
             try:
                 step()

@@ -47,7 +47,7 @@ class Metrics:
     ) -> None:
         """Count from now on; `clock` gives seconds and never goes back, `cost` the CPU time of the thread that asks."""
         self._clock, self._cost = clock, cost
-        # By content type, of which there are few: the last page, and until when it is given again.
+        # By content type: the last page, and until when it is served again.
         self._pages: dict[str, tuple[Page, float]] = {}
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)

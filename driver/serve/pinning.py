@@ -155,7 +155,7 @@ class Pinning:
 
         Only the runtime can say that none has it: a kubelet that has just started does not list every pod that runs.
         """
-        # Asked first: a runtime that lists its containers from now on has not vouched for what is known now.
+        # Asked first: a runtime that lists its containers after this moment says nothing about what is known now.
         complete = self._complete
         if ref.uid in self._in_use() or self._pod_resources.in_use(self.driver.name, ref):
             return True
@@ -181,7 +181,7 @@ class Pinning:
 
 
 def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | None) -> Iterator[str]:
-    """Yield what an instance has not got that it needs, one sentence each.
+    """Yield what an instance still lacks to be ready, one sentence each.
 
     What blocks new claims alone blocks them for both of two instances, so it keeps neither from becoming active: who
     pins has to be settled whatever is handed out. Therefore the caller says what counts.

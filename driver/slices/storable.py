@@ -30,7 +30,7 @@ class DesiredSlices(msgspec.Struct, frozen=True):
         node_name: the node.
         inventory: the devices that the driver has discovered.
         dropped: the feature gates whose fields the server drops.
-        stored: by index, the slices of which the server stored less than was sent, as it stored them.
+        stored: by index, the slices that the server stored without some of their fields, as it stored them.
     """
 
     driver: str

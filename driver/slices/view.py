@@ -31,7 +31,7 @@ class SliceView:
 
     @property
     def newest(self) -> int:
-        """Return the newest version that is known of; a list that is asked for now is no older."""
+        """Return the newest known resource version; a list that is requested now is at least as new."""
         return self._newest
 
     def listed(self, slices: Iterable[ResourceSlice], version: str, asked: int) -> bool:

@@ -390,8 +390,8 @@ def test_a_line_of_a_watch_has_a_greatest_size(tmp_path: Path) -> None:
         (b"207 Multi-Status\r\nContent-Length: 2\r\n\r\n{}", "answered 207"),
         (b"200 OK\r\nContent-Length: 0\r\n\r\n", "answer is empty"),
         (b"201 Created\r\nContent-Length: 0\r\n\r\n", "answer is empty"),
-        (b"200 OK\r\nContent-Length: 4\r\n\r\nnull", "answer is no object"),
-        (b"200 OK\r\nContent-Length: 2\r\n\r\n[]", "answer is no object"),
+        (b"200 OK\r\nContent-Length: 4\r\n\r\nnull", "answer is not an object"),
+        (b"200 OK\r\nContent-Length: 2\r\n\r\n[]", "answer is not an object"),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])

@@ -177,5 +177,5 @@ def test_a_change_is_read_within_a_look_though_the_kernel_reports_none(tmp_path:
 def test_local_memory_of_a_node_of_which_pods_get_none_is_refused(tmp_path: Path) -> None:
     made = driver(tmp_path, "0-7")
     allow(tmp_path, "0-7", nodes="0")
-    with pytest.raises(ClaimError, match=r"node 1, of which /sys/fs/cgroup/kubepods\.slice gives pods no memory"):
+    with pytest.raises(ClaimError, match=r"node 1, whose memory /sys/fs/cgroup/kubepods\.slice does not give to pods"):
         made.grant(claim([result("cpudevnuma001", 2)], [config(own(memory="local"))]), Held(), made.discover())

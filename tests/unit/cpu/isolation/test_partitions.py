@@ -116,14 +116,14 @@ def test_a_container_that_runs_on_other_cpus_too_is_said_to_be_no_partition() ->
     assert partition(kernel) == "member"
     assert exclusive(kernel) == ["", ""]
     said = "it runs on CPUs 4 too, which no claim wants in one"
-    assert tuner.remaining == (f"the container in /{CONTAINER} is no partition: {said}",)
+    assert tuner.remaining == (f"the container in /{CONTAINER} is not a partition: {said}",)
 
 
 def test_a_kernel_that_grants_none_says_why() -> None:
     kernel = PartitioningKernel(remote=False)
     tuner = Tuner(kernel)
     tuner.tune([record()], MemoryNotes(kernel))
-    assert tuner.remaining == (f"the container in /{CONTAINER} is no partition: the kernel says {INVALID}",)
+    assert tuner.remaining == (f"the container in /{CONTAINER} is not a partition: the kernel says {INVALID}",)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_cgroup_that_cannot_be_one_is_said_and_is_no_failure(number: int | Non
         kernel.refuses[state] = number
     tuner = Tuner(kernel)
     tuner.tune([record()], MemoryNotes(kernel))
-    assert tuner.remaining == (f"the container in /{CONTAINER} is no partition: the kernel says {reason}",)
+    assert tuner.remaining == (f"the container in /{CONTAINER} is not a partition: the kernel says {reason}",)
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO])
