@@ -1,10 +1,9 @@
-"""The device health service (DRAResourceHealth v1 and v1alpha1): full state at once, changes at once, the rest in time.
+"""The device health service (DRAResourceHealth v1 and v1alpha1, KEP-4680).
 
-Source: KEP-4680.
-
-kubelet lets a statement lapse after its lease, counted from when it received it, so everything is said again well
-within the lease even if nothing has changed. What the driver itself has not said for a lease is said to be unknown:
-hardware that cannot be read, or a library that hangs, is no health.
+A stream begins with the health of all devices, and each change is sent at once. kubelet forgets what it was told after
+the lease that the driver states (`health_check_timeout_seconds`), so everything is repeated well within the lease. If
+the driver itself has not reported for a lease, because hardware cannot be read or a library hangs, the health is
+unknown.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from dranode.proto import drahealth_v1_pb2, drahealth_v1_pb2_grpc, drahealth_v1a
 
 # Each open stream holds a thread of the server. kubelet opens one.
 MAX_STREAMS: Final = 8
+# The lease, and how often health is repeated, in seconds.
 _LEASE: Final = 30
 _REPEAT: Final = _LEASE / 3
 _MAX_MESSAGE: Final = 1024
@@ -56,9 +56,9 @@ class HealthService:
         )
 
     def report(self, devices: Iterable[DeviceHealth]) -> bool:
-        """Report the state of all devices, not of those that changed alone; True if it differs from the last one.
+        """Report the health of all devices; returns whether it differs from the last report.
 
-        It counts for 30 s, so it is to be called within that time also if nothing has changed.
+        A report counts for 30 s, so the driver repeats it within that time even if nothing has changed.
         """
         devices = tuple(devices)
         with self._news:
@@ -72,18 +72,18 @@ class HealthService:
 
     @property
     def devices(self) -> tuple[DeviceHealth, ...]:
-        """Return what was reported last."""
+        """Return the last report."""
         return self._devices
 
     def stop(self) -> None:
-        """End every stream, and those that are opened later."""
+        """End all streams, also those that are opened later."""
         self._stopped = True
         self._wake()
 
     def reports(self, context: grpc.ServicerContext) -> Iterator[tuple[DeviceHealth, ...]]:
-        """Yield what is to be said to a caller, when it is due, until the caller or the driver ends the stream.
+        """Yield the health of all devices when it is due, until the caller or the driver ends the stream.
 
-        A caller who takes nothing holds up its own stream alone, and gets the newest state once it does.
+        A caller that does not read delays only its own stream, and gets the newest state when it reads again.
         """
         with self._news:
             if self._streams >= MAX_STREAMS:
@@ -101,13 +101,13 @@ class HealthService:
                 self._streams -= 1
 
     def _wait(self, context: grpc.ServicerContext, seen: int) -> bool:
-        """Wait until something is to be said, news or the same again; False at the end of the stream."""
+        """Wait until the next report is due, a change or a repetition; False at the end of the stream."""
 
         def ended() -> bool:
             return self._stopped or not context.is_active()
 
         with self._news:
-            # A stream that ends wakes the others too, which have nothing new to say then.
+            # The end of one stream wakes the others too, and then they only repeat their report.
             self._news.wait_for(lambda: ended() or self._version != seen, _REPEAT)
             return not ended()
 
@@ -120,7 +120,7 @@ class _Version:
     """The method of the health service in one version of the API."""
 
     def __init__(self, service: HealthService, api: ModuleType) -> None:
-        """Report what `service` has to say in the messages of `api`."""
+        """Report what `service` yields in the messages of `api`."""
         self._service = service
         self._api = api
 
@@ -147,7 +147,7 @@ def _unknown(device: DeviceHealth, silent: float) -> DeviceHealth:
 
 
 def _shortened(message: str) -> str:
-    """A message that kubelet keeps as it is: at most 1,024 bytes of UTF-8, cut where a character ends."""
+    """Shorten a message to the 1,024 bytes of UTF-8 that kubelet keeps, without cutting a character."""
     data = message.encode(errors="replace")
     if len(data) <= _MAX_MESSAGE:
         return data.decode()

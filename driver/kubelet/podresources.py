@@ -1,4 +1,4 @@
-"""kubelet's pod-resources API (KEP-606, KEP-3695): which containers have which claims, as kubelet decided it."""
+"""kubelet's pod-resources API (KEP-606, KEP-3695), which says which containers have which claims."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dranode.driver.kubelet.sockets import uri
 from dranode.proto import podresources_v1_pb2 as api
 from dranode.proto.podresources_v1_pb2_grpc import PodResourcesListerStub
 
-# Seconds, for callers without a deadline: kubelet computes its answer each time, and nodes are busy.
+# How long kubelet may take, in seconds, if the caller has no limit of its own: it computes each answer.
 _TIMEOUT: Final = 5.0
-# gRPC's 4 MiB are less than what a large node may have to say. So are the 16 MiB of kubelet's own clients: some
-# kubelets list a claim's devices once more at every retry for a pod if another driver cannot prepare one of its claims.
+# More than gRPC's default of 4 MiB, and than the 16 MiB of kubelet's own clients: some kubelets list a claim's devices
+# once more at every retry for a pod if another driver cannot prepare one of its claims.
 _MAX_BYTES: Final = 64 << 20
-# Channels to one socket would share their connection, and the wait for its next attempt, in a common pool.
+# Otherwise all channels to one socket share a connection, and the growing delay before it is tried again.
 _OPTIONS: Final = (("grpc.max_receive_message_length", _MAX_BYTES), ("grpc.use_local_subchannel_pool", 1))
 
 
@@ -34,9 +34,9 @@ class ListedPods(msgspec.Struct, frozen=True):
     """One answer of kubelet.
 
     Attributes:
-        pods: the namespaces and names of the pods that it lists. A kubelet that has just started does not list all that
-            run, so it says nothing about others.
-        uses: every claim of every container of these that has a device of the driver in question.
+        pods: the namespaces and names of the listed pods. A kubelet that has just started does not list all running
+            pods, so a pod that is missing here may run all the same.
+        uses: the claims of their containers that have a device of the driver in question.
     """
 
     pods: frozenset[tuple[str, str]]
@@ -47,11 +47,11 @@ class PodResources:
     """A client of kubelet's pod-resources socket."""
 
     def __init__(self, socket: Path) -> None:
-        """Name the socket; nothing is dialled yet."""
+        """Name the socket; no connection is made yet."""
         self._socket = socket
 
     def claims(self, driver: str) -> tuple[ClaimUse, ...]:
-        """Every claim of every container that has a device of `driver`.
+        """Return the claims of all containers that have a device of `driver`.
 
         Raises:
             PodResourcesError: kubelet refuses, or gives no readable answer within 5 s.
@@ -59,13 +59,13 @@ class PodResources:
         return self.listed(driver).uses
 
     def listed(self, driver: str, seconds: float | None = None, *, also: Collection[str] = ()) -> ListedPods:
-        """Every pod, and every claim of their containers that has a device of `driver` or of `also` another.
+        """Return the listed pods, and their containers' claims with a device of `driver` or of a driver in `also`.
 
         Raises:
             PodResourcesError: kubelet refuses, or gives no readable answer within `seconds`, 5 s by default.
         """
         try:
-            # A channel waits ever longer between its attempts to connect, up to two minutes; a new one tries at once.
+            # A new channel for each call: an old one waits up to two minutes before it tries to connect again.
             with grpc.insecure_channel(uri(self._socket), _OPTIONS) as channel:
                 response = PodResourcesListerStub(channel).List(
                     api.ListPodResourcesRequest(), timeout=_TIMEOUT if seconds is None else seconds
@@ -86,24 +86,24 @@ class PodResources:
             for pod in response.pod_resources
             for container in pod.containers
             for claim in container.dynamic_resources
-            if (ours := [each for each in claim.claim_resources if each.driver_name in (driver, *also)])
+            if (ours := [resource for resource in claim.claim_resources if resource.driver_name in (driver, *also)])
         )
         return ListedPods(frozenset((pod.namespace, pod.name) for pod in response.pod_resources), tuple(uses))
 
     def in_use(self, driver: str, ref: ClaimRef, users: Collection[ResourceClaimConsumerReference] = ()) -> bool | None:
-        """Return whether a container has the claim; None if kubelet does not answer for all pods that may have it.
+        """Return whether a container has the claim; None if kubelet does not list all pods that may have it.
 
         Args:
-            driver: whose devices the claim has.
+            driver: the driver of the claim's devices.
             ref: the claim.
-            users: who may have it. Without any, or with a PodGroup, of whose pods kubelet may not list each, kubelet
-                can only say that it is in use.
+            users: the pods that may have it. If there are none, or a PodGroup whose pods are not known, the answer is
+                never False.
         """
         try:
             listed = self.listed(driver)
         except PodResourcesError:
             return None
-        if any((each.namespace, each.claim) == (ref.namespace, ref.name) for each in listed.uses):
+        if any((use.namespace, use.claim) == (ref.namespace, ref.name) for use in listed.uses):
             return True
         if not users or not all(user.is_pod for user in users):
             return None

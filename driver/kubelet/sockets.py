@@ -1,7 +1,8 @@
-"""Finds and binds a plugin's sockets under kubelet's root.
+"""The plug-in's sockets below kubelet's root: their names, and how they are bound.
 
-Names are those of the Go helper (k8s.io/dynamic-resource-allocation/kubeletplugin), so that either can take over from
-the other. With a pod UID both names are unique to the pod, which a rolling update needs (kubelet 1.33 or newer).
+The names are those of the Go helper (k8s.io/dynamic-resource-allocation/kubeletplugin), so that a driver in Go can
+replace this one and the other way round. With a pod UID both names are unique to the pod, which a rolling update needs
+(kubelet 1.33 or newer).
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Sockets(NamedTuple):
 
 
 def socket_paths(kubelet_root: Path, driver: str, pod_uid: str = "") -> Sockets:
-    """The sockets of a driver; `pod_uid` turns on the names of a rolling update.
+    """Return the sockets of a driver; with `pod_uid` those for a rolling update.
 
     Raises:
-        UsageError: a path has more than the 107 bytes that a unix socket's may have (unix(7)); says how many it has.
+        UsageError: a path is longer than the 107 bytes of a Unix socket's path (unix(7)).
     """
     data = kubelet_root / "plugins" / driver
     registry = kubelet_root / "plugins_registry"
@@ -62,7 +63,7 @@ def socket_paths(kubelet_root: Path, driver: str, pod_uid: str = "") -> Sockets:
 
 
 def _rolling(registry: Path, driver: str, pod_uid: str) -> Path:
-    """The registration socket of a pod: the first name that fits."""
+    """Return the registration socket of a pod: the first of three names that is short enough."""
     whole = registry / f"{driver}-{pod_uid}-reg.sock"
     if _length(whole) <= MAX_SOCKET_PATH:
         return whole
@@ -85,7 +86,7 @@ _UID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def remove_dead(sockets: Sockets, driver: str) -> None:
-    """Remove the sockets of instances that were killed in pods of another UID; kubelet would dial them for ever."""
+    """Remove the sockets of killed instances, whose pods had other UIDs; kubelet would go on connecting to them."""
     names = (f"dra-{_UID}.sock", f"{re.escape(driver)}-{_UID}-reg.sock")
     for mine, name in zip(sockets, names, strict=True):
         with contextlib.suppress(OSError):
@@ -95,9 +96,9 @@ def remove_dead(sockets: Sockets, driver: str) -> None:
 
 
 def bind(server: grpc.Server, path: Path) -> None:
-    """Have a server listen at a socket of mode 0600; a stale socket that lies there is replaced.
+    """Have a server listen at a socket of mode 0600; a stale socket at the path is replaced.
 
-    Callers can connect at once, and their calls wait until the server is started.
+    Clients can connect at once. Their calls wait until the server is started.
 
     Raises:
         UsageError: another process listens there.
@@ -105,12 +106,12 @@ def bind(server: grpc.Server, path: Path) -> None:
     """
     if _answers(path):
         raise UsageError(f"another process listens on {path}; stop it first, or give each its own --pod-uid")
-    # gRPC makes a socket whose mode follows the umask, takes the path of a live server over, and removes at its end
-    # whatever lies there then, a successor's socket too. So it gets a name of its own, which the socket leaves at once.
-    # kubelet ignores names with a dot in front.
+    # gRPC creates a socket whose mode follows the umask. It takes over the path of a live server, and when it ends it
+    # removes whatever has that path then, also a successor's socket. So it binds a hidden name, and the socket is
+    # renamed. kubelet's watcher ignores names that begin with a dot.
     hidden = path.with_name(f".{_short(path.name, 4)}")
     try:
-        with socket.socket(socket.AF_UNIX) as trial:  # for the reason, which gRPC does not give
+        with socket.socket(socket.AF_UNIX) as trial:  # to get the errno, which gRPC does not report
             hidden.unlink(missing_ok=True)
             trial.bind(os.fspath(hidden))
         server.add_insecure_port(uri(hidden))
@@ -125,7 +126,7 @@ def bind(server: grpc.Server, path: Path) -> None:
 
 
 def uri(path: Path) -> str:
-    """Return a socket's address for gRPC, which takes it for a URI (RFC 3986)."""
+    """Return a socket's address for gRPC, which parses it as a URI (RFC 3986)."""
     return f"unix:{quote(os.fspath(path))}"
 
 
@@ -140,7 +141,7 @@ def _answers(path: Path) -> bool:
 
 def _is_dead(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as caller:
-        # A process that is stopped accepts nobody, and lives.
+        # A stopped process (SIGSTOP) does not accept connections, but it lives: only a refusal means that it is dead.
         caller.settimeout(1.0)
         try:
             caller.connect(os.fspath(path))

@@ -6,7 +6,7 @@
                     |
            inquiry, verifier                                            I/O: what decisions ask, what the kernel says
 
-The seam to the node service is `dranode.driver.nri.inquiry.ClaimSource`: it publishes a `PinSnapshot` that never
-changes, reads the ledger again on request, and asks kubelet's pod-resources API. It calls `NRIClient.notify` when the
-snapshot has changed, `Enforcer.verify` from time to time, and reads `Enforcer.status` for metrics and health.
+`inquiry.ClaimSource` is what this package needs from the rest of the driver: an immutable `PinSnapshot`, a way to read
+the ledger again, and kubelet's pod-resources API. The driver calls `NRIClient.notify` when the snapshot has changed and
+`Enforcer.verify` from time to time, and reads `Enforcer.status` for metrics and health.
 """
