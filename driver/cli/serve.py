@@ -7,6 +7,7 @@ import ctypes
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 import click
 
-from dranode.api.errors import DranodeError
+from dranode.api.errors import DranodeError, UsageError
 from dranode.driver.claims.plugin import Plugin
 from dranode.driver.cli.options import DriverCommand, driver_options, machine_option, serve_options, store_option
 from dranode.driver.kube.cluster import KubeCluster
@@ -34,6 +35,8 @@ from dranode.driver.serve.pinning import PinningTogether
 from dranode.driver.serve.probes import Probes
 from dranode.driver.serve.service import DriverService
 
+# A driver at rest has about 30 files open; each connection, health stream and kubelet call takes more.
+_LEAST_FILES: Final = 128
 _SWITCH_SECONDS: Final = 0.0005
 
 log = logging.getLogger(__name__)
@@ -83,6 +86,22 @@ def command(**options: Any) -> None:
     serve(**options)
 
 
+def _check_file_limit() -> None:
+    """Refuse a limit on open files that sockets, health streams, the ledger and the API server do not fit into.
+
+    gRPC ends the process without a sentence if it cannot open a file.
+
+    Raises:
+        UsageError: the limit is too low.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_FILES:
+        raise UsageError(
+            f"this process may open {limit} files and needs {_LEAST_FILES}; raise RLIMIT_NOFILE (ulimit -n, or "
+            "LimitNOFILE= of the container runtime's systemd unit)"
+        )
+
+
 def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **options: Any) -> None:
     """Serve until a signal comes or a thread dies.
 
@@ -90,6 +109,7 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
         UsageError: an option is invalid, or another process serves.
         DranodeError: something that is needed is missing, or a thread died.
     """
+    _check_file_limit()
     stay_small()
     # Python lets a busy thread run for 5 ms before it switches, which would delay each step of an answer.
     sys.setswitchinterval(_SWITCH_SECONDS)

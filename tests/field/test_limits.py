@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from dranode.driver.kube.exec_credentials import ExecCredentials
 from dranode.driver.kube.kubeconfig_file import ConfigExec
 from dranode.driver.kube.server import Credentials, UnreachableError
 from tests.fakes.apiserver import Fault, api_server
+from tests.fakes.waiting import PATIENCE
 
 
 def test_a_program_for_credentials_that_hangs_holds_up_all_of_a_driver_for_one_limited_run(tmp_path: Path) -> None:
@@ -40,3 +44,15 @@ def test_a_server_that_takes_seven_seconds_for_an_answer_is_slow_and_not_away(tm
         driver = Client(Connection(source, retries=True), retries=True)
         request = APIRequest("GET", "/api/v1/nodes/node", "get nodes")
         assert driver.send(request)["metadata"]["name"] == "node"
+
+
+def test_a_limit_on_open_files_that_is_too_low_is_one_sentence(tmp_path: Path) -> None:
+    """With few files gRPC ends the process without a word, and Python with a traceback."""
+    program = Path(sys.executable).with_name("dranode")
+    options = [f"--{name}={tmp_path / name}" for name in ("store", "kubelet-root", "cdi-dir")]
+    command = [str(program), "serve", "--machine=cores=4", "--node-name=node", *options]
+    limited = f"ulimit -n 16; exec {shlex.join(command)}"
+    done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("dranode: this process may open 16 files and needs 128; raise RLIMIT_NOFILE")
+    assert done.stderr.count("\n") == 1
