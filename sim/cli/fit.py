@@ -206,7 +206,7 @@ def _read(files: tuple[str, ...], kubeconfig: str, context: str, features: Featu
 
 
 def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:
-    """The nodes that could be added: of catalogues, and like those of the cluster."""
+    """The nodes that could be added: of catalogs, and like those of the cluster."""
 
     def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
         for plugin in load_plugins(default_drivers(), open_machine(machine), {}):

@@ -30,7 +30,7 @@ class NodeModel:
     """A node that could be added.
 
     Attributes:
-        name: what it is called in the catalogue.
+        name: what it is called in the catalog.
         node: such a node; its name and `kubernetes.io/hostname` are those of each that is added.
         slices: what it publishes, as templates.
     """
@@ -53,7 +53,7 @@ class Addition:
     """The effect of adding one model.
 
     Attributes:
-        model: its name in the catalogue.
+        model: its name in the catalog.
         count: how many are needed for all pods that fit on such a node at all; 0 if none does.
         placed: those pods.
         unplaced: the others, each with kube-scheduler's sentence about one such node.

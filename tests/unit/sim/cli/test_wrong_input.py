@@ -149,7 +149,7 @@ def test_a_field_that_an_api_server_has_stored_is_left_to_it(tmp_path: Path) -> 
         ("nodes: [{name: n, machine: absent.tar}]", 'the machine of the nodes n: there is no machine "absent.tar"'),
     ],
 )
-def test_a_damaged_catalogue_is_named(nodes: str, path: str, tmp_path: Path) -> None:
+def test_a_damaged_catalog_is_named(nodes: str, path: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(nodes)
     poor = DOCUMENTS.replace("cpu: '4'", "cpu: '0'").replace("resources: {", "resources: {requests: {cpu: 1}, ")
     for command in (("local", "--nodes", "wrong.yaml"), ("fit", "--add", "wrong.yaml")):

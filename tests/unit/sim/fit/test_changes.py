@@ -287,7 +287,7 @@ def test_a_node_like_another_brings_its_devices_and_is_empty() -> None:
         model_like("nix", questions.dump)
 
 
-def test_a_machine_of_a_catalogue_takes_what_fits_on_it() -> None:
+def test_a_machine_of_a_catalog_takes_what_fits_on_it() -> None:
     allocatable = {"cpu": Quantity("8"), "memory": Quantity("8Gi")}
     template = questions_of(*gpu_nodes(x=4), pod_document("p")).dump.slices[0].spec
     with_gpus = model_of_kind(NodeKind(name="gpu", allocatable=allocatable), [template])
