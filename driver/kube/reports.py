@@ -213,6 +213,9 @@ class _Said(msgspec.Struct, frozen=True):
     anyway: bool = True
     still: Callable[[], bool] = lambda: True
 
+    def __str__(self) -> str:
+        return f"the status of claim {self.claim}"
+
     def entries(self, driver: str) -> tuple[dict[str, Any], ...] | None:
         """The driver's entries; None if the claim's status has just these already."""
         at = "" if self.at is None else self.at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -22,10 +22,12 @@ from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import PodSandbox
-from dranode.driver.kube.client import Timing
+from dranode.driver.kube.client import Client, Timing
 from dranode.driver.kube.cluster import KubeCluster
+from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
+from dranode.driver.kube.reports import ClaimStatus
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
@@ -423,3 +425,15 @@ def test_threads_that_come_at_once_share_one_outbox(api: ApiServer, tmp_path: Pa
         thread.join()
     assert made[0] is made[1]
     cluster.close()
+
+
+def test_a_status_that_is_dropped_is_named_by_its_claim(
+    api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
+    status = ClaimStatus(Client(Connection(source, retries=True), retries=True), "dra.lamps", pytest.fail)
+    api.stop()
+    for number in range(1001):
+        status.withdraw(ClaimRef("default", f"claim-{number}", f"uid-{number}"))
+    assert "waits for the API server; the status of claim default/claim-0 is dropped" in caplog.text
+    status.close(0.0)
