@@ -195,17 +195,23 @@ def _run(path: str, count: int, claimed: dict[int, str], pipe: Any) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        with contextlib.suppress(OSError), listener.accept()[0] as sock:
-            peer = FakeRuntime(sock, patience=60)
-            peer.handshake(pods, listed)
-            pipe.send("synchronized")
-            while True:
-                readable, _, _ = select.select((sock, pipe), (), ())
-                if sock in readable:
-                    peer.pump()
-                if pipe in readable:
-                    pipe.send(_created(peer, *pipe.recv()))
-                peer.wire.received.clear()
+        # A driver connects again if CPU sets stay wrong, as those of `claimed` are until their claims are prepared.
+        while True:
+            with contextlib.suppress(OSError), listener.accept()[0] as sock:
+                _serve_nri(sock, pods, listed, pipe)
+
+
+def _serve_nri(sock: socket.socket, pods: list[nri.PodSandbox], listed: list[nri.Container], pipe: Any) -> None:
+    peer = FakeRuntime(sock, patience=60)
+    peer.handshake(pods, listed)
+    pipe.send("synchronized")
+    while True:
+        readable, _, _ = select.select((sock, pipe), (), ())
+        if sock in readable:
+            peer.pump()
+        if pipe in readable:
+            pipe.send(_created(peer, *pipe.recv()))
+        peer.wire.received.clear()
 
 
 def _created(peer: FakeRuntime, number: int, cpus: str) -> tuple[float, str]:
