@@ -17,9 +17,9 @@ from dranode.driver.process.threads import Fatal, OwnedThread
 log = logging.getLogger(__name__)
 
 
-# Items that wait to be sent, by key: the newest one of a key, after an idle moment. Pure but for its own state.  A
-# write competes with kubelet's next call for the interpreter, and often the next call makes it moot. So an item waits
-# until nothing has come for a while, but no longer than a limit. Times are seconds of the caller's clock.
+# Items that wait to be sent, the newest one of each key. A write competes with kubelet's next call for the interpreter,
+# and often the next call makes it moot. So an item waits until nothing has come for a while, but no longer than a
+# limit. Times are seconds of the caller's clock.
 
 T = TypeVar("T")
 
@@ -99,8 +99,8 @@ _BACKOFF: Final = Backoff(first=0.5, most=30.0)
 class Outbox(Generic[T]):
     """Items by key, sent one after another by a thread of their own.
 
-    The newest item of a key replaces an older one. What fails and may pass is tried again; what is refused is logged,
-    each reason once in a row, and dropped.
+    The newest item of a key replaces an older one. A failure that may pass is tried again. An item that the API server
+    refuses is dropped and logged; the same reason several times in a row is logged once. Logs name an item by `str`.
     """
 
     def __init__(
@@ -130,15 +130,20 @@ class Outbox(Generic[T]):
         self._thread = OwnedThread(name, self._run, fatal)
 
     def put(self, key: str, item: T) -> None:
-        """Send this soon, in place of what waits under the same key."""
+        """Send an item soon, in place of the one that waits under the same key."""
         with self._changed:
             if self._closing:
                 return
-            # Whoever waits for the first item looks again when that is due; no later one is due sooner.
+            # Only the first item has to wake the thread: a later one is never due before it.
             first = not self._pending
             dropped = self._pending.put(key, item, self._timing.clock())
             if dropped is not None:
-                log.warning("outbox=%s too much waits for the API server; %s is dropped", self._name, dropped)
+                log.warning(
+                    "outbox=%s more than %d items wait for the API server; %s is dropped",
+                    self._name,
+                    _CAPACITY,
+                    dropped,
+                )
             if first:
                 self._begin()
                 self._changed.notify_all()

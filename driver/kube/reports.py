@@ -59,6 +59,18 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+class _TimedEvent(msgspec.Struct, frozen=True):
+    """An Event that waits to be written, with the time at which its cause was seen."""
+
+    event: Event
+    at: datetime
+
+    def __str__(self) -> str:
+        about = self.event.regarding
+        name = f"{about.namespace}/{about.name}" if about.namespace else about.name
+        return f"the Event {self.event.reason} about {about.kind} {name}"
+
+
 class KubeEvents:
     """Events of one driver on one node."""
 
@@ -72,7 +84,7 @@ class KubeEvents:
         self._now = now
         self._lock = threading.Lock()
         self._allowance = Allowance()
-        self._outbox: Outbox[dict[str, Any]] = Outbox(f"{driver}-events", self._send, client.timing, fatal)
+        self._outbox: Outbox[_TimedEvent] = Outbox(f"{driver}-events", self._send, client.timing, fatal)
         self._sent = 0
 
     def notify(self, occurrence: Occurrence) -> None:
@@ -85,22 +97,24 @@ class KubeEvents:
                 self._allowance = allowance
                 self._sent += 1
                 number = self._sent
-            self._outbox.put(str(number), self._document(event))
+            self._outbox.put(str(number), _TimedEvent(event, self._now()))
 
     def close(self, seconds: float) -> None:
         """Write what waits, for no longer than `seconds`."""
         self._outbox.close(seconds)
 
-    def _document(self, event: Event) -> dict[str, Any]:
+    def _send(self, timed: _TimedEvent) -> None:
+        event = timed.event
         about = event.regarding
+        namespace = about.namespace or _CLUSTER
         regarding = {"apiVersion": about.api_version, "kind": about.kind, "name": about.name, "uid": about.uid}
         if about.namespace:
             regarding["namespace"] = about.namespace
-        return {
+        document = {
             "apiVersion": _GROUP,
             "kind": "Event",
-            "metadata": {"generateName": f"{about.name}-", "namespace": about.namespace or _CLUSTER},
-            "eventTime": self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "metadata": {"generateName": f"{about.name}-", "namespace": namespace},
+            "eventTime": timed.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "type": "Warning",
             "reason": event.reason,
             "action": event.action,
@@ -109,9 +123,6 @@ class KubeEvents:
             "reportingController": self._driver,
             "reportingInstance": f"{self._driver}-{self._node_name}"[:_MAX_INSTANCE],
         }
-
-    def _send(self, document: dict[str, Any]) -> None:
-        namespace = document["metadata"]["namespace"]
         path = f"/apis/{_GROUP}/namespaces/{namespace}/events"
         self._client.send(
             APIRequest("POST", path, f"create events.k8s.io events in namespace {namespace}", {}, document)
@@ -202,7 +213,7 @@ class _Said(msgspec.Struct, frozen=True):
         at: the time (RFC 3339) at which this came.
         first: whether its status has no entry of this driver before this is written, whichever instance prepared it.
         anyway: whether `before` may have changed since.
-        still: whether it is to be said still.
+        still: called before it is written; False if the claim has changed since and nothing is to be written.
     """
 
     claim: ClaimRef

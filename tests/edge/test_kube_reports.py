@@ -16,7 +16,7 @@ import pytest
 from dranode.api.errors import DranodeError
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Answer, Prepared, Refused
-from dranode.driver.claims.events import DriftRepaired, RecordQuarantined
+from dranode.driver.claims.events import DriftRepaired, PrepareFailed, RecordQuarantined
 from dranode.driver.claims.grant import Grant
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.plugin import Inventory
@@ -27,7 +27,7 @@ from dranode.driver.kube.cluster import KubeCluster
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.kube.outbox import Outbox
-from dranode.driver.kube.reports import ClaimStatus
+from dranode.driver.kube.reports import ClaimStatus, KubeEvents
 from dranode.driver.kube.server import Credentials
 from dranode.driver.kubelet.listener import Listener
 from dranode.driver.kubelet.sockets import socket_paths
@@ -435,5 +435,22 @@ def test_a_status_that_is_dropped_is_named_by_its_claim(
     api.stop()
     for number in range(1001):
         status.withdraw(ClaimRef("default", f"claim-{number}", f"uid-{number}"))
-    assert "waits for the API server; the status of claim default/claim-0 is dropped" in caplog.text
+    assert "wait for the API server; the status of claim default/claim-0 is dropped" in caplog.text
     status.close(0.0)
+
+
+def test_an_event_that_is_dropped_is_named_by_its_reason_and_its_object(
+    api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Credentials(api.kubeconfig(tmp_path / "kubeconfig"))
+    # The clock goes fast, so that the allowance of Events an hour lets all of them pass.
+    hours = iter(range(0, 3600 * 5000, 3600))
+    timing = Timing(clock=lambda: float(next(hours)))
+    events = KubeEvents(
+        Client(Connection(source, retries=True), retries=True, timing=timing), "dra.lamps", "node", pytest.fail
+    )
+    api.stop()
+    for number in range(1001):
+        events.notify(PrepareFailed(ClaimRef("default", f"claim-{number}", f"uid-{number}"), (), "no lamp"))
+    assert "the Event PrepareFailed about ResourceClaim default/claim-0 is dropped" in caplog.text
+    events.close(0.0)
