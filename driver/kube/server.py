@@ -7,10 +7,12 @@ import os
 import re
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +25,8 @@ from dranode.driver.machine.presence import is_file, is_pipe
 CONNECT_SECONDS: Final = 3.0
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s[^-]*-----END CERTIFICATE-----")
 _PORTS: Final = {"http": 80, "https": 443}
+# Family, type, protocol, canonical name and address, as `socket.getaddrinfo` returns them.
+_AddressInfo: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 
 
 class UnreachableError(DranodeError):
@@ -82,7 +86,7 @@ class Server(msgspec.Struct, frozen=True):
         deadline = time.monotonic() + seconds
         server, proxy = urlsplit(self.url), self.proxy
         host, port = server.hostname or "", server.port or _PORTS[server.scheme]
-        plain = _dial(host, port, deadline) if proxy is None else _dialled_proxy(proxy, deadline)
+        plain = _connect(host, port, deadline) if proxy is None else _connect_to_proxy(proxy, deadline)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _keep_alive(plain)
@@ -139,26 +143,55 @@ def _trust(context: ssl.SSLContext, bundle: bytes) -> None:
         raise OSError("there is no certificate in PEM")
 
 
-def _dial(host: str, port: int, deadline: float) -> socket.socket:
+def _connect(host: str, port: int, deadline: float) -> socket.socket:
     """Connect to the first of a host's addresses that answers; each has its part of the time, as for Go's clients."""
     refused: OSError = OSError(f"{host} has no address")
-    addresses = socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM)
+    addresses = _resolve(host, port, deadline)
     for tried, (family, kind, protocol, _, address) in enumerate(addresses):
-        dialled = socket.socket(family, kind, protocol)
+        connection = socket.socket(family, kind, protocol)
         try:
-            dialled.settimeout(min(CONNECT_SECONDS, _left(deadline) / (len(addresses) - tried)))
-            dialled.connect(address)
+            connection.settimeout(min(CONNECT_SECONDS, _left(deadline) / (len(addresses) - tried)))
+            connection.connect(address)
         except OSError as error:
-            dialled.close()
+            connection.close()
             refused = error
         else:
-            return dialled
+            return connection
     raise refused
 
 
-def _dialled_proxy(proxy: Proxy, deadline: float) -> socket.socket:
+def _resolve(host: str, port: int, deadline: float) -> Sequence[_AddressInfo]:
+    """Return the addresses of a host, as `getaddrinfo` does, by the deadline.
+
+    Raises:
+        OSError: there are none, or no name server has answered by then.
+    """
+    with contextlib.suppress(socket.gaierror):
+        # In a pod the API server is an address, for which nothing is asked.
+        return socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    # resolv.conf alone limits how long this call waits for name servers: 10 seconds for one that is silent, more for
+    # several. kubelet does not wait that long, so a thread waits instead; it ends with the call.
+    answers: SimpleQueue[Sequence[_AddressInfo] | OSError] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, name="resolver", daemon=True).start()
     try:
-        plain = _dial(proxy.host, proxy.port, deadline)
+        answer = answers.get(timeout=_left(deadline))
+    except Empty:
+        raise OSError(f"no name server has answered for {host} in time; check /etc/resolv.conf") from None
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
+def _connect_to_proxy(proxy: Proxy, deadline: float) -> socket.socket:
+    try:
+        plain = _connect(proxy.host, proxy.port, deadline)
         return plain if proxy.tls is None else _wrapped(plain, proxy.tls, _certified(proxy.host), deadline)
     except TimeoutError:
         raise
@@ -200,7 +233,7 @@ def _certified(host: str) -> str:
 
 
 def _plain(host: str) -> str | bytes:
-    """Return the host as bytes if it is ASCII: a text loads what international names need, 2 ms of a start."""
+    """Return the host as bytes if it is ASCII: for a text, Python loads its tables of international names."""
     return host.encode() if host.isascii() else host
 
 

@@ -169,3 +169,27 @@ def test_addresses_that_swallow_connections_leave_time_for_the_one_that_answers(
         kubeconfig = write_kubeconfig(tmp_path, seen.port, {}, scheme="http")
         driver = Client(Connection(Credentials(str(kubeconfig)), retries=True), retries=True)
         assert driver.send(GET, seconds=5.0, patient=False)["metadata"]["name"] == "node"
+
+
+def test_a_name_server_that_never_answers_takes_no_longer_than_the_request_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve, over = socket.getaddrinfo, threading.Event()
+
+    def silent(host: str, port: int, *, type: int, flags: int = 0) -> Any:  # noqa: A002 - getaddrinfo has it
+        if flags & socket.AI_NUMERICHOST:
+            return resolve(host, port, type=type, flags=flags)
+        over.wait(10.0)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    cluster = {"server": "http://api.example:6443"}
+    kubeconfig = write_kubeconfig(tmp_path, 6443, {}, scheme="http", cluster=cluster)
+    driver = Client(Connection(Credentials(str(kubeconfig)), retries=True), retries=True)
+    start = time.monotonic()
+    with pytest.raises(
+        ApiError, match=r"no name server has answered for api\.example in time; check /etc/resolv\.conf"
+    ):
+        driver.send(GET, seconds=0.5, patient=False)
+    assert time.monotonic() - start < 5.0
+    over.set()
