@@ -8,6 +8,7 @@ cores) + core. Files are computed when they are read, so that opening a machine 
 `hugepages-1Gi` are the huge pages of a NUMA node that the kernel has reserved of it, 512 and 1 where there is room.
 
 `gpus` and `nics` are those of the whole machine (`machine.synthetic_devices`); `gpus=4:amd` says of which vendor.
+`vfs` are the virtual functions of each GPU.
 `interrupts` are those of other devices, on all CPUs at first. What claims change of such a machine they change in
 memory (`machine.scratch`).
 """
@@ -40,9 +41,13 @@ _CACHES: Final = (  # index folder, level, type, size
 _RANGES: Final = {
     **dict.fromkeys(_HUGE_PAGES, (0, 99_999_999)),
     **dict.fromkeys(("gpus", "nics"), (0, 64)),
+    # A PCI device has eight functions, and the first is the GPU.
+    "vfs": (0, 7),
     "interrupts": (0, 4096),
 }
 GPU_VENDORS: Final = ("nvidia", "amd", "intel")
+# NVIDIA's and AMD's virtual functions have no driver on the host: they are for virtual machines.
+VENDOR_OF_VFS: Final = "intel"
 # Relative distances as in ACPI's SLIT on two-socket servers: the node itself, the same socket, another socket.
 _DISTANCES: Final = (10, 12, 32)
 
@@ -60,6 +65,7 @@ class Description(msgspec.Struct, frozen=True, dict=True):
     hugepages1g: int | None = None
     gpus: int = 0
     gpu_vendor: str = "nvidia"
+    vfs: int = 0
     nics: int = 0
     interrupts: int = 8
 
@@ -148,15 +154,29 @@ def parse_description(text: str) -> Description:
         except ValueError as error:
             raise UsageError(f'{key}={value} in the description "{text}" must be {error}') from error
     description = msgspec.convert(values, Description)
+    _check(description, text)
+    return description
+
+
+def _check(description: Description, text: str) -> None:
+    """Refuse numbers that do not fit together.
+
+    Raises:
+        UsageError: they do not.
+    """
     if description.all_cpus > _MAX_CPUS:
         raise UsageError(f'the description "{text}" makes {description.all_cpus} CPUs; the most is {_MAX_CPUS}')
+    if description.vfs and description.gpu_vendor != VENDOR_OF_VFS:
+        raise UsageError(
+            f'the description "{text}" has vfs={description.vfs} and GPUs of {description.gpu_vendor}, whose virtual '
+            f"functions containers cannot use; write gpus={description.gpus or 1}:{VENDOR_OF_VFS}"
+        )
     pages = sum(size * count for size, count in description.huge_pages.items())
     if pages > description.node_memory:
         raise UsageError(
             f'the description "{text}" has {Quantity.binary(pages)} of huge pages a NUMA node, which is more than its '
             f"{Quantity.binary(description.node_memory)} of memory"
         )
-    return description
 
 
 def _number(field: str, value: str) -> int:

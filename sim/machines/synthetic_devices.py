@@ -74,10 +74,11 @@ def plant_devices(tree: dict[str, TreeEntry], machine: Description) -> None:
         if version:
             plant(tree, f"sys/module/{name}/version", _text(version))
     for place in gpus:
-        _plant_function(tree, machine, place, _GPUS[machine.gpu_vendor])
+        _plant_behind_port(tree, machine, place, _GPUS[machine.gpu_vendor])
         _plant_group(tree, place, _FIRST_GROUP + place.number)
+        _plant_virtual_functions(tree, machine, place)
     for place in nics:
-        _plant_function(tree, machine, place, _NIC)
+        _plant_behind_port(tree, machine, place, _NIC)
         _plant_group(tree, place, _FIRST_GROUP + machine.gpus + place.number)
         _plant_network(tree, machine, place)
     for root, node in {place.folder.split("/")[2]: place.node for place in (*gpus, *nics)}.items():
@@ -134,28 +135,48 @@ def _places(machine: Description) -> tuple[list[_Place], list[_Place]]:
     return gpus, nics
 
 
-def _plant_function(tree: dict[str, TreeEntry], machine: Description, place: _Place, model: _Model) -> None:
+def _plant_behind_port(tree: dict[str, TreeEntry], machine: Description, place: _Place, model: _Model) -> None:
+    """Plant a function, and the port of its root complex that leads to it."""
     port = place.folder.rpartition("/")[0]
-    for folder, each in ((port, _PORT), (place.folder, model)):
-        address = folder.rpartition("/")[2]
-        files: dict[str, object] = {
-            "vendor": f"0x{each.vendor:04x}",
-            "device": f"0x{each.device:04x}",
-            "class": f"0x{each.pci_class:06x}",
-            "numa_node": place.node,
-            "local_cpulist": machine.node_cpus(place.node),
-            "max_link_speed": "32.0 GT/s PCIe",
-            "max_link_width": 16,
-            "current_link_speed": "32.0 GT/s PCIe",
-            "current_link_width": 16,
-            "driver_override": "(null)",
-            "aer_dev_fatal": "TOTAL_ERR_FATAL 0",
-            "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0",
-        }
-        for name, value in files.items():
-            plant(tree, f"{folder}/{name}", _text(value))
-        plant(tree, f"{folder}/driver", _link(folder, f"sys/bus/pci/drivers/{each.driver}"))
-        plant(tree, f"sys/bus/pci/devices/{address}", _link("sys/bus/pci/devices", folder))
+    _plant_function(tree, machine, place._replace(folder=port, address=port.rpartition("/")[2]), _PORT)
+    _plant_function(tree, machine, place, model)
+
+
+def _plant_function(tree: dict[str, TreeEntry], machine: Description, place: _Place, model: _Model) -> None:
+    files: dict[str, object] = {
+        "vendor": f"0x{model.vendor:04x}",
+        "device": f"0x{model.device:04x}",
+        "class": f"0x{model.pci_class:06x}",
+        "numa_node": place.node,
+        "local_cpulist": machine.node_cpus(place.node),
+        "max_link_speed": "32.0 GT/s PCIe",
+        "max_link_width": 16,
+        "current_link_speed": "32.0 GT/s PCIe",
+        "current_link_width": 16,
+        "driver_override": "(null)",
+        "aer_dev_fatal": "TOTAL_ERR_FATAL 0",
+        "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0",
+    }
+    for name, value in files.items():
+        plant(tree, f"{place.folder}/{name}", _text(value))
+    plant(tree, f"{place.folder}/driver", _link(place.folder, f"sys/bus/pci/drivers/{model.driver}"))
+    plant(tree, f"sys/bus/pci/devices/{place.address}", _link("sys/bus/pci/devices", place.folder))
+
+
+def _plant_virtual_functions(tree: dict[str, TreeEntry], machine: Description, gpu: _Place) -> None:
+    """Divide a GPU into virtual functions of equal memory, each with a render node, as xe does."""
+    for index in range(machine.vfs):
+        number = machine.gpus + gpu.number * machine.vfs + index
+        address = f"{gpu.address[:-1]}{index + 1}"
+        function = _Place(number, f"{gpu.folder.rpartition('/')[0]}/{address}", address, gpu.node)
+        _plant_function(tree, machine, function, _GPUS[machine.gpu_vendor])
+        _plant_group(tree, function, _FIRST_GROUP + machine.nics + number)
+        _plant_drm(tree, function)
+        plant(tree, f"{function.folder}/physfn", Link(f"../{gpu.address}"))
+        plant(tree, f"{gpu.folder}/virtfn{index}", Link(f"../{address}"))
+        # The kernel counts virtual functions from 1 here and from 0 in virtfn<n>.
+        quota = f"{gpu.folder}/sriov_admin/vf{index + 1}/profile/vram_quota"
+        plant(tree, quota, _text(_MEMORY[machine.gpu_vendor] // machine.vfs))
 
 
 def _plant_group(tree: dict[str, TreeEntry], place: _Place, group: int) -> None:

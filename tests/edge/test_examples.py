@@ -67,6 +67,7 @@ GPUS = {
     "gpu-admin.yaml": ["training 11", "monitor 11"],
     "gpu-extended-resource.yaml": ["unchanged-extended-resources 11"],
     "gpu-job.yaml": ["train 11", "train 21", "answer 31", "answer 41"],
+    "gpu-part.yaml": ["first-gpu 11", "second-gpu 11", "whole-gpu 21"],
     "gpu-taint.yaml": ["work 21", "test 11"],
     "gpu-vfio.yaml": ["guest-gpu 11"],
 }

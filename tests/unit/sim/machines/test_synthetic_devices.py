@@ -64,6 +64,8 @@ def test_the_queues_of_a_nic_interrupt_the_cpus_of_its_node() -> None:
     [
         ("gpus=65", "gpus=65 in the description .* must be a whole number from 0 to 64"),
         ("gpus=2:acme", "gpus=2:acme .* one of the vendors nvidia, amd, intel, such as 4:nvidia"),
+        ("vfs=8", "vfs=8 in the description .* must be a whole number from 0 to 7"),
+        ("gpus=2:amd,vfs=2", "vfs=2 and GPUs of amd, .*; write gpus=2:intel"),
         ("gpus=2:", "gpus=2: .* one of the vendors"),
         ("nic=2", 'unknown key "nic"; there are sockets, .*nics, interrupts'),
     ],
@@ -73,11 +75,16 @@ def test_devices_that_cannot_be_are_refused(description: str, sentence: str) -> 
         open_machine(description)
 
 
-@pytest.mark.parametrize("vendor", ["nvidia", "amd", "intel"])
-def test_the_gpus_of_each_vendor_are_prepared_in_every_mode_and_given_back(tmp_path: Path, vendor: str) -> None:
-    machine = ScratchMachine.copy(open_machine(f"sockets=2,cores=2,gpus=2:{vendor}"), tmp_path / "machine")
+@pytest.mark.parametrize(
+    ("gpus", "vendor", "count"),
+    [("2:nvidia", "nvidia", 2), ("2:amd", "amd", 2), ("2:intel", "intel", 2), ("2:intel,vfs=3", "intel", 8)],
+)
+def test_the_gpus_of_each_vendor_are_prepared_in_every_mode_and_given_back(
+    tmp_path: Path, gpus: str, vendor: str, count: int
+) -> None:
+    machine = ScratchMachine.copy(open_machine(f"sockets=2,cores=2,gpus={gpus}"), tmp_path / "machine")
     driver = plugin(machine, {})
-    assert {gpu.vendor for gpu in driver.discover().hardware.gpus} == {vendor}
+    assert [gpu.vendor for gpu in driver.discover().hardware.gpus] == [vendor] * count
     config = {"apiVersion": "dra.gpu/v1alpha1", "kind": "GPUConfig"}
     modes = [{**config, "mode": mode} for mode in ("compute", "graphics", "vfio")]
     check_plugin(driver, tmp_path / "state", modes, machine=machine)
