@@ -14,7 +14,7 @@ from dranode.sim.scheduler.node_rules import disliked_taints, preference
 from dranode.sim.scheduler.pod_affinity import AffinityScore
 from dranode.sim.scheduler.resources import ResourceScore, normalized
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
-from dranode.sim.scheduler.spread import SpreadScore
+from dranode.sim.scheduler.spread import spread_scores
 
 DEVICES: Final = "DynamicResources"
 # The weights of the default profile.
@@ -76,7 +76,7 @@ def _tables(
 ) -> dict[str, Mapping[str, int]]:
     pod = info.pod
     resources = ResourceScore.of(pod, minor)
-    spread = SpreadScore(pod, snapshot, feasible)
+    spread = spread_scores(pod, snapshot, feasible)
     affinity = AffinityScore(info, snapshot)
 
     def raws(score: Callable[[NodeInfo], int]) -> dict[str, int]:
@@ -88,8 +88,8 @@ def _tables(
     }
     if pod.spec.affinity.node_affinity.preferred_during_scheduling_ignored_during_execution:
         tables["NodeAffinity"] = normalized(raws(lambda node: preference(pod, node.node)))
-    if not spread.idle:
-        tables["PodTopologySpread"] = spread.normalized(raws(spread.raw))
+    if spread:
+        tables["PodTopologySpread"] = spread
     if not affinity.idle:
         tables["InterPodAffinity"] = affinity.normalized(raws(affinity.raw))
     if not resources.asks_nothing:

@@ -1,15 +1,15 @@
 """Topology spread: how evenly the pods that belong together lie over zones, nodes or other topologies.
 
-Source: PodTopologySpread of kube-scheduler, 1.36.4 and 1.37.1. `SpreadScore` counts all pods of a cluster for one pod;
-where thousands of pods are placed one after another, only the node changes that got one, so `SpreadTally` keeps the
-counts. Nodes with the same `SpreadPart` have the same score, so it is worked out once for all.
+Source: PodTopologySpread of kube-scheduler, 1.36.4 and 1.37.1 (pkg/scheduler/framework/plugins/podtopologyspread).
+Where thousands of pods are placed one after another, only the node that got the last one has changed, so `SpreadTally`
+keeps its counts. Nodes with the same `SpreadPart` have the same score, which is computed once for all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -79,10 +79,6 @@ class SpreadConstraint:
             and self.pods.matches(other.metadata.labels)
         )
 
-    def weighed(self, count: int, weight: float) -> float:
-        """Return what so many pods in a topology of this weight add to a raw score, of which more is worse."""
-        return count * weight + (self.max_skew - 1)
-
 
 class SpreadFilter:
     """The nodes that the required constraints of a pod leave."""
@@ -127,58 +123,19 @@ class SpreadFilter:
         return None
 
 
-class SpreadScore:
-    """The weight of the preferred constraints of a pod for each node."""
+def spread_scores(pod: SchedulingPod, snapshot: Snapshot, feasible: Iterable[NodeInfo]) -> dict[str, int]:
+    """Return the score of each node that the pod fits on, by name; empty if nothing is spread.
 
-    def __init__(self, pod: SchedulingPod, snapshot: Snapshot, feasible: Sequence[NodeInfo]) -> None:
-        """Count the pods in the topologies of the nodes that are left."""
-        self._pod = pod
-        self._constraints, own = preferred_spread(pod, snapshot)
-        keys = [each.topology_key for each in self._constraints]
-        # Only the pod's own constraints leave out nodes that lack one of the labels.
-        self._ignored = {
-            info.name for info in feasible if own and not all(key in info.node.metadata.labels for key in keys)
-        }
-        scored = [info for info in feasible if info.name not in self._ignored]
-        self._matching = [_domains(key, scored) for key in keys]
-        self._weights = [
-            topology_weight(len(scored) if key == HOSTNAME else len(matching))
-            for key, matching in zip(keys, self._matching, strict=True)
-        ]
-        if keys:
-            self._count(snapshot.nodes.values(), keys if own else ())
-
-    @property
-    def idle(self) -> bool:
-        """Return whether there is no such constraint."""
-        return not self._constraints
-
-    def raw(self, info: NodeInfo) -> int:
-        """Return the weighted number of pods that are near, more being worse."""
-        if info.name in self._ignored:
-            return 0
-        score = 0.0
-        for constraint, matching, weight in zip(self._constraints, self._matching, self._weights, strict=True):
-            value = info.node.metadata.labels.get(constraint.topology_key)
-            if value is not None:
-                host = constraint.topology_key == HOSTNAME
-                count = constraint.matching(self._pod, info) if host else matching[value]
-                score += constraint.weighed(count, weight)
-        return rounded(score)
-
-    def normalized(self, raws: Mapping[str, int]) -> dict[str, int]:
-        """Return scores from 0 to 100, the fewest pods having the best; nodes without the labels have 0."""
-        return spread_shares(raws, self._ignored)
-
-    def _count(self, infos: Iterable[NodeInfo], required: Sequence[str]) -> None:
-        for info in infos:
-            labels = info.node.metadata.labels
-            if not all(key in labels for key in required):
-                continue
-            for constraint, matching in zip(self._constraints, self._matching, strict=True):
-                value = labels.get(constraint.topology_key, "")
-                if value in matching and constraint.counts_on(self._pod, info.node):
-                    matching[value] += constraint.matching(self._pod, info)
+    Raises:
+        DocumentError: a selector of the pod is invalid.
+    """
+    constraints, own = preferred_spread(pod, snapshot)
+    if not constraints:
+        return {}
+    tally = SpreadTally(pod, constraints, own=own)
+    # Pods count wherever they run, also on nodes that the new pod does not fit on.
+    parts = {info.name: tally.part(info) for info in snapshot.nodes.values()}
+    return tally.scores({info.name: (parts[info.name], 1) for info in feasible})
 
 
 def requires_spread(pod: SchedulingPod) -> bool:
@@ -194,32 +151,6 @@ def preferred_spread(pod: SchedulingPod, snapshot: Snapshot) -> tuple[tuple[Spre
     """
     own = bool(pod.spec.topology_spread_constraints)
     return (_constraints(pod, _SOFT) if own else _defaults(pod, snapshot)), own
-
-
-def topology_weight(values: int) -> float:
-    """The weight of a topology with so many values: pods in one of few values count less."""
-    return math.log(values + 2)
-
-
-def spread_shares(raws: Mapping[K, int], ignored: Collection[K]) -> dict[K, int]:
-    """Scores from 0 to 100, the least raw having the best; those that are ignored have 0 and do not count."""
-    counted = [raw for key, raw in raws.items() if key not in ignored]
-    least, most = min(counted, default=0), max(counted, default=0)
-    return {key: 0 if key in ignored else _share(raw, least, most) for key, raw in raws.items()}
-
-
-def _share(raw: int, least: int, most: int) -> int:
-    return MAX_SCORE * (most + least - raw) // most if most else MAX_SCORE
-
-
-def rounded(value: float) -> int:
-    """Round half away from zero, as Go does."""
-    return math.floor(value + 0.5)
-
-
-def _domains(key: str, infos: Iterable[NodeInfo]) -> dict[str, int]:
-    """The values of the label; those of a node's own name are counted node by node."""
-    return {} if key == HOSTNAME else {info.node.metadata.labels.get(key, ""): 0 for info in infos}
 
 
 def _constraints(pod: SchedulingPod, action: str) -> tuple[SpreadConstraint, ...]:
@@ -315,24 +246,33 @@ class SpreadTally:
         return part
 
     def scores(self, parts: Mapping[K, tuple[SpreadPart, int]]) -> dict[K, int]:
-        """Return the scores of groups of nodes that a pod fits on, each with its part and how many nodes it has."""
+        """Return the score from 0 to 100 of each group of nodes that a pod fits on.
+
+        Args:
+            parts: by group, the part that its nodes have in common, and how many nodes there are.
+        """
         scored = [(part, size) for part, size in parts.values() if not part.ignored]
         weights = []
         for number, key in enumerate(self._keys):
-            values = {part.places[number] or "" for part, _ in scored} if key != HOSTNAME else ()
-            weights.append(topology_weight(len(values) if key != HOSTNAME else sum(size for _, size in scored)))
-        raws = {group: self._raw(part, weights) for group, (part, _) in parts.items()}
-        return spread_shares(raws, {group for group, (part, _) in parts.items() if part.ignored})
+            values = {part.places[number] or "" for part, _ in scored}
+            count = sum(size for _, size in scored) if key == HOSTNAME else len(values)
+            # Without this weight, pods in one of a few zones would outweigh those on one of many nodes
+            # (topologyNormalizingWeight in podtopologyspread/scoring.go).
+            weights.append(math.log(count + 2))
+        raws = {group: self._raw(part, weights) for group, (part, _) in parts.items() if not part.ignored}
+        least, most = min(raws.values(), default=0), max(raws.values(), default=0)
+        # NormalizeScore: fewer pods nearby are better; a node without the labels scores 0.
+        shares = {group: MAX_SCORE * (most + least - raw) // most if most else MAX_SCORE for group, raw in raws.items()}
+        return {group: shares.get(group, 0) for group in parts}
 
     def _raw(self, part: SpreadPart, weights: Sequence[float]) -> int:
-        if part.ignored:
-            return 0
+        """Return the weighted number of pods nearby; more is worse."""
         score = 0.0
-        for number, (constraint, place) in enumerate(zip(self._constraints, part.places, strict=True)):
+        for constraint, place, weight, sums in zip(self._constraints, part.places, weights, self._sums, strict=True):
             if place is not None:
-                count = place if isinstance(place, int) else self._sums[number].get(place, 0)
-                score += constraint.weighed(count, weights[number])
-        return rounded(score)
+                count = place if isinstance(place, int) else sums.get(place, 0)
+                score += count * weight + (constraint.max_skew - 1)
+        return math.floor(score + 0.5)  # Go's math.Round; a score is never negative
 
     def _counted(self, info: NodeInfo) -> tuple[bool, ...]:
         """Return for each constraint whether the node's pods count in its topology."""

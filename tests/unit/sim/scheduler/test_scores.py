@@ -10,7 +10,7 @@ from dranode.sim.scheduler.documents import LabelMatcher, LabelSelector, Schedul
 from dranode.sim.scheduler.node_rules import disliked_taints
 from dranode.sim.scheduler.scores import totals
 from dranode.sim.scheduler.snapshot import NodeInfo, PodInfo, Snapshot
-from dranode.sim.scheduler.spread import SpreadScore
+from dranode.sim.scheduler.spread import spread_scores
 from dranode.sim.scheduler.versions import VersionedMap
 from tests.fakes.clusters import node_document, pod_document
 
@@ -47,16 +47,15 @@ def test_pods_nearby_weigh_by_the_logarithm_of_the_topologies_and_two_more() -> 
     spread = {"topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "maxSkew": 1, "labelSelector": {}}
     spread["labelSelector"] = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
     others = [f"o{number}" for number in range(10)]
-    nodes = snapshot(info("a", *others, zone="x"), info("b", zone="y"), info("c", zone="z"))
-    score = SpreadScore(pod(topologySpreadConstraints=[spread]), nodes, list(nodes.nodes.values()))
-    raws = {name: score.raw(node) for name, node in nodes.nodes.items()}
-    assert raws == {"a": round(10 * math.log(5)), "b": 0, "c": 0}
-    assert score.normalized(raws) == {"a": 0, "b": 100, "c": 100}
+    nodes = snapshot(info("a", *others, zone="x"), info("b", "p", zone="y"), info("c", zone="z"))
+    most, some = round(10 * math.log(5)), round(math.log(5))
+    scores = spread_scores(pod(topologySpreadConstraints=[spread]), nodes, nodes.nodes.values())
+    assert scores == {"a": 0, "b": 100 * (most - some) // most, "c": 100}
 
 
 def test_pods_of_a_service_are_spread_over_nodes_though_none_has_a_zone() -> None:
     together = LabelMatcher(LabelSelector(match_labels={"app": "p"}))
     nodes = Snapshot(VersionedMap({node.name: node for node in (info("a", "p"), info("b"))}), {}, lambda _: together)
-    score = SpreadScore(pod(), nodes, list(nodes.nodes.values()))
-    # One pod weighs log(4), and the skew of 3 that is allowed for nodes adds 2 to each; zones are passed over.
-    assert {name: score.raw(node) for name, node in nodes.nodes.items()} == {"a": 3, "b": 2}
+    # One pod weighs log(4), and the skew of 3 that is allowed for nodes adds 2 to each; zones are passed over. So the
+    # raw scores are 3 and 2.
+    assert spread_scores(pod(), nodes, nodes.nodes.values()) == {"a": 100 * 2 // 3, "b": 100}
