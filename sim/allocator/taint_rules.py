@@ -36,7 +36,11 @@ def untolerated(device: Device, tolerations: tuple[DeviceToleration, ...]) -> De
 
 
 def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
-    """An empty effect or key means any; the operator is Exists or, by default, Equal."""
+    """Return whether a toleration tolerates a taint, of a device or of a node.
+
+    An empty effect or key means any; the operator is Exists or, by default, Equal. The operators Lt and Gt
+    (KEP-5471) are alpha, so they tolerate no taint here.
+    """
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     match toleration.operator:

@@ -16,12 +16,12 @@ from typing import Any, Final
 from dranode.api.documents import decode, encode, without_tuples
 from dranode.api.errors import DocumentError, number_of
 from dranode.api.manifests import SourceDocument, custom_group, generated_name, template_hash
-from dranode.api.resource import APIDocument, Node, ObjectMeta
+from dranode.api.resource import APIDocument, DeviceToleration, Node, ObjectMeta
 from dranode.api.validation import FieldError, pod_errors
 from dranode.sim.allocator.pools import only
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors
-from dranode.sim.scheduler.documents import PodToleration, SchedulingNode, SchedulingPod
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.node_rules import matches_required, untolerated_taint
 
 # As many pods as a cluster of Kubernetes is built for.
@@ -395,7 +395,7 @@ class _PodMaker:
         added = [
             {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": effect} for name, effect in taints
         ]
-        tolerations = (*pod.spec.tolerations, *(decode(PodToleration, each) for each in added))
+        tolerations = (*pod.spec.tolerations, *(decode(DeviceToleration, each) for each in added))
         occupied = Counter(map(_node_of, existing))
         nodes = [node for node in self._nodes() if _runs_on(pod, tolerations, node)]
         free = [node.metadata.name for node in nodes if not occupied[node.metadata.name]]
@@ -522,7 +522,7 @@ def _node_of(pod: Mapping[str, Any]) -> str:
     return spec.node_name or next(named, "")
 
 
-def _runs_on(pod: SchedulingPod, tolerations: Iterable[PodToleration], node: Node) -> bool:
+def _runs_on(pod: SchedulingPod, tolerations: Iterable[DeviceToleration], node: Node) -> bool:
     tainted = isinstance(node, SchedulingNode) and untolerated_taint(node, tolerations) is not None
     named = pod.spec.node_name in ("", node.metadata.name)
     return named and matches_required(pod, node) and not tainted

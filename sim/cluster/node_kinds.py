@@ -10,9 +10,9 @@ import msgspec
 from dranode.api.errors import DocumentError
 from dranode.api.names import is_dns_subdomain
 from dranode.api.quantity import Quantity
-from dranode.api.resource import ObjectMeta, ResourceSlice, ResourceSliceSpec
+from dranode.api.resource import DeviceTaint, ObjectMeta, ResourceSlice, ResourceSliceSpec
 from dranode.sim.scheduler.amounts import allocatable_errors
-from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, NodeTaint, SchedulingNode
+from dranode.sim.scheduler.documents import NodeCapacityStatus, NodeSpec, SchedulingNode
 from dranode.sim.scheduler.requests import PODS
 
 # The name in templates of a pool that has the name of its node.
@@ -42,7 +42,7 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     count: int = 1
     labels: Mapping[str, str] = {}
     allocatable: Mapping[str, Quantity] = {}
-    taints: tuple[NodeTaint, ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()
 
     @property
     def origin(self) -> str:

@@ -19,11 +19,10 @@ from msgspec.structs import replace
 from dranode.api.errors import DocumentError
 from dranode.api.names import is_label_name
 from dranode.api.quantity import Quantity
-from dranode.api.resource import APIDocument, ContainerResources, ObjectMeta
+from dranode.api.resource import APIDocument, ContainerResources, DeviceToleration, ObjectMeta
 from dranode.api.validation import FieldError
 from dranode.sim.scheduler.documents import (
     ContainerPort,
-    PodToleration,
     ResourceList,
     SchedulingContainer,
     SchedulingNode,
@@ -124,10 +123,10 @@ def _on_host(port: ContainerPort) -> ContainerPort:
     return port if port.host_port else replace(port, host_port=port.container_port)
 
 
-def _tolerations(given: tuple[PodToleration, ...]) -> list[PodToleration]:
+def _tolerations(given: tuple[DeviceToleration, ...]) -> list[DeviceToleration]:
     """Return what every pod tolerates for five minutes, unless it says something of these taints itself."""
     return [
-        PodToleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=_SECONDS)
+        DeviceToleration(key=key, operator="Exists", effect="NoExecute", toleration_seconds=_SECONDS)
         for key in _OUT_OF_REACH
         if not any(each.key in ("", key) and each.effect in ("", "NoExecute") for each in given)
     ]

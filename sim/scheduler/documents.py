@@ -14,6 +14,8 @@ from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
 from dranode.api.resource import (
     APIDocument,
+    DeviceTaint,
+    DeviceToleration,
     Node,
     NodeSelector,
     NodeSelectorRequirement,
@@ -89,18 +91,10 @@ def _check(expression: NodeSelectorRequirement) -> None:
 ResourceList = Mapping[str, Quantity]
 
 
-class NodeTaint(APIDocument, frozen=True, kw_only=True):
-    """`Node.spec.taints[]`."""
-
-    key: str
-    effect: str
-    value: str = ""
-
-
 class NodeSpec(APIDocument, frozen=True, kw_only=True):
     """`Node.spec`."""
 
-    taints: tuple[NodeTaint, ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()  # those of devices have the same fields
     unschedulable: bool = False
 
 
@@ -123,16 +117,6 @@ class SchedulingNode(Node, frozen=True, kw_only=True):
 
     spec: NodeSpec = NodeSpec()
     status: NodeCapacityStatus = NodeCapacityStatus()
-
-
-class PodToleration(APIDocument, frozen=True, kw_only=True):
-    """`Pod.spec.tolerations[]`."""
-
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-    toleration_seconds: int | None = None
 
 
 class PodAffinityTerm(APIDocument, frozen=True, kw_only=True):
@@ -255,7 +239,7 @@ class SchedulingPodSpec(PodSpec, frozen=True, kw_only=True):
     containers: tuple[SchedulingContainer, ...] = ()
     overhead: Mapping[str, Quantity] = {}
     affinity: PodAffinities = PodAffinities()
-    tolerations: tuple[PodToleration, ...] = ()
+    tolerations: tuple[DeviceToleration, ...] = ()  # those of devices have the same fields
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     priority: int | None = None
     priority_class_name: str = ""

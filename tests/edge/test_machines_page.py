@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from dranode.api import Quantity
+from dranode.api.resource import DeviceTaint
 from dranode.gpu.plugin import plugin as gpu_plugin
 from dranode.sim.cluster.node_kinds import NodeKind
 from dranode.sim.cluster.nodes_file import read_nodes
 from dranode.sim.machines import machine_file, open_machine
 from dranode.sim.machines.synthetic import KEYS
-from dranode.sim.scheduler.documents import NodeTaint
 from tests.edge.test_docs import BLOCK, PROGRAM, ROOT, Block, matches, sessions
 from tests.fakes.waiting import PATIENCE
 
@@ -48,7 +48,7 @@ def test_the_table_of_a_yaml_machine_has_every_key() -> None:
 
 def test_the_table_of_a_fleet_has_every_field() -> None:
     fields = [name for name in NodeKind.__struct_fields__ if name != "taints"]
-    taints = NodeTaint.__struct_fields__
+    taints = [name for name in DeviceTaint.__struct_fields__ if name != "time_added"]
     named = [key.removeprefix("nodes[].").removeprefix("taints[].") for key in keys("nodes.yaml")]
     assert sorted(named) == sorted([*fields, *taints])
 

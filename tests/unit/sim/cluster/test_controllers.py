@@ -9,11 +9,11 @@ import pytest
 
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import ObjectMeta
+from dranode.api.resource import DeviceTaint, ObjectMeta
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.controllers import MadePods, ignored_documents, with_pods
 from dranode.sim.cluster.workload import read_workload
-from dranode.sim.scheduler.documents import NodeSpec, NodeTaint, SchedulingNode
+from dranode.sim.scheduler.documents import NodeSpec, SchedulingNode
 
 LETTERS = "[bcdfghjklmnpqrstvwxz2456789]"
 SPEC = {
@@ -40,7 +40,7 @@ def controller(kind: str, status: dict[str, Any] | None = None, uid: str = "", *
     }
 
 
-def node(name: str, *taints: NodeTaint, **labels: str) -> SchedulingNode:
+def node(name: str, *taints: DeviceTaint, **labels: str) -> SchedulingNode:
     return SchedulingNode(metadata=ObjectMeta(name=name, labels=labels), spec=NodeSpec(taints=taints))
 
 
@@ -158,8 +158,8 @@ def test_a_daemon_set_has_a_pod_on_each_node_that_it_matches_and_tolerates() -> 
     nodes = (
         node("plain"),
         node("gpu", gpu="yes"),
-        node("cordoned", NodeTaint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"), gpu="yes"),
-        node("tainted", NodeTaint(key="x", effect="NoSchedule"), gpu="yes"),
+        node("cordoned", DeviceTaint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"), gpu="yes"),
+        node("tainted", DeviceTaint(key="x", effect="NoSchedule"), gpu="yes"),
     )
     found = pods(controller("DaemonSet", template=template), nodes=nodes)
     terms = [

@@ -11,7 +11,7 @@ from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.quantity import Quantity
-from dranode.api.resource import Device, DeviceClass, ResourceClaim, ResourceSlice
+from dranode.api.resource import Device, DeviceClass, DeviceTaint, ResourceClaim, ResourceSlice
 from dranode.driver.claims.plugin import Inventory
 from dranode.show.picture.svg import fleet_svg
 from dranode.sim.allocator.allocate import Allocator
@@ -22,7 +22,7 @@ from dranode.sim.cluster.node_kinds import NodeKind, nodes_of
 from dranode.sim.cluster.nodes_file import read_nodes, slices_of
 from dranode.sim.fleet.report import FleetReport, fleet_document, report_picture, unit_amount
 from dranode.sim.fleet.run import ImaginedFleet, place
-from dranode.sim.scheduler.documents import NodeTaint, SchedulingNode
+from dranode.sim.scheduler.documents import SchedulingNode
 
 CPU = {"name": "cpu", "allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": {"value": "16"}}}
 BIG = {"name": "big", "attributes": {"size": {"string": "big"}}}
@@ -252,7 +252,7 @@ def test_pods_that_are_bound_to_a_node_of_the_fleet_take_their_part_of_it() -> N
 
 
 def test_a_tainted_node_takes_only_pods_that_tolerate_it() -> None:
-    fleet = servers(taints=(NodeTaint(key="dedicated", effect="NoSchedule"),))
+    fleet = servers(taints=(DeviceTaint(key="dedicated", effect="NoSchedule"),))
     tolerant = pod_document("tolerant", "y", tolerations=[{"key": "dedicated", "operator": "Exists"}])
     claims = [claim_document(name, gpu("big")) for name in ("x", "y")]
     report = placed_on(fleet, [*claims, pod_document("other", "x"), tolerant])
