@@ -286,7 +286,7 @@ class _Search:
     @property
     def _preempts_while_borrowing(self) -> bool:
         policies = self.queue.preemption
-        return policies.borrow_within_cohort is not PreemptionPolicy.NEVER or (
+        return policies.borrow_within_cohort.policy is not PreemptionPolicy.NEVER or (
             self.queues.fair_sharing and policies.reclaim_within_cohort is not PreemptionPolicy.NEVER
         )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-from typing import Final
+from enum import IntEnum
 
 from dranode.sim.queues.values import FlavorResource, PodSet, Workload
 
@@ -217,37 +216,3 @@ def still_valid(last: SearchState, workload: Workload, now: Moment) -> bool:
 def next_index(tried: Mapping[str, int], resource: str) -> int:
     """The index of the flavor that a search starts with; 0 if none was tried, or the last one."""
     return tried.get(resource, LAST_FLAVOR) + 1
-
-
-class QueueEvent(Enum):
-    """The events of queues and of the workloads that they admitted."""
-
-    QUEUE_CREATED = "queue created"
-    QUEUE_UNCHANGED = "queue updated, quota as before"
-    QUOTA_CHANGED = "quota changed"
-    COHORT_CREATED = "cohort created"
-    WORKLOAD_ADMITTED = "workload admitted"
-    WORKLOAD_UPDATED = "admitted workload updated"
-    WORKLOAD_LEFT = "workload left"
-
-
-# By how much an event raises generations, and whether in all queues of the tree or in its own queue alone. A new cohort
-# counts its tree twice; an update of a workload takes its usage out and puts it in again.
-_RAISES: Final[dict[QueueEvent, tuple[int, bool]]] = {
-    QueueEvent.QUEUE_CREATED: (1, True),
-    QueueEvent.QUEUE_UNCHANGED: (0, True),
-    QueueEvent.QUOTA_CHANGED: (1, True),
-    QueueEvent.COHORT_CREATED: (2, True),
-    QueueEvent.WORKLOAD_ADMITTED: (0, False),
-    QueueEvent.WORKLOAD_UPDATED: (1, False),
-    QueueEvent.WORKLOAD_LEFT: (1, False),
-}
-
-
-def raised(
-    generations: Mapping[str, int], event: QueueEvent, queues: frozenset[str], tree: frozenset[str]
-) -> dict[str, int]:
-    """The generations after an event in `queues`, which belong to the cohorts' `tree` of queues."""
-    step, everywhere = _RAISES[event]
-    touched = tree if everywhere else queues
-    return {**generations, **{name: generations.get(name, 0) + step for name in sorted(touched)}}

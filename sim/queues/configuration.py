@@ -24,10 +24,7 @@ from dranode.sim.queues.sources import SourceValue, of_kind
 from dranode.sim.queues.values import (
     ClusterQueue,
     Cohort,
-    FlavorFungibility,
     FlavorResource,
-    Preemption,
-    Preference,
     QueueGates,
     Queues,
     Quota,
@@ -193,23 +190,13 @@ def _cluster_queue(document: ClusterQueueDocument, flavors: Mapping[str, Resourc
         ResourceGroup(group.covered_resources, tuple(flavor.name for flavor in group.flavors))
         for group in spec.resource_groups
     )
-    fungibility, preemption = spec.flavor_fungibility, spec.preemption
     return ClusterQueue(
         document.metadata.name,
         spec.cohort_name,
         groups,
         _quotas(spec.resource_groups),
-        FlavorFungibility(
-            fungibility.when_can_borrow,
-            fungibility.when_can_preempt,
-            fungibility.preference or Preference.BORROWING_OVER_PREEMPTION,
-        ),
-        Preemption(
-            preemption.within_cluster_queue,
-            preemption.reclaim_within_cohort,
-            preemption.borrow_within_cohort.policy,
-            preemption.borrow_within_cohort.max_priority_threshold,
-        ),
+        spec.flavor_fungibility,
+        spec.preemption,
         _choice(_STRICT, spec.queueing_strategy, "spec.queueingStrategy"),
     )
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from math import ceil
 
-from dranode.api.quantity import Quantity
 from dranode.api.resource import (
-    ContainerResources,
     Device,
     DeviceClass,
     DeviceRequest,
@@ -28,10 +26,9 @@ from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.releases import NEWEST_STABLE
 from dranode.sim.cel.expression import Selector, compile_selector
 from dranode.sim.cel.syntax import CELCompileError, CELRuntimeError
-from dranode.sim.queues.documents import QueuedPodSpec
-from dranode.sim.queues.values import amount
-
-_ALWAYS: Final = "Always"
+from dranode.sim.scheduler.amounts import with_default_amounts
+from dranode.sim.scheduler.documents import SchedulingPod, SchedulingPodSpec
+from dranode.sim.scheduler.requests import CPU, Counting, pod_requests
 
 RequestCounts = dict[str, int]
 
@@ -65,7 +62,7 @@ class Devices:
         return min(item.metadata.name for item in serving if (item.metadata.creation_timestamp or "") == newest)
 
 
-def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> RequestCounts:
+def pod_counts(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> RequestCounts:
     """Return what one pod counts, by resource name.
 
     Raises:
@@ -82,7 +79,8 @@ def pod_counts(spec: QueuedPodSpec, namespace: str, devices: Devices) -> Request
         template = devices.templates.get(f"{namespace}/{claim.resource_claim_template_name}")
         if template is None:
             raise UncountableError(f'ResourceClaimTemplate "{claim.resource_claim_template_name}" does not exist')
-        counts = _sum(counts, _claim(template, devices))
+        for name, number in _claim(template, devices).items():
+            counts[name] = counts.get(name, 0) + number
     return counts
 
 
@@ -112,7 +110,7 @@ def _count(request: ExactDeviceRequest) -> int:
     return 1 if request.count is None else request.count
 
 
-def refusal_of_claims(spec: QueuedPodSpec, namespace: str, devices: Devices) -> str:
+def refusal_of_claims(spec: SchedulingPodSpec, namespace: str, devices: Devices) -> str:
     """Return why Kueue refuses a pod for its claims before it looks at quota; empty if it does not."""
     for claim in spec.resource_claims:
         if claim.resource_claim_name is not None:
@@ -182,34 +180,9 @@ def _matches(selectors: tuple[Selector, ...], driver: str, device: Device) -> bo
     return all(selector.matches(driver, device) for selector in selectors)
 
 
-def _containers(spec: QueuedPodSpec) -> RequestCounts:
-    """Containers run together, init containers one after another, those that restart always beside all that follow."""
-    beside: RequestCounts = {}
-    most: RequestCounts = {}
-    for container in spec.init_containers:
-        asked = _requests(container.resources)
-        if container.restart_policy == _ALWAYS:
-            beside = _sum(beside, asked)
-            asked = {}
-        most = _most(most, _sum(beside, asked))
-    for container in spec.containers:
-        beside = _sum(beside, _requests(container.resources))
-    whole = {**_most(most, beside), **_requests(spec.resources)}
-    return _sum(whole, {name: amount(name, quantity) for name, quantity in spec.overhead.items()})
-
-
-def _requests(resources: ContainerResources) -> RequestCounts:
-    written: Mapping[str, Quantity] = {**resources.limits, **resources.requests}
-    return {name: amount(name, quantity) for name, quantity in written.items()}
-
-
-def _sum(first: RequestCounts, second: RequestCounts) -> RequestCounts:
-    return {name: first.get(name, 0) + second.get(name, 0) for name in _names(first, second)}
-
-
-def _most(first: RequestCounts, second: RequestCounts) -> RequestCounts:
-    return {name: max(first.get(name, 0), second.get(name, 0)) for name in _names(first, second)}
-
-
-def _names(first: RequestCounts, second: RequestCounts) -> Iterable[str]:
-    return dict.fromkeys((*first, *second))
+def _containers(spec: SchedulingPodSpec) -> RequestCounts:
+    """Return what the containers of a pod request together."""
+    # Kueue takes the amounts as the API server would store them, for the pod of a Job does not exist yet.
+    pod = with_default_amounts(SchedulingPod(spec=spec))
+    requests = pod_requests(pod, Counting(NEWEST_STABLE.number[0]))
+    return {name: ceil(value * 1000 if name == CPU else value) for name, value in requests.items()}

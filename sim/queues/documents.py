@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from msgspec import field
-
 from dranode.api.documents import decode, without_nulls
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
@@ -19,49 +17,17 @@ from dranode.api.resource import (
     APIDocument,
     DeviceTaint,
     DeviceToleration,
-    NodeSelector,
     ObjectMeta,
-    PodContainer,
-    PodSpec,
 )
-from dranode.sim.queues.values import Fungible, PreemptionPolicy, Preference
-from dranode.sim.scheduler.documents import LabelSelector
-
-
-class QueuedContainer(PodContainer, frozen=True, kw_only=True):
-    """A container; an init container that restarts always runs beside the others."""
-
-    name: str = ""
-    restart_policy: str = ""
-
-
-class NodeAffinity(APIDocument, frozen=True, kw_only=True):
-    """`affinity.nodeAffinity`, what is required of it."""
-
-    required: NodeSelector | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
-
-
-class Affinity(APIDocument, frozen=True, kw_only=True):
-    """`affinity`."""
-
-    node_affinity: NodeAffinity = NodeAffinity()
-
-
-class QueuedPodSpec(PodSpec, frozen=True, kw_only=True):
-    """A pod's spec, with what decides over its flavor and its quota."""
-
-    init_containers: tuple[QueuedContainer, ...] = ()
-    containers: tuple[QueuedContainer, ...] = ()
-    affinity: Affinity = Affinity()
-    tolerations: tuple[DeviceToleration, ...] = ()
-    overhead: Mapping[str, Quantity] = {}
+from dranode.sim.queues.values import FlavorFungibility, Fungible, Preemption
+from dranode.sim.scheduler.documents import LabelSelector, SchedulingPodSpec
 
 
 class PodTemplate(APIDocument, frozen=True, kw_only=True):
     """`podSets[].template`."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: QueuedPodSpec = QueuedPodSpec()
+    spec: SchedulingPodSpec = SchedulingPodSpec()
 
 
 class TopologyRequest(APIDocument, frozen=True, kw_only=True):
@@ -172,29 +138,6 @@ class ResourceGroupSpec(APIDocument, frozen=True, kw_only=True):
     flavors: tuple[FlavorQuotasSpec, ...] = ()
 
 
-class FungibilitySpec(APIDocument, frozen=True, kw_only=True):
-    """`flavorFungibility` (KEP-582)."""
-
-    when_can_borrow: Fungible = Fungible.MAY_STOP_SEARCH
-    when_can_preempt: Fungible = Fungible.TRY_NEXT_FLAVOR
-    preference: Preference | None = None
-
-
-class BorrowWithinCohortSpec(APIDocument, frozen=True, kw_only=True):
-    """`preemption.borrowWithinCohort`."""
-
-    policy: PreemptionPolicy = PreemptionPolicy.NEVER
-    max_priority_threshold: int | None = None
-
-
-class PreemptionSpec(APIDocument, frozen=True, kw_only=True):
-    """`preemption`."""
-
-    within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
-    reclaim_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
-    borrow_within_cohort: BorrowWithinCohortSpec = BorrowWithinCohortSpec()
-
-
 class ClusterQueueSpec(APIDocument, frozen=True, kw_only=True):
     """`ClusterQueue.spec`."""
 
@@ -202,8 +145,8 @@ class ClusterQueueSpec(APIDocument, frozen=True, kw_only=True):
     namespace_selector: LabelSelector | None = None
     resource_groups: tuple[ResourceGroupSpec, ...] = ()
     queueing_strategy: str = ""
-    flavor_fungibility: FungibilitySpec = FungibilitySpec()
-    preemption: PreemptionSpec = PreemptionSpec()
+    flavor_fungibility: FlavorFungibility = FlavorFungibility()
+    preemption: Preemption = Preemption()
     stop_policy: str = "None"
 
 

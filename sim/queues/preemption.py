@@ -98,7 +98,9 @@ class Preemptor:
     ) -> tuple[bool, ...]:
         """Return whether the queue may borrow after the preemption, in the order of trying."""
         node = self.usage.nodes[workload.queue]
-        forbidden = self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort is PreemptionPolicy.NEVER
+        forbidden = (
+            self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort.policy is PreemptionPolicy.NEVER
+        )
         below = all(self.usage.at(node, of) < node.quota(of).nominal for of in contested)
         claims = {candidate.claim for candidate in candidates}
         if claims <= {_Claim.OWN_QUEUE} or (forbidden and not below):
@@ -149,10 +151,11 @@ class Preemptor:
                     yield from self._over_quota(child, contested, (*below, child))
 
     def _while_borrowing(self, workload: Workload, item: Admitted) -> bool:
-        policies = self.queues.cluster_queues[workload.queue].preemption
-        if policies.borrow_within_cohort is PreemptionPolicy.NEVER or item.workload.priority >= workload.priority:
+        borrowing = self.queues.cluster_queues[workload.queue].preemption.borrow_within_cohort
+        priority, threshold = item.workload.priority, borrowing.max_priority_threshold
+        if borrowing.policy is PreemptionPolicy.NEVER or priority >= workload.priority:
             return False
-        return policies.max_priority_threshold is None or item.workload.priority <= policies.max_priority_threshold
+        return threshold is None or priority <= threshold
 
 
 def _may(policy: PreemptionPolicy, workload: Workload, item: Admitted) -> bool:

@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 from dranode.sim.queues.assign import Oracle, assign
-from dranode.sim.queues.assignment import Assignment, FlavorMode, Moment, QueueEvent, SearchState, raised
+from dranode.sim.queues.assignment import Assignment, FlavorMode, Moment, SearchState
 from dranode.sim.queues.preemption import Preemptor
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.setup import Setup
@@ -333,5 +333,9 @@ def _evict(cycle: _Cycle) -> Situation:
         admitted=tuple(item for item in situation.admitted if item.workload.key not in keys),
         active=(*situation.active, *(item for item in back if item.key in woken)),
         parked=tuple(item for item in back if item.key not in woken),
-        generations=raised(situation.generations, QueueEvent.WORKLOAD_LEFT, queues, queues),
+        # Kueue counts the queue's generation up, so that its next searches begin with the first flavor again.
+        generations={
+            **situation.generations,
+            **{queue: situation.generations.get(queue, 0) + 1 for queue in sorted(queues)},
+        },
     )

@@ -39,16 +39,6 @@ _DIGITS: Final = 10
 _ENDS: Final = frozenset({"Complete", "Failed"})
 
 
-class _WholeSpec(APIDocument, frozen=True, kw_only=True):
-    template: SchedulingPod = SchedulingPod()
-
-
-class _Whole(APIDocument, frozen=True, kw_only=True):
-    """The Job with all of its pods that kube-scheduler sees."""
-
-    spec: _WholeSpec = _WholeSpec()
-
-
 class _JobSpec(APIDocument, frozen=True, kw_only=True):
     template: PodTemplate
     parallelism: int = 1
@@ -83,11 +73,14 @@ def workload_of_job(document: Mapping[str, Any]) -> WorkloadDocument | None:
         for each in job.status.conditions
         if each.type in _ENDS
     )
-    pod = decode(_Whole, document).spec.template
-    check_pod_amounts(pod, "spec.template.")
-    named = pod.spec.priority_class_name
+    pod = job.spec.template.spec
+    check_pod_amounts(SchedulingPod(spec=pod), "spec.template.")
     label = job.metadata.labels.get(_PRIORITY_LABEL, "")
-    priority = {"kind": "WorkloadPriorityClass", "name": label} if label else {"kind": "PriorityClass", "name": named}
+    priority = (
+        {"kind": "WorkloadPriorityClass", "name": label}
+        if label
+        else {"kind": "PriorityClass", "name": pod.priority_class_name}
+    )
     return WorkloadDocument(
         metadata=ObjectMeta(
             name=f"{PREFIX}{job.metadata.name}",

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from dranode.api.errors import DocumentError
 from dranode.api.quantity import Quantity
-from dranode.api.resource import DeviceTaint, DeviceToleration, NodeSelectorTerm
+from dranode.api.resource import APIDocument, DeviceTaint, DeviceToleration, NodeSelectorTerm
 
 CPU: Final = "cpu"
 _BINARY: Final = tuple((suffix, 1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), start=1))
@@ -188,23 +188,31 @@ class ResourceGroup:
     flavors: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FlavorFungibility:
-    """KEP-582: when the search stops before the last flavor, and what is best if it does not."""
+class FlavorFungibility(APIDocument, frozen=True, kw_only=True):
+    """`spec.flavorFungibility` of a ClusterQueue (KEP-582): when the search stops before the last flavor.
+
+    Attributes:
+        preference: which flavor is best if the search does not stop; None is BORROWING_OVER_PREEMPTION.
+    """
 
     when_can_borrow: Fungible = Fungible.MAY_STOP_SEARCH
     when_can_preempt: Fungible = Fungible.TRY_NEXT_FLAVOR
-    preference: Preference = Preference.BORROWING_OVER_PREEMPTION
+    preference: Preference | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
-    """`spec.preemption`; `max_priority_threshold` is that of `borrowWithinCohort`."""
+class BorrowWithinCohort(APIDocument, frozen=True, kw_only=True):
+    """`spec.preemption.borrowWithinCohort` of a ClusterQueue."""
+
+    policy: PreemptionPolicy = PreemptionPolicy.NEVER
+    max_priority_threshold: int | None = None
+
+
+class Preemption(APIDocument, frozen=True, kw_only=True):
+    """`spec.preemption` of a ClusterQueue."""
 
     within_cluster_queue: PreemptionPolicy = PreemptionPolicy.NEVER
     reclaim_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
-    borrow_within_cohort: PreemptionPolicy = PreemptionPolicy.NEVER
-    max_priority_threshold: int | None = None
+    borrow_within_cohort: BorrowWithinCohort = BorrowWithinCohort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +223,9 @@ class ClusterQueue:
     cohort: str
     groups: tuple[ResourceGroup, ...]
     quotas: Mapping[FlavorResource, Quota]
-    fungibility: FlavorFungibility = FlavorFungibility()
-    preemption: Preemption = Preemption()
-    strict_fifo: bool = False
+    fungibility: FlavorFungibility
+    preemption: Preemption
+    strict_fifo: bool
 
     def group_of(self, resource: str) -> ResourceGroup | None:
         """The group that covers a resource, if any."""

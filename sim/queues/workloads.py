@@ -169,7 +169,7 @@ def _priority(spec: WorkloadSpec, priorities: Mapping[tuple[str, str], int]) -> 
 
 def _pod_set(spec: PodSetSpec, counts: dict[str, int], queues: Queues, queue: str, ended: int) -> PodSet:
     pod = spec.template.spec
-    required = pod.affinity.node_affinity.required
+    required = pod.affinity.node_affinity.required_during_scheduling_ignored_during_execution
     if queues.cluster_queues[queue].group_of("pods") is not None:
         counts = {**counts, "pods": 1}
     return PodSet(

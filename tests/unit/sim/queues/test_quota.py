@@ -6,7 +6,17 @@ import pytest
 
 from dranode.api.quantity import Quantity
 from dranode.sim.queues.quota import Usage, unused_quota
-from dranode.sim.queues.values import ClusterQueue, Cohort, FlavorResource, Queues, Quota, amount, amount_text
+from dranode.sim.queues.values import (
+    ClusterQueue,
+    Cohort,
+    FlavorFungibility,
+    FlavorResource,
+    Preemption,
+    Queues,
+    Quota,
+    amount,
+    amount_text,
+)
 
 OF = FlavorResource("f", "gpu")
 
@@ -14,7 +24,10 @@ OF = FlavorResource("f", "gpu")
 def _usage(cohorts: dict[str, tuple[str, Quota | None]], queues: dict[str, tuple[str, Quota]]) -> Usage:
     return unused_quota(
         Queues(
-            {name: ClusterQueue(name, above, (), {OF: quota}) for name, (above, quota) in queues.items()},
+            {
+                name: ClusterQueue(name, above, (), {OF: quota}, FlavorFungibility(), Preemption(), strict_fifo=False)
+                for name, (above, quota) in queues.items()
+            },
             {name: Cohort(name, above, {OF: quota} if quota else {}) for name, (above, quota) in cohorts.items()},
             {},
         )

@@ -18,9 +18,7 @@ from dranode.sim.queues.assignment import (
     FlavorMode,
     Moment,
     PodSetAssignment,
-    QueueEvent,
     SearchState,
-    raised,
     still_valid,
 )
 from dranode.sim.queues.preemption import Preemptor
@@ -293,32 +291,6 @@ def test_the_v1beta1_form_of_a_queue_is_the_same_queue(scenario: dict[str, Any])
             spec["flavorFungibility"] = scenario["flavorFungibilityV1beta1"]
         older["clusterQueues"].append({**queue, "spec": spec})
     assert load(sources(_documents(older, "kueue.x-k8s.io/v1beta1"))).queues == _setup(scenario).queues
-
-
-def test_generations_rise_as_kueue_counted_them() -> None:
-    trees = {"cq": {"cq"}, "sibling": {"cq", "sibling"}, "alone": {"alone"}}
-    events = {
-        "create cq in cohort team": (QueueEvent.QUEUE_CREATED, "cq"),
-        "create sibling in cohort team": (QueueEvent.QUEUE_CREATED, "sibling"),
-        "create alone without cohort": (QueueEvent.QUEUE_CREATED, "alone"),
-        "admit workload a in cq": (QueueEvent.WORKLOAD_ADMITTED, "cq"),
-        "update event of admitted workload a in cq": (QueueEvent.WORKLOAD_UPDATED, "cq"),
-        "admit workload b in sibling": (QueueEvent.WORKLOAD_ADMITTED, "sibling"),
-        "admit workload d in alone": (QueueEvent.WORKLOAD_ADMITTED, "alone"),
-        "workload b leaves sibling": (QueueEvent.WORKLOAD_LEFT, "sibling"),
-        "workload a leaves cq": (QueueEvent.WORKLOAD_LEFT, "cq"),
-        "workload d leaves alone": (QueueEvent.WORKLOAD_LEFT, "alone"),
-        "update sibling, nothing changed": (QueueEvent.QUEUE_UNCHANGED, "sibling"),
-        "update sibling, nominal quota changed": (QueueEvent.QUOTA_CHANGED, "sibling"),
-        "create cohort object team, no quota": (QueueEvent.COHORT_CREATED, "sibling"),
-        "update alone, nominal quota changed": (QueueEvent.QUOTA_CHANGED, "alone"),
-    }
-    generations: dict[str, int] = {}
-    for recorded in VECTORS["generationEvents"]:
-        event, queue = events[recorded["event"]]
-        generations = raised(generations, event, frozenset({queue}), frozenset(trees[queue]))
-        assert generations == {key: value for key, value in recorded.items() if key != "event"}, recorded["event"]
-    assert len(events) == len(VECTORS["generationEvents"])
 
 
 def test_an_assignment_alone_needs_no_moment() -> None:
