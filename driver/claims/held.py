@@ -91,6 +91,8 @@ class Held(msgspec.Struct):
     _sources: dict[str, set[str]] = msgspec.field(default_factory=dict)
     # The claims that hold a device whose sources are not known.
     _anything: set[str] = msgspec.field(default_factory=set)
+    # The claims that hold a device whole, of which there are few where many claims share a device.
+    _whole: set[str] = msgspec.field(default_factory=set)
     # Claims on devices of one grouping have few different sets of sources, so looking at each costs little.
     _amounts: dict[frozenset[str] | None, int] = msgspec.field(default_factory=dict)
     # More than one only where claims overlap, which is never decided but can be found (another driver's leftovers).
@@ -113,6 +115,8 @@ class Held(msgspec.Struct):
         for device in holding.devices:
             if device.sources is None:
                 self._anything.add(uid)
+            if device.whole:
+                self._whole.add(uid)
             for source in device.sources or ():
                 self._sources.setdefault(source, set()).add(uid)
             if device.amount:
@@ -126,6 +130,7 @@ class Held(msgspec.Struct):
         if holding is None:
             return None
         self._anything.discard(uid)
+        self._whole.discard(uid)
         for source in {source for device in holding.devices for source in device.sources or ()}:
             users = self._sources[source]
             users.discard(uid)
@@ -154,7 +159,7 @@ class Held(msgspec.Struct):
     def holders(self, sources: Iterable[str], *, whole: bool = False) -> tuple[ClaimRef, ...]:
         """Return the claims that hold something of these sources or may, by name: all, or those that have it whole."""
         uids = self._anything.union(*(self._sources.get(source, ()) for source in sources))
-        holdings = (self.holdings[uid] for uid in uids)
+        holdings = (self.holdings[uid] for uid in (uids & self._whole if whole else uids))
         holders = (
             holding.claim
             for holding in holdings
