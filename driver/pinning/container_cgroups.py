@@ -101,7 +101,7 @@ def with_processes(
     A container is known by its pod and its folder's name: the folders above may look different to a process, whose
     cgroup is given as this process's own cgroup namespace sees it.
     """
-    found = {(each.pod, each.folder): each for each in containers}
+    known = {(container.pod, container.folder): container for container in containers}
     members: dict[tuple[str, str], list[Process]] = {}
     pods = None if pods is None else tuple(pods)
     for process in processes:
@@ -109,9 +109,9 @@ def with_processes(
             cgroup = container_cgroup(process.cgroup, pod)
             if cgroup:
                 key = (pod, cgroup.rpartition("/")[2])
-                found.setdefault(key, ContainerCgroup(pod, cgroup))
+                known.setdefault(key, ContainerCgroup(pod, cgroup))
                 members.setdefault(key, []).append(process)
-    return tuple(replace(each, processes=tuple(members.get(key, ()))) for key, each in found.items())
+    return tuple(replace(container, processes=tuple(members.get(key, ()))) for key, container in known.items())
 
 
 def is_pod_folder(name: str, pod_uid: str) -> bool:
@@ -143,6 +143,7 @@ def container_cgroup(cgroup: str, pod_uid: str) -> str:
 
     A monitor of CRI-O has a cgroup beside its container's, and is in none.
     """
+    # Only the first folder below the pod's counts: a container with its own cgroup namespace may have cgroups below it.
     parts = cgroup.split("/")
     for index, part in enumerate(parts[:-1]):
         if is_pod_folder(part, pod_uid):

@@ -72,6 +72,7 @@ class Containers:
             self._put(container)
 
     def __iter__(self) -> Iterator[Pinned]:
+        # Copied, because other threads (metrics, the verifier) iterate while the NRI thread changes the dictionary.
         return iter(tuple(self._all.values()))
 
     def __len__(self) -> int:
@@ -96,10 +97,11 @@ class Containers:
 
     def users_of(self, claim: PinnedClaim) -> tuple[Container, ...]:
         """Return the containers that have the claim, or share a part with `claim` that holds something."""
-        mine = {part.index for part in claim.parts if part.exclusive}
+        wanted = {part.index for part in claim.parts if part.exclusive}
         users = (self._all[user] for user in self._users.get(claim.key, ()))
+        # A user without parts has the whole claim, so it is in the way of every part.
         theirs = ((user.container, {index for of, index in user.parts if of == claim.key}) for user in users)
-        return tuple(user for user, parts in theirs if not mine or not parts or mine & parts)
+        return tuple(user for user, parts in theirs if not wanted or not parts or wanted & parts)
 
     @property
     def certain(self) -> bool:
@@ -129,6 +131,7 @@ class Containers:
 
     def namesakes(self, container: Container) -> tuple[str, ...]:
         """Return the ids of the container and of all containers with the same name in its pod."""
+        # Without a pod UID, containers of unrelated sandboxes would be taken for one that was restarted.
         same = self._names.get((container.pod.uid, container.name), ()) if container.pod.uid else ()
         return (*same, container.id) if container.id in self._all and container.id not in same else tuple(same)
 
@@ -159,6 +162,7 @@ class Containers:
         if before is None or before.machine != after.machine:
             keys = set(self._all)
         else:
+            # Only a changed record, or a container that is new, can change who runs on the shared pool.
             keys = self._users_of(before.index.differing(after.index))
             keys.update(pinned.container.id for pinned in change.put)
         for key in keys:
@@ -169,6 +173,7 @@ class Containers:
 
     def _put(self, pinned: Pinned) -> None:
         key = pinned.container.id
+        # Most updates change only the resources; then the indexes by name, sandbox and claim stay unchanged.
         before = self._all.get(key)
         if before is None or before.claims != pinned.claims:
             self._drop(key)
@@ -312,6 +317,8 @@ def drift(containers: Containers, snapshot: PinSnapshot, effective: Mapping[str,
 
 def _counting(actual: Effective, pinned: Pinned, snapshot: PinSnapshot) -> Effective:
     """Leave out limits of huge pages that kubelet has raised, unless claims alone decide about these limits."""
+    # With DRANodeAllocatableResources kubelet counts the claims in a container's limits and may set a higher one than
+    # this driver did. That is not a drift.
     if snapshot.exclusive_pages:
         return actual
     given = dict(pinned.hugepages)
@@ -324,6 +331,7 @@ def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
     They get their resources again even if they should have just these by then: the kernel was asked a while ago, and a
     late update may have been carried out since.
     """
+    # Noting the real limits makes the container differ from what it should have, so that the next `settle` repairs it.
     put = ((containers.get(drift.container.id), drift.actual) for drift in drifts)
     return ContainerChange(tuple(_with(pinned, actual) for pinned, actual in put if pinned is not None))
 
@@ -353,7 +361,9 @@ def overruled(containers: Containers, snapshot: PinSnapshot, limits: Mapping[str
         snapshot: the claims on record and the machine.
         limits: the limits in the kernel by container id, of the containers from `to_compare`.
     """
-    after = ((one, _overruled(one, snapshot, limits.get(one.container.id, Effective()))) for one in containers)
+    after = (
+        (pinned, _overruled(pinned, snapshot, limits.get(pinned.container.id, Effective()))) for pinned in containers
+    )
     return ContainerChange(tuple(new for pinned, new in after if new is not pinned))
 
 
@@ -361,6 +371,7 @@ def _overruled(pinned: Pinned, snapshot: PinSnapshot, actual: Effective) -> Pinn
     if pinned.mems and actual.nodes is not None and actual.nodes != pinned.mems and keeps_memory(pinned, snapshot):
         # The other instance may have read records that this one could not read.
         pinned = replace(pinned, mems=actual.nodes)
+    # Nobody knows what the other instance set, so containers whose mask could not be read get theirs again.
     silent = actual.cpus is None and snapshot.pins_cpus and pooled(pinned, snapshot)
     differing = _last_given(pinned, snapshot).beside(_counting(actual, pinned, snapshot))[1]
     if not (silent or differing):
@@ -434,6 +445,7 @@ class Repairs(msgspec.Struct, frozen=True):
             key = drift.container.id
             actual, before = self.tries.get(key, (drift.actual, 0))
             # Other limits than at the last check are a new drift.
+            # Counting stops one above the last repair, so that "hopeless" is reported once and not at every check.
             count = min(before + 1, REPAIRS + 2) if actual == drift.actual else 1
             tries[key] = (drift.actual, count)
             by_tries.setdefault(count, []).append(drift)
@@ -468,6 +480,8 @@ class Lag(msgspec.Struct, frozen=True):
         """Return the lag after another check; it goes on as long as a container that waited before still waits."""
         if not waiting:
             return replace(self, since=None, waiting=waiting)
+        # If none of the containers that waited before still waits, updates do arrive, only new ones are due. The time
+        # starts again.
         since = self.since if self.waiting & waiting else None
         return replace(self, since=now if since is None else since, waiting=waiting)
 

@@ -108,6 +108,7 @@ class Effective(msgspec.Struct, frozen=True):
 
     def beside(self, other: Effective) -> tuple[Effective, Effective]:
         """Return the limits of this and of `other` that both have and that differ."""
+        # A limit that could not be read on one side is left out: it is not known to differ.
         theirs = dict(other.hugepages)
         pages = tuple(pair for pair in self.hugepages if pair[0] in theirs and theirs[pair[0]] != pair[1])
         cpus = None not in (self.cpus, other.cpus) and self.cpus != other.cpus
@@ -215,6 +216,8 @@ class Pinned(msgspec.Struct, frozen=True):
 
     def started(self) -> Pinned:
         """Return the container after its start."""
+        # The runtime may have read the configuration before the last update reached it. Then the process runs with the
+        # old resources, so they are set again.
         running = replace(self, container=replace(self.container, started=True), provisional=False)
         return running.in_doubt() if self.provisional else running
 
@@ -275,6 +278,7 @@ def bound_nodes(claims: Iterable[PinnedClaim]) -> CPUSet:
 def nodes_near_cpus(claims: Iterable[PinnedClaim]) -> CPUSet:
     """Return the nodes of a container's CPUs, if each of its claims with CPUs asks for memory from there; else none."""
     having_cpus = [claim for claim in claims if claim.cpus]
+    # A container has one `cpuset.mems` for all of its CPUs, so one claim that takes memory from anywhere decides.
     if not all(claim.mems for claim in having_cpus):
         return CPUSet()
     return CPUSet.union(claim.mems for claim in having_cpus)
@@ -286,6 +290,8 @@ def expected(pinned: Pinned, snapshot: PinSnapshot) -> Resources:
     It keeps its resources while it is not certain which claims it has, and while records cannot be read. If its claims
     were unprepared, it belongs to the shared pool.
     """
+    # If it is not certain, the container stays where it is. Moving it could take away CPUs that it owns. Leaving it
+    # does no harm, because no claim gets CPUs that such a container still uses (`why_occupied`).
     claims = having(pinned, snapshot)
     if pinned.unsure or snapshot.unread is not None or (pinned.unheard and _on_held(pinned, snapshot)):
         return Resources(pinned.cpus, pinned.mems, lift_quota=any(claim.lift_quota for claim in claims))
@@ -306,6 +312,7 @@ def _on_held(pinned: Pinned, snapshot: PinSnapshot) -> bool:
 
 def pooled(pinned: Pinned, snapshot: PinSnapshot) -> bool:
     """Return whether a container runs on the shared pool: no claim has an online CPU, or one asks for the pool too."""
+    # A mask cannot consist of offline CPUs, so a container whose claims have no other CPUs moves to the shared pool.
     with_cpus = [claim for claim in having(pinned, snapshot) if claim.cpus & snapshot.online]
     return not with_cpus or any(claim.with_pool for claim in with_cpus)
 

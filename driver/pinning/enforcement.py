@@ -100,12 +100,15 @@ def create(
     started = tuple(dict.fromkeys(user.id for _, user in users if user.started))
     if started and evidence.gone is None:
         return AskProcesses(started)
+    # A refusal is repeated by kubelet: it creates the container again with a back-off, and by then the user may be
+    # gone.
     if users:
         return CreationRefused(why_in_use(container, *users[0]))
     if snapshot.unread is not None and any(pinned.unresolved for pinned in containers):
         # An existing container names a claim that neither the last reading of the ledger nor a CDI spec knows, so its
         # CPUs are not known. The new container gets no shared CPUs but the reserved ones.
         snapshot = replace(snapshot, unread=replace(snapshot.unread, blind=True))
+    # From here on the claims are certain. Check that what they give fits together before anything is changed.
     resources = resources_for(identity.claims, snapshot, container.hugepages)
     refusal = why_without_cpus(container, identity.claims, snapshot, resources.cpus) if snapshot.pins_cpus else ""
     refusal = refusal or why_memory_elsewhere(container, identity.claims)
@@ -139,6 +142,7 @@ def update(
 ) -> Allowed:
     """Keep a container's mask when kubelet asks for other resources: its CPU manager, or a resize of the pod."""
     change, updates = settle(containers, snapshot, (container.id,))
+    # A container that is not known here was created while no driver was connected.
     own = containers.get(container.id) or pinned_as_listed(snapshot, container)
     if not isinstance(own, Pinned):
         return Allowed(change, updates=updates)
@@ -171,6 +175,7 @@ def stop(containers: Containers, snapshot: PinSnapshot, container: Container) ->
 def start(containers: Containers, snapshot: PinSnapshot, container: Container) -> ContainerChange:
     """Return the change after a container's process has started; an unknown container is added."""
     pinned = containers.get(container.id)
+    # If the container is certain to have its resources, its start changes nothing for the others.
     if pinned is not None:
         return ContainerChange((pinned.started(),), settled=None if pinned.provisional else containers.settled)
     match pinned_as_listed(snapshot, replace(container, started=True)):
@@ -232,6 +237,7 @@ def synchronize(
     # A container that is due for another mask anyway has not drifted; it is only late.
     settled = Containers(pinned for pinned in known if has_what_it_should(pinned, expected(pinned, snapshot)))
     adrift = drift(settled, snapshot, effective)
+    # A drift that was known before and cannot be checked now is assumed to continue.
     unread_drifts = (before for before in drifts if before.container.id not in effective)
     known.carry_out(drifted(known, (*unread_drifts, *adrift)))
     change, updates = settle(known, snapshot)
@@ -241,6 +247,7 @@ def synchronize(
     unpinned = tuple(
         pinned.container for pinned in known if not (pinned.container.cpus or pinned.unsure) and snapshot.pins_cpus
     )
+    # Everything was compared with this snapshot just now, so later changes need to compare only what they concern.
     put = ContainerChange(tuple(known), settled=snapshot)
     return Allowed(put, updates=updates, warnings=tuple(warnings), unpinned=unpinned, drifts=adrift)
 
@@ -280,6 +287,7 @@ def heard(containers: Containers, snapshot: PinSnapshot, evidence: Evidence = NO
     put: list[Pinned] = []
     pods: list[PodSandbox] = []
     for pinned in (*containers.unheard, *containers.denied):
+        # The container is described as it is now, not as it was created: this driver may have changed it since.
         container = replace(pinned.container, cpus=pinned.cpus, hugepages=pinned.hugepages)
         match pinned_as_listed(snapshot, container, evidence):
             case AskLedger() as ask:

@@ -116,8 +116,10 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
                 return Identity(ask=AskLedger())
             refusals.append(_other_value(container, claim, value, snapshot))
             continue
+        # A container that names one request of the claim gets only the CPUs of that request.
         claim = claim.of_parts(snapshot.parts_of(key, container.cdi_devices, container.env))
         online = claim.cpus & snapshot.online
+        # After a restart of the driver, this spares a question to kubelet for each running container with a claim.
         if exists and online and online <= container.cpus <= snapshot.held:
             claims.append(claim)
             continue
@@ -126,10 +128,13 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
             return Identity(ask=verdict)
         if verdict:
             refusals.append(verdict)
+            # An existing container is not refused, but identified again later. It matters then whether kubelet denied
+            # the claim or only did not answer.
             answered = not container.pod.uid or evidence.pods[container.pod.uid] is not None
             unheard, denied = unheard or not answered, denied or (answered and bool(container.pod.uid))
         else:
             claims.append(claim)
+    # A pod without any claim of this driver, as most are, causes no question.
     if named or container.pod.uid not in snapshot.by_pod:
         return Identity(tuple(claims), tuple(refusals), unheard=unheard, denied=denied)
     return _unnamed(container, snapshot, evidence, exists=exists)
@@ -184,6 +189,7 @@ def _may_use(container: Container, claim: PinnedClaim, snapshot: PinSnapshot, ev
             f"{container} has claim {claim.claim}, but pod {pod} is not on record for it and kubelet's pod-resources "
             "API did not answer for it, or does not list it: check that its socket is mounted and that kubelet works"
         )
+    # Any container of the pod counts: kubelet grants a claim to a pod, and its containers may share it.
     if claim.key in snapshot.claims_of_devices(device for devices in answer.devices.values() for device in devices):
         return ""
     return f"{container} names claim {claim.claim}, which kubelet has not given to pod {pod}: {_REMOVE}"
@@ -198,6 +204,8 @@ def _unnamed(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
     if isinstance(answer, AskKubelet):
         return Identity(ask=answer)
     if answer is None:
+        # It runs already. Without an answer it is taken for a container of the shared pool, as most containers of such
+        # pods are (sidecars).
         if exists:
             return Identity()
         text = (

@@ -17,6 +17,8 @@ def users_in_the_way(container: Container, claim: PinnedClaim, containers: Conta
     """Return the containers because of which this one must not use the claim."""
     if not claim.exclusive:
         return ()
+    # With `sharing: pod`, containers of the same pod may use the claim together. A sandbox without a pod UID was not
+    # made by kubelet, so it shares with nobody.
     users = containers.users_of(claim)
     pod = container.pod.uid
     return tuple(user for user in users if user.pod.uid != pod or not pod) if claim.shared_in_pod else users
@@ -30,7 +32,7 @@ def claims_shared_unduly(containers: Containers, snapshot: PinSnapshot) -> Itera
     for claim in snapshot.claims.values():
         for user in containers.users(claim.key):
             pinned = containers.get(user.id)
-            parts = (one for one in having(pinned, snapshot) if one.key == claim.key) if pinned else ()
+            parts = (part for part in having(pinned, snapshot) if part.key == claim.key) if pinned else ()
             others = [
                 other for part in parts for other in users_in_the_way(user, part, containers) if other.id != user.id
             ]
@@ -60,6 +62,7 @@ def why_occupied(
     While the ledger cannot be read, no mask is changed, so a container that was not moved in time stays on these CPUs.
     So does a container that was added meanwhile, until the runtime reports it again.
     """
+    # Usually this is no problem: the answer to the same request moves the containers of the shared pool off these CPUs.
     held = CPUSet.union(claim.held for claim in claims) & snapshot.online
     if not held or (snapshot.unread is None and not containers.unsure):
         return ""
@@ -93,6 +96,8 @@ def _why_unmoved(snapshot: PinSnapshot, container: Container) -> str:
 def why_without_cpus(container: Container, claims: Collection[PinnedClaim], snapshot: PinSnapshot, cpus: CPUSet) -> str:
     """Return why a container has no CPU to run on, of its claims or of the shared pool; empty if it has one."""
     names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
+    # `cpus` may be the shared pool although the container has claims, namely if all of their CPUs are offline. The
+    # container was promised CPUs of its own, so it must not be started there.
     if cpus and (not names or any(claim.cpus & snapshot.online for claim in claims)):
         return ""
     if snapshot.unread is not None and not names:
@@ -113,6 +118,8 @@ def why_without_cpus(container: Container, claims: Collection[PinnedClaim], snap
 
 def why_memory_elsewhere(container: Container, claims: tuple[PinnedClaim, ...]) -> str:
     """Return why the memory nodes of a container's claims contradict each other; empty if they do not."""
+    # A container has one `cpuset.mems`. If two claims ask for different nodes, one of them would not get what it asks
+    # for.
     near = nodes_near_cpus(claims)
     elsewhere = bound_nodes(claims) - near
     if not near or not elsewhere:
@@ -173,7 +180,9 @@ def start_refusal(starting: Container, overlapping: Collection[Overlap]) -> str:
     """Return why a container cannot start now, and what will happen."""
     itself = all(overlap.intruder.id == starting.id for overlap in overlapping)
     follows = (
-        "kubelet makes it again, on other CPUs" if itself else "that one is moved, and kubelet starts this one again"
+        "kubelet will create it again, on other CPUs"
+        if itself
+        else "the other one is moved, and kubelet will start this one again"
     )
     return f"{starting} cannot start yet: {'; '.join(map(str, overlapping))}; {follows}"
 
@@ -202,9 +211,11 @@ def overlaps_at_start(
     Returns:
         The overlaps of the container with claims of running containers, and those of other containers with its claims.
     """
+    # Both directions count: this container may be on CPUs of other claims, and others may still be on the CPUs of its
+    # claims.
     own = runs_on.get(starting.container.id)
-    mine = () if own is None else _in_use(containers, snapshot, own, starting.claims)
-    overlapping = [Overlap(starting.container, own or CPUSet(), claim, cpus) for claim, cpus in mine]
+    disturbed = () if own is None else _in_use(containers, snapshot, own, starting.claims)
+    overlapping = [Overlap(starting.container, own or CPUSet(), claim, cpus) for claim, cpus in disturbed]
     held = _held(starting, snapshot)
     for other in _others(containers, starting) if held else ():
         theirs = runs_on.get(other.container.id)
@@ -225,6 +236,7 @@ def _in_use(
     """Yield the claims of others that hold some of these CPUs and have a running container."""
     if cpus.isdisjoint(snapshot.held):
         return
+    # A claim without a running container is not disturbed yet. Its own container is checked when it starts.
     for key, claim in snapshot.claims.items():
         common = cpus & claim.held
         if common and key not in own and any(user.started for user in containers.users(key)):
@@ -234,6 +246,7 @@ def _in_use(
 def _others(containers: Containers, starting: Pinned) -> Iterator[Pinned]:
     """Yield the running containers that have none of its claims, if their claims are certain."""
     for other in containers:
+        # A container whose claims are not certain may own these CPUs itself.
         certain = not (other.unsure or other.unheard)
         if other.container.started and certain and set(starting.claims).isdisjoint(other.claims):
             yield other

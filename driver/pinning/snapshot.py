@@ -101,6 +101,8 @@ class ClaimNames(msgspec.Struct, frozen=True):
         for device in devices:
             if not device.startswith(prefix):
                 continue
+            # `claim-<uid>-<index>` is ambiguous, because the last group of a UID may consist of digits only. The
+            # records decide what the end means; without a record, the whole text is taken for the UID.
             uid = device.removeprefix(prefix)
             whole, _, index = uid.rpartition("-")
             if self.key(uid) not in known and _is_index(index) and self.key(whole) in known:
@@ -209,10 +211,10 @@ class PinnedClaim(msgspec.Struct, frozen=True):
 
     def of_parts(self, indexes: Collection[int]) -> PinnedClaim:
         """Return the claim reduced to the parts that a container has; the whole claim if the parts are unknown."""
-        mine = parts_of_container(indexes, (part.index for part in self.parts))
-        if len(mine) == len(self.parts):
+        indexes = parts_of_container(indexes, (part.index for part in self.parts))
+        if len(indexes) == len(self.parts):
             return self
-        return self.with_parts(tuple(part for part in self.parts if part.index in mine))
+        return self.with_parts(tuple(part for part in self.parts if part.index in indexes))
 
     def with_parts(self, parts: tuple[Part, ...]) -> PinnedClaim:
         """Return the claim reduced to these parts, with their sums in place of the whole claim's."""
@@ -280,6 +282,8 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
 
     def changed(self, put: Iterable[PinnedClaim] = (), drop: Iterable[str] = ()) -> Self:
         """Return a copy with the claims of `put` set, and those of `drop` removed."""
+        # The old mapping is not changed: the NRI thread may still be reading the snapshot that was the latest when its
+        # event came.
         new = {claim.key: claim for claim in put}
         gone = set(drop)
         old = [self.by_key[key] for key in new.keys() | gone if key in self.by_key]
@@ -288,6 +292,7 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
         for key in gone:
             by_key.pop(key, None)
         total = self._total - sum(len(claim.held) for claim in old)
+        # Every CPU has one holder, so the CPUs of the old claims can simply be taken out.
         if self._total == len(self.held):
             rest = self.held - CPUSet.union(claim.held for claim in old)
         else:
@@ -306,7 +311,8 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
         for claim in old:
             for pod in claim.pods:
                 others = pods.get(pod, self.by_pod.get(pod, ()))
-                pods[pod] = tuple(each for each in others if each.key != claim.key)
+                # An empty tuple stays until the end, so that the pod is then removed from the copy as well.
+                pods[pod] = tuple(other for other in others if other.key != claim.key)
         for claim in come:
             for pod in claim.pods:
                 pods[pod] = (*pods.get(pod, self.by_pod.get(pod, ())), claim)
@@ -382,6 +388,7 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
     def unread_of(self, key: str) -> Unread | None:
         """Return why the snapshot may lack claims of the driver in a claim's key; None if it has all."""
         driver = key.partition("/")[0]
+        # If the ledger of the memory driver cannot be read, the CPUs of all claims are still known, and vice versa.
         memory_alone = any(names.driver == driver and not names.pins_cpus for names in self.names)
         return self.memory_unread if memory_alone else self.unread
 
@@ -393,8 +400,10 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
         it is only the reserved CPUs, because no claim gets these. A claim that was prepared with other options may hold
         some of them; these are left out.
         """
+        # Blind means that unknown claims may hold any CPU. Only the reserved CPUs are safe then.
         if self.unread is not None and self.unread.blind:
             return (self.reserved & self.online) - self.held
+        # A container has to run somewhere. If nothing else is left, it runs on the reserved CPUs, which no claim holds.
         free = self.online - self.held
         return (free - self.reserved) or free
 

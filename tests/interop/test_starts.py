@@ -97,6 +97,6 @@ def test_a_container_that_was_being_made_when_a_claim_came_does_not_start_on_its
     waits.unlink()
     thread.join()
     (reason,) = reasons
-    assert f"of which claim default/mine holds {cpus}; kubelet makes it again, on other CPUs" in reason
+    assert f"of which claim default/mine holds {cpus}; kubelet will create it again, on other CPUs" in reason
     again = cri.run(B, "late", attempt=1)
     assert (node.effective(main), node.effective(again)) == (cpus, ONLINE - cpus)

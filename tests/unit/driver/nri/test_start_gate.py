@@ -177,7 +177,7 @@ def test_one_that_was_made_before_the_claim_and_starts_after_it_is_made_again(be
     # The runtime changes what the container will be made of, which it was already.
     bench.enforcer.starting(MINE)
     bench.enforcer.started(MINE)
-    with pytest.raises(RefusedError, match="kubelet makes it again, on other CPUs"):
+    with pytest.raises(RefusedError, match="kubelet will create it again, on other CPUs"):
         bench.enforcer.starting(late)
 
 

@@ -70,6 +70,6 @@ def test_a_refusal_says_who_is_in_the_way_and_what_follows() -> None:
     in_the_way = overlaps_at_start(Containers((MINE, pinned(FREE))), HELD, MINE, runs_on)
     assert start_refusal(MINE.container, in_the_way) == (
         'container "mine" of pod default/p1 cannot start yet: container "free" of pod default/p9 is on CPUs 0-7, of '
-        "which claim default/claim-a holds 0-1; that one is moved, and kubelet starts this one again"
+        "which claim default/claim-a holds 0-1; the other one is moved, and kubelet will start this one again"
     )
-    assert start_refusal(FREE, in_the_way).endswith("kubelet makes it again, on other CPUs")
+    assert start_refusal(FREE, in_the_way).endswith("kubelet will create it again, on other CPUs")
