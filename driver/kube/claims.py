@@ -1,4 +1,4 @@
-"""Claims from the API server: those of one call at the same time, each with its own reason if it cannot be had."""
+"""Fetches the claims of a call from the API server at the same time; each claim has its own error if that fails."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dranode.driver.kube.errors import NO_UID, ApiError
 
 log = logging.getLogger(__name__)
 
-# A pod seldom has more claims; those that are more wait for a thread.
+# A pod seldom has more claims; the others wait for a thread.
 _AT_A_TIME: Final = 8
-# For all the claims of a call: kubelet gives up after 45 s, and deciding takes its time as well.
+# For all claims of a call, in seconds: kubelet gives up after 45 s, and the decision takes time as well.
 _PATIENCE: Final = TOTAL_SECONDS + 5
 
 
@@ -43,12 +43,12 @@ class KubeClaims:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Each claim as it is now, or the reason why it cannot be had."""
+        """Return each claim as it is now, or the error why it cannot be fetched."""
         ends = self._client.timing.clock() + _PATIENCE
         asked = tuple(dict.fromkeys(refs))
-        # A claim that has the call to itself has nothing to wait for meanwhile.
+        # A single claim is fetched directly: there is nothing else to do while waiting for it.
         answers = {ref: self._sent(ref) for ref in asked} if len(asked) > 1 else {}
-        # A claim that could not be asked for on an open connection has a thread, the last of them this one.
+        # Claims for which no connection was open are fetched by other threads, and the last one by this thread.
         unsent = [ref for ref in asked if answers.get(ref) is None]
         others = {ref: self._begin(ref) for ref in unsent[:-1]}
         claims = {ref: self._get(ref) for ref in unsent[-1:]}
@@ -69,7 +69,7 @@ class KubeClaims:
             return None
 
     def _answered(self, ref: ClaimRef, answer: Callable[[], Any]) -> ResourceClaim | None:
-        """The claim in an answer; None if it is to be fetched again, which says what is wrong."""
+        """Return the claim in an answer; None if it has to be fetched again, which reports errors."""
         try:
             document = answer()
             return None if document is None else _claim(document)
@@ -111,7 +111,7 @@ class KubeClaims:
             return DranodeError(f"claim {ref} cannot be fetched: {error}")
         except DocumentError as error:
             return ClaimError(f"claim {ref} as the API server has it cannot be read: {error}")
-        except Exception as error:  # one claim's trouble, whatever it is, is not the others'
+        except Exception as error:  # one claim's error must not fail the others
             log.exception("claim=%s uid=%s: not fetched", ref, ref.uid)
             return DranodeError(
                 f"claim {ref} cannot be fetched, because of an error inside the driver: {in_words(error)}"
@@ -119,7 +119,7 @@ class KubeClaims:
 
 
 def _request(ref: ClaimRef) -> Callable[[str, str], APIRequest]:
-    """Return what asks for a claim, of the path and the version of its API."""
+    """Return the function that makes a claim's request from the path and the version of the API."""
 
     def request(root: str, version: str) -> APIRequest:
         del version
@@ -131,7 +131,7 @@ def _request(ref: ClaimRef) -> Callable[[str, str], APIRequest]:
 
 def _claim(document: Any) -> ResourceClaim:
     claim = decode(ResourceClaim, document)
-    # Without a UID it would pass for a claim that was made again, and what the one before it holds be given back.
+    # A claim without a UID would be taken for one that was created again, and the devices of the first one released.
     if not claim.metadata.uid:
         raise DocumentError(NO_UID)
     return claim

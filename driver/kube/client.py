@@ -1,8 +1,8 @@
-"""Requests to the API server: plain documents in and out, with time limits, retries and the API version that there is.
+"""Requests to the API server: documents in and out, with time limits, retries, and the API version that it serves.
 
-For a driver a request that only reads is sent again as long as its time allows while the server is away, overloaded or
-slow; one that writes only where the server says that it did nothing (429). A command sends each request once: whoever
-waits for it can call it again. Everything else is for the caller to judge.
+A driver repeats a request that only reads, as long as its time allows, while the server is away, overloaded or slow. It
+repeats a write only if the server says that it did nothing (429). A command sends each request once, because the person
+who waits for it can run it again.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 
 
 def best_version(offered: Iterable[str]) -> str | None:
-    """The newest version that both sides know; None if there is none."""
+    """Return the newest version that both sides know; None if there is none."""
+    # The server's own order does not matter: the newest version that both sides know loses the fewest fields.
     served = frozenset(offered)
     return next((version for version in VERSIONS if version in served), None)
 
 
 def from_v1(document: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """A ResourceSlice, or the status of a ResourceClaim, in the form of `version`.
+    """Convert a ResourceSlice, or the status of a ResourceClaim, to `version`.
 
-    Only v1beta1 is another form: it keeps a device's fields under `basic`.
+    Only v1beta1 differs: it has a device's fields under `basic`.
     """
     converted = {**document, "apiVersion": f"{API_GROUP}/{version}"}
     spec = document.get("spec")
@@ -58,23 +59,23 @@ def _basic(device: Mapping[str, Any]) -> dict[str, Any]:
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
-# How long the first answer may take where a request is sent again, and how long a request in all.
+# How long the first answer to a request that can be repeated may take, and how long a request may take in all.
 _ANSWER_SECONDS: Final = 5.0
 TOTAL_SECONDS: Final = 20.0
 _BACKOFF: Final = Backoff(first=0.1, most=5.0)
-# 204 has no object, and a redirection leads elsewhere.
+# 204 has no object, and a redirection is not followed.
 _SUCCESS: Final = frozenset({200, 201, 202})
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Clock, dice and patience.
+    """Clock, random numbers and waiting times.
 
     Attributes:
-        clock: seconds, never going back.
-        dice: a number in [0, 1).
-        idle: how long nothing may have been said of claims before their status is written, in seconds.
-        delay: the longest that a claim's status may wait for that.
-        stopped: set when the driver stops; waiting ends then.
+        clock: returns seconds and never goes back.
+        dice: returns a random number in [0, 1).
+        idle: claims' statuses are written once none of them has changed for so many seconds.
+        delay: the longest that a claim's status may wait for that, in seconds.
+        stopped: set when the driver stops, which ends all waiting.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -89,12 +90,13 @@ class APIRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         method: the HTTP method.
-        path: without the server.
-        what: the same in words that follow "does not let this account": `get resourceclaims in namespace default`.
-        query: parameters.
-        body: a plain document; None for none.
+        path: the path, without the server.
+        what: the request in words, for messages such as "does not let this account get resourceclaims in namespace
+            default".
+        query: the parameters.
+        body: the document to send; None for none.
         kind: the media type of the body.
-        most: how large the answer may be, in bytes.
+        most: the largest answer that is accepted, in bytes.
     """
 
     method: str
@@ -112,16 +114,16 @@ class Client:
     def __init__(
         self, wire: Wire, agent: str = "dranode", timing: Timing | None = None, *, retries: bool = False
     ) -> None:
-        """Nothing is sent yet.
+        """Set the client up; nothing is sent yet.
 
         Args:
             wire: carries the requests.
-            agent: what audit logs show.
-            timing: clock, dice and patience.
-            retries: send a request again where that is of use, as a driver does.
+            agent: the user agent, which audit logs show.
+            timing: clock, random numbers and waiting times.
+            retries: whether requests are repeated where that is useful, as in a driver.
         """
         self.timing = timing or Timing()
-        # For whoever shows what is waited for: entered with `APIRequest.what` while an answer is.
+        # Entered with `APIRequest.what` while a request waits for its answer, so that a command can show it.
         self.asking: Callable[[str], AbstractContextManager[object]] = nullcontext
         self._retries = retries
         self._wire = wire
@@ -132,7 +134,7 @@ class Client:
     # --- resource.k8s.io, in the version that the server has ---
 
     def version(self, seconds: float = TOTAL_SECONDS, *, patient: bool = True) -> str:
-        """The newest version of `resource.k8s.io` on both sides, found out once; see `send`.
+        """Return the newest version of `resource.k8s.io` that both sides know; the server is asked once. See `send`.
 
         Raises:
             ApiError: the server cannot be asked, or offers none.
@@ -143,6 +145,7 @@ class Client:
         deadline = self.timing.clock() + seconds
         # A request that outlived its time leaves less than none.
         seconds = max(seconds, 0.0)
+        # The claims of a call ask at the same time. One of them asks the server, and the others wait for its answer.
         if not self._discovering.acquire(timeout=seconds):
             raise ApiError(f"the API server has not said within {seconds:.3g} s which versions of {API_GROUP} it has")
         try:
@@ -157,15 +160,17 @@ class Client:
         group = APIRequest("GET", f"/apis/{API_GROUP}", f"discover {API_GROUP}")
         try:
             document = self.send(group, seconds=seconds, patient=patient)
-            offered = tuple(str(one["version"]) for one in document["versions"])
+            offered = tuple(str(entry["version"]) for entry in document["versions"])
         except ApiError as error:
+            # An account may lack the right to discover, since RBAC can take `system:discovery` away. Assume a current
+            # server then; if it is not, `resource` gets a 404.
             if error.status == HTTPStatus.FORBIDDEN:
                 return VERSIONS[0]
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             offered = ()
         except (KeyError, TypeError) as error:
-            raise ApiError(f"the API server's answer to discover {API_GROUP} is no API group") from error
+            raise ApiError(f"the API server's answer to discover {API_GROUP} is not an APIGroup") from error
         version = best_version(offered)
         if version is None:
             raise ApiError(
@@ -182,12 +187,13 @@ class Client:
         patient: bool = True,
         read: Callable[[bytes], Any] | None = None,
     ) -> Any:
-        """Send the request that `request` makes of the path and the version of `resource.k8s.io`; see `send`.
+        """Send the request that `request` makes from the path and the version of `resource.k8s.io`; see `send`.
 
-        A version that is no longer there, after an upgrade of the server, is looked for again once.
+        If the server does not serve that version any more, because it was upgraded, its version is determined again
+        once.
 
         Returns:
-            The answer, a single object brought to v1; with `read` what that makes of it.
+            The answer, converted to v1 if it is a single object; with `read`, the result of that.
 
         Raises:
             ApiError: the request fails.
@@ -203,8 +209,11 @@ class Client:
         try:
             return send(version)
         except ApiError as error:
+            # A 404 about the object is an answer. Any other one says that the path does not exist: the server serves
+            # another version.
             if error.status != HTTPStatus.NOT_FOUND or error.of_object:
                 raise
+            # Another thread may have found the new version already.
             if self._version == version:
                 self._version = None
             again = self.version(deadline - self.timing.clock(), patient=patient)
@@ -216,12 +225,13 @@ class Client:
         """Send the request for one object, once; the caller waits for the answer later.
 
         Returns:
-            A function that waits for the object, brought to v1, and returns None if it did not come; None if the
-            request was not sent. Use `resource` then, which tries again and says what is wrong.
+            A function that waits for the object, converts it to v1, and returns None if it did not come; None if the
+            request was not sent. In both cases use `resource`, which tries again and reports errors.
         """
         version, wire = self._version, self._wire
         if version is None or not isinstance(wire, Begins):
             return None
+        # The version is known here, so no discovery can delay the other claims of the call.
         outgoing = self._outgoing(request(f"/apis/{API_GROUP}/{version}", version), _ANSWER_SECONDS)
         try:
             answer = wire.begin(outgoing)
@@ -239,17 +249,17 @@ class Client:
         patient: bool = True,
         read: Callable[[bytes], Any] | None = None,
     ) -> Any:
-        """Send a request; the document that comes back, or what `read` makes of its text.
+        """Send a request; returns the document in the answer, or what `read` makes of the answer's text.
 
         Args:
-            request: what is sent.
-            seconds: how long it may take.
-            patient: try again where that is of use and the time allows, if the client does so at all; False for a
-                caller with retries of its own.
-            read: what makes a value of the answer's text; it raises ApiError.
+            request: the request.
+            seconds: how long it may take in all.
+            patient: whether to try again if that is useful, the time allows, and the client does so at all; False for a
+                caller that has retries of its own.
+            read: converts the answer's text; it raises ApiError if it cannot.
 
         Raises:
-            ApiError: it fails.
+            ApiError: the request failed.
         """
         read = read or _document
         patient = patient and self._retries
@@ -258,12 +268,13 @@ class Client:
         while True:
             left = max(deadline - self.timing.clock(), 0.1)
             try:
-                # A connection may be dead, and a server slow: each further try has more time. What is not sent again
-                # has all of it.
-                each = min(left, _ANSWER_SECONDS * 2**attempt) if patient and request.method == "GET" else left
-                return read(self._once(request, each, stream=False).data)
+                # The connection may be dead, or the server slow, so each try has more time than the one before. A
+                # request that is not repeated has all of the time.
+                limit = min(left, _ANSWER_SECONDS * 2**attempt) if patient and request.method == "GET" else left
+                return read(self._once(request, limit, stream=False).data)
             except ApiError as error:
                 delay = _BACKOFF.delay(attempt, self.timing.dice(), error.retry_after)
+                # A write that got no answer may have been carried out. Sent again, it could create a second object.
                 passes = error.passes if request.method == "GET" else error.status in UNTOUCHED
                 again = passes and not error.unasked
                 in_time = self.timing.clock() + delay <= deadline
@@ -273,22 +284,23 @@ class Client:
                 attempt += 1
 
     def stream(self, request: APIRequest, seconds: float, opened: Callable[[Any], None]) -> Iterator[Any]:
-        """The documents of an answer that comes line by line, until the server ends it.
+        """Yield the documents of an answer that comes line by line, until the server ends it.
 
         `opened` is called with the response, so that another thread can shut it down.
 
         Raises:
             BrokenStreamError: the connection breaks, or is silent for `seconds`.
-            ApiError: the request fails.
+            ApiError: the request failed.
         """
         broken = f"the connection to the API server broke: {request.what}"
         try:
             response = self._once(request, seconds, stream=True)
-        except (BrokenError, TimeoutError) as error:  # in the middle of saying why it fails
+        except (BrokenError, TimeoutError) as error:  # in the middle of an error's body
             raise BrokenStreamError(broken) from error
         try:
             opened(response)
             for line in response:
+                # Each line is an event; an empty one carries none.
                 if line.strip():
                     yield _document(line)
         except (BrokenError, TimeoutError) as error:
@@ -331,7 +343,7 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _object(answer: Any) -> Any:
-    """The object in the answer to `begin`; None if there is none."""
+    """Return the object in the answer to `begin`; None if there is none."""
     if answer is None or answer.status != HTTPStatus.OK:
         return None
     try:
@@ -342,6 +354,7 @@ def _object(answer: Any) -> Any:
 
 def _read_v1(data: bytes) -> Any:
     document = _document(data)
+    # A list's items have no `apiVersion` of their own, so whoever reads the list converts them.
     if "items" in document:
         return document
     try:

@@ -1,4 +1,4 @@
-"""The cluster behind an API server: claims come from it; slices, status and events go to it, over one connection."""
+"""The cluster behind an API server: reads claims; writes slices, status and Events. All use one `Connection`."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class KubeCluster:
         fatal: Fatal,
         timing: Timing | None = None,
     ) -> None:
-        """Prepare to connect; the first request connects.
+        """Set everything up; the first request connects.
 
         Args:
             source: where the credentials are.
             node_name: the node.
             claim_status: whether `status.devices` of claims is written.
             fatal: ends the process with a sentence.
-            timing: clock, dice and patience.
+            timing: clock, random numbers and waiting times.
         """
         self._connection = Connection(source, retries=True)
         self._client = Client(self._connection, timing=timing, retries=True)
@@ -62,9 +62,9 @@ class KubeCluster:
         self._statuses: dict[str, ClaimStatus] = {}
 
     def connect(self) -> None:
-        """Connect before anything is asked, in a thread of its own; what goes wrong is said where something is asked.
+        """Connect in a thread, so that the first Prepare need not wait for it; hardware and ledger are read meanwhile.
 
-        A first Prepare need not wait for the server's part in it then, since hardware and ledger are read meanwhile.
+        An error is not reported here: the first request that needs the connection reports it.
         """
         threading.Thread(target=self._connect, name="kube-connect", daemon=True).start()
 
@@ -75,14 +75,14 @@ class KubeCluster:
             log.debug("the API server is not reached yet: %s", error)
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Each claim as it is now, or the reason why it cannot be had."""
+        """Return each claim as it is now, or the error why it cannot be fetched."""
         return self._claims.get(refs)
 
     def publish(self, driver: str, inventory: Inventory) -> None:
-        """Publish the whole inventory that a driver has now; returns at once.
+        """Publish a driver's whole inventory; returns at once.
 
         Raises:
-            UsageError: the driver's or the node's name is not one for the API.
+            UsageError: the API does not allow the driver's or the node's name.
         """
         wanted = DesiredSlices(driver, self._node_name, inventory)
         wanted.specs()
@@ -96,12 +96,13 @@ class KubeCluster:
             loop.want(inventory)
 
     def status(self, driver: str) -> PublisherStatus:
-        """Return how the driver's slices are."""
+        """Return the state of the driver's slices."""
         loop = self._loops.get(driver)
         return NOTHING_YET if loop is None else loop.status
 
     def pause(self, driver: str) -> None:
         """Publish nothing more for the driver until the next `publish`; its slices stay."""
+        # Dropped from the table first, so that `status` does not report a loop that is being stopped.
         loop = self._loops.pop(driver, None)
         if loop is not None:
             loop.stop()
@@ -111,20 +112,21 @@ class KubeCluster:
         self._events_of(driver).notify(occurrence)
         status = self._status_of(driver)
         if status is not None and isinstance(occurrence, (ClaimImpaired, ClaimRestored)) and occurrence.states:
-            # It has just changed, so what the status said before and since when does not matter.
+            # The state has just changed, so the times in the present status do not matter.
             status.say(occurrence.claim, lambda: occurrence.states, ())
 
     def reporter(self, node: RecordedNode) -> ClaimReporter:
-        """Return what reports to the cluster what became of the claims of one driver's node."""
+        """Return the reporter of one driver's claims."""
         driver = node.plugin.driver
         return ClaimReporter(node, self._events_of(driver), self._status_of(driver))
 
     def close(self, seconds: float = _FLUSH_SECONDS) -> None:
-        """Write the events and the status that wait, each for no longer than `seconds`, and disconnect; slices stay."""
+        """Write the waiting Events and statuses, each for no longer than `seconds`, and disconnect; slices stay."""
         with self._lock:
-            outgoing: list[ClaimStatus | KubeEvents] = [*self._statuses.values(), *self._events.values()]
-        for each in outgoing:
-            each.close(seconds)
+            outboxes: list[ClaimStatus | KubeEvents] = [*self._statuses.values(), *self._events.values()]
+        for outbox in outboxes:
+            outbox.close(seconds)
+        # First the last reports, then the end of all waiting: a retry would otherwise delay the stop.
         self._client.timing.stopped.set()
         for loop in tuple(self._loops.values()):
             loop.stop()

@@ -1,7 +1,7 @@
 """The connection to an API server: kept sockets, authentication, and what a failure means.
 
-In a pod the credentials are the service account's, elsewhere those of a kubeconfig. Any thread may send; each request
-has a socket to itself, and a few are kept for the next ones.
+In a pod the credentials are those of its service account, elsewhere those of a kubeconfig. Any thread may send. Each
+request has its own socket, and some sockets are kept for the next requests.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from dranode.driver.kube.server import Credentials, Server, UnreachableError, Un
 log = logging.getLogger(__name__)
 
 
-# The API server of the cluster that this pod runs in, and the pod's service account there.  Four facts make it: two
-# variables that kubelet sets, the token that it renews in its file, and the authority's certificate. The `kubernetes`
-# package reads the same four at the price of 18 MiB and 100 ms.
+# The API server of this pod's cluster, and the pod's service account. Both follow from two variables that kubelet sets,
+# the token in a file that kubelet renews, and the certificate of the authority. The `kubernetes` package reads the
+# same, but takes 18 MiB of memory.
 
-# How old a token may be that is used without looking at its file again; kubelet renews it long before it ends.
+# For how many seconds a token is used before its file is read again.
 _TOKEN_SECONDS: Final = 60.0
 
 
 def pod_server(account: Path, clock: Callable[[], float] = time.monotonic) -> Server:
-    """The server, with the account in a folder that has `token` and `ca.crt`.
+    """Return the server, with the service account in a folder that has `token` and `ca.crt`.
 
     Raises:
-        UnreachableError: one of the four is missing or cannot be read.
+        UnreachableError: a variable is missing, or a file cannot be used.
     """
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
     if not host or not port:
         raise UnreachableError(
-            "the variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which kubelet sets, are not both there"
+            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which kubelet sets in every pod, are not both set"
         )
     token = _Token(account / "token", clock)
     token.headers()
@@ -55,7 +55,7 @@ def pod_server(account: Path, clock: Callable[[], float] = time.monotonic) -> Se
         raise UnreachableError(f"the API server at {url} cannot be reached: {error}") from error
     except OSError as error:
         raise UnreachableError(
-            f"the credentials in {account} cannot be used: ca.crt holds no certificate that can be read: {error}"
+            f"the credentials in {account} cannot be used: no certificate can be read from ca.crt: {error}"
         ) from error
     return Server(url, token.headers, tls, proxy=proxy)
 
@@ -70,6 +70,7 @@ class _Token:
         self._until = 0.0
 
     def headers(self) -> Mapping[str, str]:
+        # kubelet renews the token long before it ends, so an older text of the file is still valid for some time.
         if not self._headers or self._clock() >= self._until:
             self._headers = {"Authorization": f"Bearer {self._read()}"}
             self._until = self._clock() + _TOKEN_SECONDS
@@ -94,7 +95,7 @@ _NOTHING: Final = Outgoing("GET", "/", {}, 0.0)
 
 
 class APIResponse:
-    """An answer. `data` is all of its body; iterating gives the lines of one that is left on the wire.
+    """An answer. `data` is its whole body; iterating yields the lines of a body that has not been read yet.
 
     Attributes:
         status: the HTTP status.
@@ -102,7 +103,7 @@ class APIResponse:
     """
 
     def __init__(self, head: Head, channel: Channel, outgoing: Outgoing, done: Callable[[Channel], None]) -> None:
-        """The answer to `outgoing` that begins with `head`; `done` takes the channel when the body has been read."""
+        """Make the answer to `outgoing` that begins with `head`; `done` gets the channel once the body was read."""
         self.status = head.status
         self.headers = head.headers
         self._channel = channel
@@ -120,7 +121,7 @@ class APIResponse:
             TimeoutError: it did not come in time.
         """
         if self._data is None:
-            # Chunks may be single bytes, so they are not kept one by one.
+            # A chunk may be a single byte, so the chunks are not collected as objects.
             body = bytearray()
             for piece in self._channel.body(self._head, self._outgoing.most):
                 body += piece
@@ -129,7 +130,9 @@ class APIResponse:
         return self._data
 
     def __iter__(self) -> Iterator[bytes]:
-        """The body's lines as they come; raises as `data` does, where a line is too large or does not end in time."""
+        """Yield the body's lines as they come; raises like `data` if a line is too large or does not end in time."""
+        # The deadline is renewed with each complete line, so a server that sends single bytes cannot hold a watch for
+        # ever.
         rest = bytearray()
         self._channel.allow(self._outgoing.seconds)
         for piece in self._channel.body(self._head, None):
@@ -151,7 +154,7 @@ class APIResponse:
             self._channel.shutdown()
 
     def close(self) -> None:
-        """Leave what is left of the body."""
+        """Close the connection without reading the rest of the body."""
         self._channel.close()
 
 
@@ -171,8 +174,9 @@ class Connection:
 
         Args:
             source: where the credentials are.
-            retries: look for credentials again for every request while there are none, as a driver has to. A command
-                does so once: a program that fails for one request fails for all, and may ask a person each time.
+            retries: whether to read the credentials again for every request while they cannot be used, as a driver has
+                to. A command reads them once: a program that fails for one request fails for all, and may ask a person
+                each time.
         """
         self._source = source
         self._retries = retries
@@ -186,53 +190,55 @@ class Connection:
         weakref.finalize(self, _close, self._kept)
 
     def log_in(self) -> Server:
-        """Read the credentials before anything is asked, while a program among them can ask a person; the server.
+        """Read the credentials before the first request, while their program can still ask a person.
 
         Raises:
-            UnreachableError: they cannot be used.
+            UnreachableError: the credentials cannot be used.
         """
         return self._authenticated(_NOTHING)[0]
 
     def send(self, outgoing: Outgoing) -> APIResponse:
         """Send a request.
 
-        Credentials that the server turns down, and certificates that do not fit, are read again once.
+        If the server refuses the credentials, or a certificate does not fit, they are read again once.
 
         Raises:
             UnreachableError: there is no answer.
         """
         server, request = self._authenticated(outgoing)
-        # A program that gives credentials may ask a person, so the time begins now.
+        # A program that provides credentials may ask a person, so the time starts after it.
         deadline = time.monotonic() + outgoing.seconds
         try:
             answer = self._sent(server, request, outgoing, deadline)
+            # A token may have been revoked, or its file replaced, before the time at which it would be read again.
             if answer.status != _UNAUTHORIZED or self._is_last(server):
                 return answer
             answer.close()
         except _TLSError as error:
             if self._is_last(server):
-                raise UnreachableError(f"{server} is not to be trusted: {error}") from error
-            log.debug("server=%s is not to be trusted: %s", server, error)
+                raise UnreachableError(f"the certificate of {server} is not trusted: {error}") from error
+            log.debug("server=%s certificate is not trusted: %s", server, error)
         left = deadline - time.monotonic()
         server, request = self._authenticated(outgoing, stale=server)
         try:
             return self._sent(server, request, outgoing, time.monotonic() + left)
         except _TLSError as error:
-            raise UnreachableError(f"{server} is not to be trusted: {error}") from error
+            raise UnreachableError(f"the certificate of {server} is not trusted: {error}") from error
 
     def begin(self, outgoing: Outgoing) -> Callable[[], APIResponse | None] | None:
-        """Send a request that only reads on a connection that is open already; the caller waits for its answer later.
+        """Send a request that only reads on an open connection; the caller waits for the answer later.
 
-        So one thread gets several answers in the time of the slowest. A thread for each takes longer than an API server
-        nearby does, because the threads wait for one another.
+        In this way one thread gets several answers in the time of the slowest. With a thread for each, the threads wait
+        for one another, which takes longer than a nearby API server takes to answer.
 
         Returns:
-            A function that waits for the answer and returns it, None if it did not come; None if the request was not
-            sent. Use `send` then, which tries again and says what is wrong.
+            A function that waits for the answer, and returns None if it did not come; None if the request was not sent.
+            In both cases use `send`, which tries again and reports errors.
 
         Raises:
             UnreachableError: the credentials cannot be read.
         """
+        # No new connection is made here: connecting would hold up the other requests of this thread.
         request = _encoded(self._opened(), outgoing)
         channel = self._taken()
         if channel is None:
@@ -254,14 +260,14 @@ class Connection:
         return answer
 
     def close(self) -> None:
-        """Drop the connections that are at rest."""
+        """Close the connections that are not in use."""
         with self._lock:
             _close(self._kept)
 
     # --- credentials ---
 
     def _authenticated(self, outgoing: Outgoing, stale: Server | None = None) -> tuple[Server, bytes]:
-        """Return the server, and the request as it goes there; credentials that it turned down are read again."""
+        """Return the server and the encoded request; if `stale` was refused, the credentials are read again first."""
         with contextlib.nullcontext() if self._retries else self._asking:
             if self._failure:
                 raise UnusableCredentialsError(self._failure)
@@ -274,7 +280,7 @@ class Connection:
                 raise
 
     def _is_last(self, server: Server) -> bool:
-        """Return whether credentials are not read again for a server that turned them down: a command does so once."""
+        """Return whether refused credentials are not read again, because a command reads them only once more."""
         return self._read_again and not self._retries and server is self._server
 
     def _opened(self) -> Server:
@@ -286,6 +292,7 @@ class Connection:
     def _reopened(self, stale: Server) -> Server:
         self.close()
         with self._lock:
+            # If several threads were turned down at once, the first one reads the credentials for all.
             if self._server is None or self._server is stale:
                 log.info("server=%s: reading its credentials again", stale)
                 self._read_again = True
@@ -296,7 +303,7 @@ class Connection:
         if self._source.kubeconfig:
             from dranode.driver.kube.kubeconfig import kubeconfig_server  # noqa: PLC0415 - YAML
 
-            # Nobody logs in at a driver, and all calls wait for the program.
+            # Nobody can log in at a driver, and all calls wait for the program, so its time is limited.
             return kubeconfig_server(
                 self._source.kubeconfig, self._source.context, _PROGRAM_SECONDS if self._retries else None
             )
@@ -314,7 +321,7 @@ class Connection:
         except ssl.SSLError as error:
             raise _TLSError(error.strerror or str(error)) from error
         except TimeoutError as error:
-            # Without a number: what is said again and again should be the same.
+            # Without the number of seconds, so that the same error is logged only once.
             raise UnreachableError(f"{server} did not answer in time") from error
         except BrokenError as error:
             raise UnreachableError(f"{server} does not answer: {error}") from error
@@ -326,6 +333,7 @@ class Connection:
             with self._lock:
                 if not self._kept:
                     return None
+                # The one that was used last: it is the least likely to have been closed or forgotten meanwhile.
                 channel = self._kept.pop()
             if channel.idle():
                 return channel
@@ -341,11 +349,11 @@ class Connection:
         except BaseException as error:
             channel.close()
             if kept:
-                # What ended it, a load balancer that forgets what is idle for one, has most likely ended the others
-                # too. Each of them would take a request's whole time.
+                # A load balancer that has forgotten this idle connection has most likely forgotten the others too, and
+                # each of them would take the whole time of a request.
                 self.close()
-            # A server closes what is kept when it likes; that it was about to says nothing of the request, but only a
-            # request that changes nothing may be sent twice.
+            # A server may close an idle connection at any time, also just when a request is sent. Only a request that
+            # changes nothing may be sent again then.
             if kept and outgoing.method == "GET" and isinstance(error, BrokenError) and error.untouched:
                 raise _ClosedMeanwhile from error
             raise
@@ -372,16 +380,19 @@ def _close(channels: list[Channel]) -> None:
 
 
 def _encoded(server: Server, outgoing: Outgoing) -> bytes:
-    """The request as it goes over the wire.
+    """Encode a request.
 
     Raises:
-        UnreachableError: a header has a character that no header can carry; which one is not said, it may be the token.
+        UnreachableError: a header has a character that is not allowed. The header is not shown: it may be the token.
     """
     headers = {"Host": server.host, **outgoing.headers, **server.headers()}
     if outgoing.body is not None:
         headers["Content-Length"] = str(len(outgoing.body))
     named = (*headers.items(), *server.fixed_headers)
     lines = [f"{outgoing.method} {server.prefix}{outgoing.path} HTTP/1.1", *(f"{k}: {v}" for k, v in named)]
+    # A line break in a token would begin a header of its own.
     if any("\n" in line or "\r" in line or not line.isascii() for line in lines):
-        raise UnreachableError(f"a header for {server} cannot be sent; look at the token's characters")
+        raise UnreachableError(
+            f"a header for {server} has a line break or a character that is not ASCII; check the token"
+        )
     return "\r\n".join((*lines, "", "")).encode("ascii") + (outgoing.body or b"")

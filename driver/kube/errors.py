@@ -1,4 +1,4 @@
-"""Errors of the API server: one sentence for each, whether another try is worth it, and when."""
+"""Errors of the API server: one sentence for each, and whether and when to try again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 from dranode.api.errors import DranodeError
 
 NO_UID: Final = "metadata.uid is missing, which every object of an API server has; see that the address is one's"
-"""The error of a document that is to be an object of the API server: `{}` decodes to one as well."""
+"""The error for a document that should be an object of the API server but has no UID, such as `{}`."""
 _LONGEST: Final = 600
 _FIRST_ERROR: Final = 400
-# In seconds. No thread can wait for as long as a header may say.
+# In seconds: a header may ask for any time, even one that is too long for a thread to wait.
 _LONGEST_WAIT: Final = 3600.0
 
 
@@ -71,28 +71,30 @@ def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) ->
         headers: the answer's headers, with names in lower case.
         body: the answer's body, usually a Status object.
     """
-    said = _status_object(body)
+    answer = _status_object(body)
     # A proxy's page or an admission webhook's reason may have many lines, but a log line and an Event have one.
-    message = " ".join(str(said.get("message") or body.decode(errors="replace")).split())
+    message = " ".join(str(answer.get("message") or body.decode(errors="replace")).split())
     if status < _FIRST_ERROR:
-        why = f"it leads to {headers['location']}" if "location" in headers else "it has no object"
-        message = f"{why}; see that the address is an API server's"
-    details = said.get("details")
+        why = f"it redirects to {headers['location']}" if "location" in headers else "it has no object"
+        message = f"{why}; check that the address is that of an API server"
+    # The Status of a missing object names the object. That of a missing path does not; that is how both kinds of 404
+    # differ.
+    details = answer.get("details")
     details = details if isinstance(details, dict) else {}
     wait = headers.get("retry-after") or details.get("retryAfterSeconds") or 0
     return ApiError(
         _sentence(what, status, message[:_LONGEST]),
         status,
         retry_after=_seconds(wait),
-        of_object="name" in details or said.get("reason") in ("AlreadyExists", "Expired"),
+        of_object="name" in details or answer.get("reason") in ("AlreadyExists", "Expired"),
     )
 
 
 def _status_object(body: bytes) -> dict[str, Any]:
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        said = msgspec.json.decode(body)
-        if isinstance(said, dict):
-            return said
+        answer = msgspec.json.decode(body)
+        if isinstance(answer, dict):
+            return answer
     return {}
 
 

@@ -134,6 +134,7 @@ class ExecCredentials:
         program = self._program
         interactive = self._interactive()
         variables = {variable.name: variable.value for variable in program.env}
+        # The kubeconfig's variables win over those of the process, and KUBERNETES_EXEC_INFO over both, as for kubectl.
         environment = {**os.environ, **variables, _INFO: self._info(interactive=interactive)}
         said = bytearray()
         killed = threading.Event()
@@ -217,6 +218,7 @@ class ExecCredentials:
             credential = decode_json(ExecCredential, text)
         except DocumentError as error:
             raise self._wrong(f"it printed no ExecCredential: {error}") from error
+        # client-go also refuses a program that answers in another version than the kubeconfig names.
         if credential.api_version != self._program.api_version:
             raise self._wrong(f'it is to print {self._program.api_version}, and printed "{credential.api_version}"')
         status = credential.status

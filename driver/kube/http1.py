@@ -1,8 +1,8 @@
 """HTTP/1.1 as an API server speaks it: one request at a time on a socket that is kept.
 
-A driver reads a claim on the way of every pod. The standard library's client takes six times the CPU of what is done
-here, most of it for reading headers as those of a mail. What is read is what RFC 9112 lets a server send: a length,
-chunks, or all until the connection closes.
+A driver reads a claim for every pod that starts. The standard library's client needs six times the CPU, most of it to
+parse headers like those of a mail. A body may have all forms of RFC 9112: a length, chunks, or everything until the
+connection closes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SWITCHING_PROTOCOLS: Final = 101
 
 
 class BrokenError(Exception):
-    """The connection ended, or what came on it is not HTTP.
+    """The connection ended, or the answer is not HTTP.
 
     Attributes:
-        untouched: nothing came back, so that the server may have closed the connection before it saw the request.
+        untouched: whether nothing came back, so the server may have closed the connection before it saw the request.
     """
 
     def __init__(self, reason: str, *, untouched: bool = False) -> None:
@@ -79,14 +79,14 @@ class Connected(Protocol):
 
 
 class Channel:
-    """One connection to a server. It belongs to one thread at a time; `shutdown` may come from any.
+    """One connection to a server. It belongs to one thread at a time; any thread may call `shutdown`.
 
-    Whatever a request needs (sending it, announcements, headers, body, trailers) has one deadline together, so that a
-    server that sends a byte now and then holds nobody for longer.
+    A request has one deadline for all of its parts (sending, 1xx answers, headers, body, trailers), so a server that
+    sends a byte now and then cannot hold a thread for longer.
     """
 
     def __init__(self, connected: Connected) -> None:
-        """Speak on a connected socket, which is closed with the channel."""
+        """Use a connected socket, which is closed with the channel."""
         self._socket = connected
         self._buffer = bytearray()
         self._came = False
@@ -101,6 +101,8 @@ class Channel:
         """Return whether nothing has come since the last answer; a server that has closed the connection says so."""
         if self._buffer:
             return False
+        # What can be read now is either the end of the connection or an answer that nobody asked for. Both make it
+        # unusable.
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
@@ -122,6 +124,7 @@ class Channel:
             BrokenError: the connection ended.
             TimeoutError: the request was not sent in time.
         """
+        # Until the whole answer has been read, the connection cannot be used for another request.
         self.reusable = self._came = False
         self.allow(seconds)
         unsent = memoryview(request)
@@ -141,7 +144,7 @@ class Channel:
             BrokenError: the connection ended, or the answer is not HTTP.
             TimeoutError: the answer did not come in time.
         """
-        # 100 and its like announce the answer that follows.
+        # 1xx answers come before the real one, for example 103 Early Hints.
         for _ in range(_MAX_ANNOUNCEMENTS + 1):
             head = self._head()
             if head.status == _SWITCHING_PROTOCOLS:
@@ -151,11 +154,11 @@ class Channel:
         raise BrokenError(f"more than {_MAX_ANNOUNCEMENTS} answers of status 1xx came, and none that says more")
 
     def body(self, head: Head, most: int | None = MAX_BODY) -> Iterator[bytes]:
-        """The answer's body, piece by piece as it comes; afterwards the connection may be used again.
+        """Yield the answer's body as it comes; afterwards the connection may be used again.
 
         Args:
             head: the answer's head.
-            most: the size that the body may have, in bytes; None for any.
+            most: the largest size that is accepted, in bytes; None for any.
 
         Raises:
             BrokenError: the connection ended in the middle, or the body is larger.
@@ -169,6 +172,8 @@ class Channel:
             yield piece
 
     def _pieces(self, head: Head) -> Iterator[bytes]:
+        # The order is that of RFC 9112, section 6.3: a status without a body first, then chunks, whatever the length
+        # says, then the length, then the end of the connection.
         coding = head.headers.get("transfer-encoding", "").lower()
         if head.status in _NO_BODY:
             self.reusable = head.keeps
@@ -202,6 +207,7 @@ class Channel:
             self._socket.settimeout(self._left())
             came = self._socket.recv(_READ)
         except (TimeoutError, ssl.SSLError) as error:
+            # A server that ends TLS without a close_notify has only closed the connection.
             if isinstance(error, ssl.SSLEOFError):
                 raise BrokenError("the server closed the connection", untouched=not self._came) from error
             raise
@@ -218,7 +224,7 @@ class Channel:
         return taken
 
     def _until(self, end: bytes, most: int) -> bytes:
-        """Return what stands before `end`, which is taken too."""
+        """Return what comes before `end`; both are taken out of the buffer."""
         while (at := self._buffer.find(end)) < 0:
             if len(self._buffer) > most:
                 raise BrokenError(f"the answer has a head or a chunk's length of more than {most} bytes")
@@ -234,8 +240,11 @@ class Channel:
         headers: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(b":")
+            # Names are compared without regard to case (RFC 9110, section 5.1). Latin-1 decodes any byte, so that a
+            # strange header of a proxy is no error.
             headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
         if version == b"HTTP/1.0":
+            # HTTP/1.0 closes the connection after each answer.
             headers.setdefault("connection", "close")
         return Head(int(status), headers)
 
@@ -250,12 +259,14 @@ class Channel:
     def _chunks(self) -> Iterator[bytes]:
         while True:
             line = self._until(b"\r\n", _MAX_CHUNK_LINE)
+            # Extensions of a chunk stand after its length, and can be ignored (RFC 9112, section 7.1.1).
             length = _length(line.partition(b";")[0].decode("latin-1"), 16)
             yield from self._exactly(length)
             if not length:
                 break
             if self._until(b"\r\n", _MAX_CHUNK_LINE):
                 raise BrokenError("a chunk of the answer is longer than it says")
+        # Trailers are read to find the end of the answer, and dropped (section 7.1.2).
         trailers = 0
         while trailer := self._until(b"\r\n", _MAX_HEADERS):
             trailers += len(trailer)
@@ -296,12 +307,12 @@ class Outgoing(msgspec.Struct, frozen=True):
     Attributes:
         method: the HTTP method.
         path: path and query.
-        headers: beside those of authentication.
-        seconds: how long the request may take, with connecting and all of the answer; in a stream how long until its
-            head, and until each line.
-        body: what is sent.
-        stream: leave the answer's body to the caller.
-        most: how large the answer, in a stream a line of it, may be, in bytes.
+        headers: the headers, without those of authentication.
+        seconds: how long the request may take, from connecting to the end of the answer; in a stream, how long the
+            head and then each line may take.
+        body: the body to send.
+        stream: whether the caller reads the answer's body.
+        most: the largest answer that is accepted, or the largest line of a stream, in bytes.
     """
 
     method: str

@@ -1,7 +1,7 @@
-"""The API server that a kubeconfig names, and who we are there.
+"""The API server that a kubeconfig names, and our identity there.
 
-The file is read here, since the `kubernetes` package takes half a second of CPU to load. The package is asked for what
-it alone can do: the providers `oidc` and `gcp`, whose tokens are renewed by OAuth 2.0.
+The file is read here, because the `kubernetes` package takes half a second of CPU to load. Only that package can renew
+the tokens of the providers `oidc` and `gcp` by OAuth 2.0, so it is used for these.
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ from dranode.driver.kube.proxy import ProxyError, environment_proxy, parsed_prox
 from dranode.driver.kube.server import Server, UnreachableError, UnusableCredentialsError, tls_context
 from dranode.driver.machine.presence import is_file
 
-# Tokens of the providers that a kubeconfig may name in place of a program: OpenID Connect, and Google's.  The
-# `kubernetes` package renews them. It takes half a second of CPU to load, so nothing else asks it.
-
 
 def provider_headers(path: str, context: str, provider: str) -> Callable[[], Mapping[str, str]]:
-    """Return how requests say who they come from, for a context whose user has an `auth-provider`.
+    """Return the headers of authentication for a context whose user has an `auth-provider`.
 
     Raises:
         UnreachableError: the package is not installed, or does not know the provider.
@@ -74,7 +71,7 @@ Headers: TypeAlias = Callable[[], Mapping[str, str]]
 
 
 def kubeconfig_context(path: str, context: str = "") -> ChosenContext:
-    """A context, the current one for an empty name.
+    """Return a context; the current one for an empty name.
 
     Raises:
         UnreachableError: the file cannot be used, or has no such context.
@@ -86,10 +83,10 @@ def kubeconfig_context(path: str, context: str = "") -> ChosenContext:
 
 
 def check_kubeconfig(path: str, context: str = "") -> None:
-    """See that a kubeconfig can be read and names a server; the files and programs that it names may come later.
+    """Check that a kubeconfig can be read and names a server; the files and programs that it names may come later.
 
     Raises:
-        UsageError: it cannot, or does not.
+        UsageError: it cannot be read, or names no server.
     """
     try:
         _server_url(chosen_context(path, context).cluster.server)
@@ -98,12 +95,12 @@ def check_kubeconfig(path: str, context: str = "") -> None:
 
 
 def kubeconfig_server(path: str, context: str = "", program_seconds: float | None = None) -> Server:
-    """The server of a context, or of the current one.
+    """Return the server of a context, or of the current one.
 
     Args:
-        path: the file, or several as `KUBECONFIG` has them.
+        path: the file, or several as in `KUBECONFIG`.
         context: the context's name; empty for the current one.
-        program_seconds: how long a program that gives credentials may take; None for as long as it takes.
+        program_seconds: how long a program that provides credentials may take; None for no limit.
 
     Raises:
         UnusableCredentialsError: the file cannot be used.
@@ -143,7 +140,7 @@ def _server_url(server: str) -> str:
             raise DocumentError(f'the server "{server}" is neither a URL nor host:port')
     # An invalid port is a ValueError here.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-        raise DocumentError(f'the server "{server}" is no URL of http or https')
+        raise DocumentError(f'the server "{server}" is not an http or https URL')
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
@@ -180,23 +177,23 @@ def _existing(file: str, name: str) -> str:
 
 
 def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Show a certificate to servers from now on; both are in PEM.
+    """Present a certificate to servers from now on; certificate and key are in PEM.
 
     Raises:
-        OSError: they are no pair.
+        OSError: certificate and key do not belong together.
     """
-    # Python takes files alone. A pipe needs no disk, which may be full or read-only, and keeps the key off it.
+    # Python accepts only files. A pipe works if the disk is full or read-only, and keeps the key off the disk.
     with _piped(certificate) as first, _piped(key) as second:
-        # With a password, so that a locked key is an error and nothing is asked at the terminal.
+        # With an empty password, an encrypted key is an error. Without one, OpenSSL would ask at the terminal.
         tls.load_cert_chain(first, second, password="")
 
 
 @contextlib.contextmanager
 def _piped(content: bytes) -> Iterator[str]:
-    """The path of a pipe that holds some kilobytes.
+    """Yield the path of a pipe with this content.
 
     Raises:
-        OSError: they are more than a pipe holds, 64 KiB as a rule.
+        OSError: the content is larger than a pipe, usually 64 KiB.
     """
     reading, writing = os.pipe()
     try:
@@ -211,10 +208,11 @@ def _piped(content: bytes) -> Iterator[str]:
 def _authentication(
     chosen: ChosenContext, path: str, tls: ssl.SSLContext | None, program_seconds: float | None
 ) -> Headers:
-    """Return how requests say who they come from; what the file says goes before a program's answer, as for kubectl."""
+    """Return the headers of authentication. As for kubectl, what the file itself has wins over a program."""
     user = chosen.user
     if user.auth_provider is not None:
         return provider_headers(path, chosen.name, str(user.auth_provider.get("name", "")))
+    # The file is read for every request, since whatever wrote it may renew it at any time.
     if user.token_file:
         return lambda: {"Authorization": f"Bearer {_token(user.token_file)}"}
     if user.token:
@@ -229,7 +227,7 @@ def _authentication(
 
 
 class _ProgramUser:
-    """The identity that a program gives; a certificate in it is shown from the next connection on."""
+    """The identity that a program provides; its certificate is presented from the next connection on."""
 
     def __init__(self, credentials: ExecCredentials, tls: ssl.SSLContext | None) -> None:
         self._credentials = credentials
@@ -242,7 +240,8 @@ class _ProgramUser:
             try:
                 _load_pair(self._tls, pair.certificate.encode(), pair.key.encode())
             except OSError as error:
-                raise UnreachableError(f"the program's certificate and key are no pair: {error}") from error
+                raise UnreachableError(f"the program's certificate and key do not belong together: {error}") from error
+            # Connections that are open keep the certificate that they began with.
             self._shown = pair
         return headers
 
@@ -271,7 +270,7 @@ def _token(file: str) -> str:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise UnreachableError(f"the token in {file} cannot be read: {reason}") from error
     if not token:
-        raise UnreachableError(f"the token in {file} is empty; see that whatever renews it has done so")
+        raise UnreachableError(f"the token in {file} is empty; check what should renew it")
     return token
 
 

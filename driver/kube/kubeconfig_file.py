@@ -148,6 +148,7 @@ def chosen_context(paths: str, context: str = "") -> ChosenContext:
     # kubectl ignores missing files too: KUBECONFIG often lists files that a tool creates later.
     files = [_resolved(Path(path)) for path in paths.split(os.pathsep) if path and not _is_missing(Path(path))]
     name = context or next((file.current_context for file in files if file.current_context), "")
+    # Cluster and user may be in other files than the context that names them.
     contexts = _first_of_each(entry for file in files for entry in file.contexts)
     if not name:
         raise DocumentError(f"no current-context is set; pass --context: {_names(contexts)}")

@@ -1,4 +1,4 @@
-"""Sends to the API server what no call waits for, from a thread of its own."""
+"""Sends items to the API server for which no call waits, from a thread of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Entry(msgspec.Struct, Generic[T]):
 
 
 class PendingItems(Generic[T]):
-    """Items in the order in which their keys came. Of more than a thousand the oldest are dropped. Not thread-safe."""
+    """Items in the order in which their keys came; above a thousand, the oldest is dropped. Not thread-safe."""
 
     def __init__(self, idle: float = 0.0, limit: float = 0.0) -> None:
         """Let an item wait until nothing has come for `idle` seconds, but no longer than `limit`."""
@@ -46,12 +46,12 @@ class PendingItems(Generic[T]):
         return len(self._entries)
 
     def is_taken(self, key: str) -> bool:
-        """Return whether what waits under a key was taken and is not `done`."""
+        """Return whether the item of a key was taken and is not `done`."""
         entry = self._entries.get(key)
         return entry is not None and entry.taken
 
     def put(self, key: str, item: T, now: float) -> T | None:
-        """Add an item in place of the one that waits under its key; the item that was dropped to make room for it."""
+        """Add an item, or replace the one of its key; returns the item that was dropped to make room."""
         self._latest = now
         entry = self._entries.get(key)
         if entry is not None:
@@ -61,9 +61,10 @@ class PendingItems(Generic[T]):
         return self._entries.popitem(last=False)[1].item if len(self._entries) > _CAPACITY else None
 
     def take_back(self, key: str, now: float) -> T | None:
-        """Remove and return what waits under a key; None if nothing does, or if some of it may have been sent."""
+        """Remove and return the item of a key; None if there is none, or if it may have been sent."""
         self._latest = now
         entry = self._entries.get(key)
+        # A request for it may be on its way, so it cannot be taken back; the caller has to send what undoes it.
         if entry is None or entry.taken:
             return None
         del self._entries[key]
@@ -74,21 +75,23 @@ class PendingItems(Generic[T]):
         entry = next(iter(self._entries.values()), None)
         if entry is None:
             return None
+        # On a busy node something comes all the time, so `limit` ends the wait.
         return max(0.0, min(self._latest + self._idle, entry.since + self._limit) - now)
 
     def take(self) -> tuple[str, T]:
-        """The first item and its key, to be sent; it stays until it is `done`.
+        """Return the first item to send, with its key; the item stays until it is `done`.
 
         Raises:
-            StopIteration: there is none.
+            StopIteration: there is no item.
         """
         key, entry = next(iter(self._entries.items()))
         entry.taken = True
         return key, entry.item
 
     def done(self, key: str, item: T) -> None:
-        """Remove an item that needs no sending any more, unless a newer one has come under its key."""
+        """Remove an item that was sent, unless a newer one has come under its key."""
         entry = self._entries.get(key)
+        # An item that came while this one was being sent is newer, and must still be sent.
         if entry is not None and entry.item is item:
             del self._entries[key]
 
@@ -116,9 +119,9 @@ class Outbox(Generic[T]):
         Args:
             name: the name of the thread and of what it sends, in the log.
             send: sends an item.
-            timing: clock, dice and patience.
-            fatal: ends the process, should the thread die.
-            pending: says how long items wait; None for not at all.
+            timing: clock, random numbers and waiting times.
+            fatal: ends the process if the thread dies.
+            pending: decides how long items wait; None for not at all.
         """
         self._name = name
         self._send = send
@@ -153,21 +156,22 @@ class Outbox(Generic[T]):
             self._thread.start()
 
     def sends(self, key: str) -> bool:
-        """Return whether something under the key is being sent at this moment, or may have been."""
+        """Return whether the item of a key is being sent at this moment, or may have been sent."""
         with self._changed:
             return self._pending.is_taken(key)
 
     def take_back(self, key: str) -> T | None:
-        """Remove and return what waits under a key; None if nothing does, or if some of it may have been sent."""
+        """Remove and return the item of a key; None if there is none, or if it may have been sent."""
         with self._changed:
             return self._pending.take_back(key, self._timing.clock())
 
     def close(self, seconds: float) -> None:
-        """Send what waits, as far as that takes no longer than `seconds`, and nothing more."""
+        """Send what waits for no longer than `seconds`, and nothing afterwards."""
         with self._changed:
             self._closing = True
             self._begin()
             self._changed.notify_all()
+        # The items that are left are lost. Claims keep their records, and status is reported again when it changes.
         if self._thread.is_alive():
             self._thread.join(seconds)
 
@@ -186,7 +190,7 @@ class Outbox(Generic[T]):
                     with self._changed:
                         if self._closing:
                             return
-                        # A new item does not make the next request earlier than the server has asked for.
+                        # A new item does not shorten the wait that the server has asked for.
                         delay = _BACKOFF.delay(failures, self._timing.dice(), error.retry_after)
                         self._changed.wait_for(lambda: self._closing, delay)
                     failures += 1
@@ -198,7 +202,7 @@ class Outbox(Generic[T]):
                 self._pending.done(key, item)
 
     def _next(self) -> tuple[str, T] | None:
-        """The next item to send and its key, once it is due; None at the end."""
+        """Wait until an item is due; returns it with its key, None at the end."""
         with self._changed:
             while True:
                 wait = self._pending.wait(self._timing.clock())

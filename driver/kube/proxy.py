@@ -1,7 +1,7 @@
-"""Proxies on the way to an API server: which one is used, by the rules of Go's clients, and how to get through it.
+"""Proxies for connections to an API server: which proxy is used, by the rules of Go's clients, and how to connect.
 
-The rules for the environment are those of golang.org/x/net/http/httpproxy (v0.62.0), since kubectl and the other
-components of a cluster follow them. Where Go passes over a setting that cannot be read, this is an error here.
+The rules for the environment are those of golang.org/x/net/http/httpproxy (v0.62.0), because kubectl and the other
+components of a cluster follow them. A setting that cannot be read is an error here, while Go ignores it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _OK: Final = 200
 
 
 class ProxyError(DranodeError):
-    """A proxy is named that cannot be used."""
+    """A configured proxy cannot be used."""
 
 
 class ProxySettings(msgspec.Struct, frozen=True):
-    """What the environment says of proxies.
+    """The proxies in the environment.
 
     Attributes:
         http: the proxy for plain HTTP.
         https: the proxy for HTTPS.
-        no_proxy: hosts that are reached without one, separated by commas.
-        cgi: this process answers a CGI request, whose sender sets `HTTP_PROXY` by a header `Proxy`.
+        no_proxy: the hosts that are reached without a proxy, separated by commas.
+        cgi: whether this process answers a CGI request, whose sender sets `HTTP_PROXY` by a header `Proxy`.
     """
 
     http: str = ""
@@ -53,8 +53,9 @@ class ProxySettings(msgspec.Struct, frozen=True):
 
 
 def settings_of(environment: Mapping[str, str]) -> ProxySettings:
-    """Return what the environment says of proxies; a name in lower case goes before the same in upper case."""
+    """Return the proxies in the environment; a name in lower case wins over the same name in upper case."""
 
+    # Lower case goes first since golang.org/x/net v0.62; in older clients upper case did.
     def value(name: str) -> str:
         return environment.get(name) or environment.get(name.upper()) or ""
 
@@ -78,7 +79,7 @@ def proxy_for(url: str, settings: ProxySettings) -> str:
         proxy = urlsplit(named)
     except ValueError:
         return f"http://{named}"
-    # `localhost:3128` reads as one of scheme localhost.
+    # `localhost:3128` would be read as a URL with the scheme `localhost`.
     return named if proxy.scheme and proxy.netloc else f"http://{named}"
 
 
@@ -92,7 +93,8 @@ def _is_proxied(host: str, port: str, no_proxy: str) -> bool:
 
 
 def _matches(entry: str, name: str, port: str, address: _Address | None) -> bool:
-    """Return whether an entry of `NO_PROXY` names a host: a name, or an address and then never by a name."""
+    """Return whether an entry of `NO_PROXY` matches a host, by name or by address."""
+    # An entry with a slash is a network. It never matches a name, because Go does not resolve names for NO_PROXY.
     network = _network(entry)
     if network is not None:
         return address is not None and address in network
@@ -103,12 +105,13 @@ def _matches(entry: str, name: str, port: str, address: _Address | None) -> bool
     named = _address(host) if "%" not in host else None
     if named is not None or address is not None:
         return named == address
+    # `example.com` matches the host and all below it; `.example.com` and `*.example.com` match only what is below.
     host = _in_ascii(host.removeprefix("*") if host.startswith("*.") else host)
     return name.endswith(host) if host.startswith(".") else name == host or name.endswith(f".{host}")
 
 
 def _address(text: str) -> _Address | None:
-    """Return an address; one of IPv4 in the form of IPv6 is one of IPv4."""
+    """Return the address that a text is, None if it is not one; IPv4 in the form of IPv6 becomes IPv4."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -117,7 +120,7 @@ def _address(text: str) -> _Address | None:
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """Return what `address/bits` names; Go takes neither a mask in dots nor a zone."""
+    """Return the network that `address/bits` is, None if it is not one; Go accepts neither a dotted mask nor a zone."""
     bits = text.partition("/")[2]
     if not (bits.isascii() and bits.isdigit()) or "%" in text:
         return None
@@ -133,14 +136,14 @@ def _in_ascii(name: str) -> str:
     if name.isascii():
         return name
     try:
-        # Label by label: what NO_PROXY has may begin with a dot.
+        # Label by label, because an entry of NO_PROXY may begin with a dot.
         return ".".join(label.encode("idna").decode() for label in name.split("."))
     except UnicodeError:
         return name
 
 
 def _host(parts: SplitResult) -> str:
-    """Return the host as it is written: `SplitResult.hostname` is in lower case, and only `localhost` is local."""
+    """Return the host as written: `SplitResult.hostname` is in lower case, but for Go only `localhost` is local."""
     netloc = parts.netloc.rpartition("@")[2]
     host = netloc[1:].partition("]")[0] if netloc.startswith("[") else netloc.partition(":")[0]
     return unquote(host)
@@ -151,7 +154,7 @@ def _port_text(parts: SplitResult) -> str:
     return after[2] if after[1] and after[2] else str(_PORTS.get(parts.scheme, ""))
 
 
-# --- the way through ---
+# --- connecting through a proxy ---
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -161,7 +164,7 @@ class Proxy(msgspec.Struct, frozen=True):
         host: its name or address.
         port: its port.
         authorization: the value of `Proxy-Authorization`; empty for none.
-        tls: how its certificate is judged; None for plain HTTP.
+        tls: how its certificate is verified; None for plain HTTP.
     """
 
     host: str
@@ -177,24 +180,25 @@ def parsed_proxy(url: str, place: str, tls: Callable[[], ssl.SSLContext]) -> Pro
     """Return the proxy that a URL names.
 
     Args:
-        url: the URL, perhaps with a user and a password.
-        place: where it is written, for messages: `proxy-url`, `HTTPS_PROXY`.
-        tls: makes what judges the certificate of one that is reached over HTTPS.
+        url: the URL, which may have a user and a password.
+        place: where it is configured, for messages: `proxy-url`, `HTTPS_PROXY`.
+        tls: makes the context that verifies the certificate of an HTTPS proxy.
 
     Raises:
-        ProxyError: the URL is none, or of a scheme that is not supported.
+        ProxyError: the URL is not valid, or its scheme is not supported.
     """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ProxyError(f"the proxy in {place} has no address that can be read: {error}") from error
+        raise ProxyError(f"the address of the proxy in {place} cannot be read: {error}") from error
     if parts.scheme in ("socks5", "socks5h", "socks4"):
         raise ProxyError(
-            f"the proxy in {place} speaks {parts.scheme}, which is not supported; name a proxy of http or https"
+            f"the proxy in {place} uses {parts.scheme}, which is not supported; use an http or https proxy"
         )
     if parts.scheme not in _PORTS or not host:
-        raise ProxyError(f"the proxy in {place} is no URL of http or https, such as http://proxy.example.com:3128")
+        raise ProxyError(f"the proxy in {place} is not an http or https URL, such as http://proxy.example.com:3128")
+    # User and password are percent-encoded in a URL, and sent decoded.
     authorization = ""
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -204,26 +208,28 @@ def parsed_proxy(url: str, place: str, tls: Callable[[], ssl.SSLContext]) -> Pro
 
 
 def environment_proxy(url: str, tls: Callable[[], ssl.SSLContext]) -> Proxy | None:
-    """Return the proxy through which the environment has a URL reached; None for none.
+    """Return the proxy that the environment names for a URL; None if it names none.
 
     Raises:
-        ProxyError: the one that is named cannot be used.
+        ProxyError: the proxy cannot be used.
     """
     proxy = proxy_for(url, settings_of(os.environ))
     return parsed_proxy(proxy, f"{urlsplit(url).scheme.upper()}_PROXY", tls) if proxy else None
 
 
 def tunnel(connected: socket.socket, proxy: Proxy, target: str, seconds: float) -> None:
-    """Have a proxy connect to `host:port`.
+    """Let a proxy connect to `host:port`.
 
     Raises:
-        OSError: it does not.
+        OSError: the proxy did not connect.
     """
-    # Some proxies turn away whoever does not say what it is.
+    # Some proxies refuse clients without a user agent.
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}", "User-Agent: dranode"]
     if proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")
     try:
+        # The answer to CONNECT has no body. What follows its head is the tunnel, in which the server waits for us to
+        # begin TLS.
         head = Channel(connected).request("\r\n".join((*lines, "", "")).encode(), seconds)
     except BrokenError as error:
         raise OSError(f"{proxy} does not answer: {error}") from error
@@ -232,7 +238,7 @@ def tunnel(connected: socket.socket, proxy: Proxy, target: str, seconds: float) 
 
 
 class TLSThroughTLS:
-    """A connection with TLS within one to a proxy that has TLS itself, as `Channel` uses a socket."""
+    """A TLS connection through an HTTPS proxy, with the methods of a socket that `Channel` needs."""
 
     def __init__(self, outer: ssl.SSLSocket, tls: ssl.SSLContext, name: str, seconds: float) -> None:
         """Shake hands with the server of that name behind the proxy within `seconds`.
@@ -242,6 +248,7 @@ class TLSThroughTLS:
             OSError: the connection ended, or took too long.
         """
         self._outer = outer
+        # `wrap_socket` works on the file descriptor of a plain connection, so it cannot be used within TLS.
         self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls.wrap_bio(self._coming, self._going, server_hostname=name or None)
         self._deadline = 0.0
@@ -276,7 +283,7 @@ class TLSThroughTLS:
         self._outer.close()
 
     def _carried(self, step: Callable[[], T]) -> T:
-        """Carry out a step of TLS, with what it sends and waits for."""
+        """Carry out a step of the inner TLS, and exchange with the proxy what it sends and waits for."""
         while True:
             try:
                 done = step()

@@ -1,4 +1,4 @@
-"""Writes Kubernetes Events (events.k8s.io/v1), off every path on which a call waits."""
+"""Writes Events (events.k8s.io/v1) and the status of claims, from threads of their own: no call waits for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class RecordedNode(Protocol):
-    """What is asked of a node (`dranode.driver.node.node.NodeClaims`) to report its claims."""
+    """The part of `dranode.driver.node.node.NodeClaims` that reports need."""
 
     plugin: Plugin
     not_enforced: Callable[[], NotEnforced | None]
@@ -45,7 +45,7 @@ class RecordedNode(Protocol):
         """
 
     def record(self, uid: str) -> Record | None:
-        """Return what is on record of a claim at the last look at the ledger; never waits."""
+        """Return a claim's record as of the last reading of the ledger, without waiting."""
 
 
 _GROUP: Final = "events.k8s.io/v1"
@@ -55,7 +55,7 @@ _MAX_INSTANCE: Final = 128
 
 
 def utc_now() -> datetime:
-    """The time of the clock on the wall."""
+    """Return the time of the wall clock."""
     return datetime.now(UTC)
 
 
@@ -88,7 +88,7 @@ class KubeEvents:
         self._sent = 0
 
     def notify(self, occurrence: Occurrence) -> None:
-        """Write the events of what happened, unless they were written lately; returns at once."""
+        """Write the Events of an occurrence, unless the same were written recently; returns at once."""
         for event in events_of(occurrence, self._node_name):
             with self._lock:
                 allowance = self._allowance.admit(event, self._client.timing.clock())
@@ -100,7 +100,7 @@ class KubeEvents:
             self._outbox.put(str(number), _TimedEvent(event, self._now()))
 
     def close(self, seconds: float) -> None:
-        """Write what waits, for no longer than `seconds`."""
+        """Write the waiting Events, for no longer than `seconds`."""
         self._outbox.close(seconds)
 
     def _send(self, timed: _TimedEvent) -> None:
@@ -130,12 +130,12 @@ class KubeEvents:
 
 
 class ClaimReporter(msgspec.Struct, frozen=True):
-    """Reports to the cluster what became of one driver's claims; threads of its own write status and Events later.
+    """Reports the answers of one driver's node to the cluster. Status and Events are written later, by other threads.
 
     Attributes:
-        node: whose answers are reported.
-        events: writes the events of failures.
-        status: writes claims' status; None if it is not written.
+        node: the node.
+        events: writes the Events of failures.
+        status: writes the status of claims; None if it is not written.
     """
 
     node: RecordedNode
@@ -153,12 +153,12 @@ class ClaimReporter(msgspec.Struct, frozen=True):
                         self._refused(ref, claim, reason)
                     case unknown:
                         assert_never(unknown)
-            except Exception:  # what a plug-in says of a device may be anything, and the claim is prepared all the same
+            except Exception:  # a plug-in's error in describing a device must not fail the Prepare
                 log.exception("claim=%s uid=%s driver=%s: not reported", ref, ref.uid, self.node.plugin.driver)
 
     def unprepared(self, answers: Mapping[ClaimRef, Refused | None]) -> None:
         """Report the answers to an Unprepare."""
-        # Those without a record too: another instance may have prepared them, or they failed, and said so.
+        # Also for claims without a record: another instance may have prepared them, or their failure was reported.
         for ref, refusal in answers.items():
             if self.status is not None and refusal is None:
                 self.status.withdraw(ref)
@@ -192,27 +192,27 @@ class ClaimReporter(msgspec.Struct, frozen=True):
 # that it does not compete with kubelet's calls, and not at all for a claim that is unprepared before. From Kubernetes
 # 1.36 it takes the verb `associated-node:patch` on `resourceclaims/driver` beside `patch` on `resourceclaims/status`.
 
-# The claim is gone, or is another one of its name, or was taken back meanwhile: there is nothing to say any more.
+# The claim was deleted, created again under its name, or deallocated meanwhile, so there is nothing to report any more.
 _PAST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 
-# How many claims it is remembered of that their entries were removed: far more than in the time that a read may take.
+# For how many claims the removal of their entries is remembered: far more than can be unprepared during one read.
 _CAPACITY: Final = 1000
 
 
-# The devices of a claim, asked for when its status is written: most are moot before.
+# Returns the devices of a claim. It is called when the status is written, since most statuses are replaced before that.
 SaidStates = Callable[[], Sequence[DeviceState]]
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """The status to write of a claim.
+    """The status of a claim that waits to be written.
 
     Attributes:
         claim: the claim.
-        states: its devices; none to remove the driver's entries.
-        before: its `status.devices` when this came.
-        at: the time (RFC 3339) at which this came.
-        first: whether its status has no entry of this driver before this is written, whichever instance prepared it.
-        anyway: whether `before` may have changed since.
+        states: returns its devices; none to remove the driver's entries.
+        before: its `status.devices` when it was read.
+        at: the time of the report.
+        first: whether the status has no entry of this driver yet, of any instance.
+        anyway: whether it is written even if it equals `before`, because `before` may have changed since.
         still: called before it is written; False if the claim has changed since and nothing is to be written.
     """
 
@@ -228,14 +228,14 @@ class _Said(msgspec.Struct, frozen=True):
         return f"the status of claim {self.claim}"
 
     def entries(self, driver: str) -> tuple[dict[str, Any], ...] | None:
-        """The driver's entries; None if the claim's status has just these already."""
+        """Return the driver's entries; None if the claim's status has exactly these already."""
         at = "" if self.at is None else self.at.strftime("%Y-%m-%dT%H:%M:%SZ")
         entries = device_statuses(driver, self.states(), self.before, at)
         return None if not self.anyway and is_said(driver, entries, self.before) else entries
 
 
 class ClaimStatus:
-    """The driver's part of claims' status."""
+    """Writes the driver's entries in the status of claims."""
 
     def __init__(self, client: Client, driver: str, fatal: Fatal, now: Callable[[], datetime] = utc_now) -> None:
         """Write through `client` as `driver`; `now` is the wall clock's time."""
@@ -247,8 +247,8 @@ class ClaimStatus:
         self._outbox: Outbox[_Said] = Outbox(f"{driver}-status", self._send, timing, fatal, pending)
         # The UIDs of claims whose status may have entries of this process.
         self._written: set[str] = set()
-        # Those from whose status this process has removed its entries last, the oldest first: a read that has entries
-        # was made before, and handed over by another driver or overtaken by the removal.
+        # The claims from whose status this process has removed its entries, the oldest first. A claim that still shows
+        # such entries was read before the removal.
         self._removed: dict[str, None] = {}
 
     def say(
@@ -260,39 +260,41 @@ class ClaimStatus:
         new: bool = False,
         still: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Say how the claim's devices are. Returns at once.
+        """Report the state of a claim's devices; returns at once.
 
         Args:
             claim: the claim.
-            states: its devices; called when the status is written, from a thread of its own.
+            states: returns its devices; called by another thread when the status is written.
             before: its `status.devices`.
             new: whether no instance of the driver had prepared it before.
-            still: asked before it is written: whether the claim is as it is said to be.
+            still: called before the status is written; False if the claim has changed since.
         """
         none = is_said(self._driver, (), before)
         overtakes = self._overtakes(claim)
         said = _Said(claim, states, before, self._now(), first=new and none, anyway=overtakes, still=still)
         if not none and said.entries(self._driver) is None:
             self._outbox.take_back(claim.uid)
-            # Until then the thread may have taken a removal that waited.
+            # The thread may have started to send a waiting removal in the meantime.
             if not self._overtakes(claim):
                 return
             said = replace(said, anyway=True)
-        # kubelet waits for this, and most statuses are moot before they are written: their entries are made then.
+        # kubelet waits for this call, and most statuses are replaced before they are written, so the entries are made
+        # only then.
         self._outbox.put(claim.uid, said)
 
     def _overtakes(self, claim: ClaimRef) -> bool:
-        """Return whether the claim's status may have changed since it was read for a call that is being answered."""
+        """Return whether the claim's status may have changed since the claim was read for the present call."""
         return self._outbox.sends(claim.uid) or claim.uid in self._removed
 
     def withdraw(self, claim: ClaimRef) -> None:
         """Remove the driver's entries, because the claim is not prepared any more. Returns at once."""
+        # If the status was never written, nothing has to be removed, and both requests are saved.
         moot = self._outbox.take_back(claim.uid)
         if moot is None or not moot.first or claim.uid in self._written:
             self._outbox.put(claim.uid, _Said(claim))
 
     def close(self, seconds: float) -> None:
-        """Write what waits, for no longer than `seconds`."""
+        """Write the waiting statuses, for no longer than `seconds`."""
         self._outbox.close(seconds)
 
     def _remember(self, uid: str) -> None:
@@ -310,12 +312,12 @@ class ClaimStatus:
             return
         try:
             entries = said.entries(self._driver)
-        except Exception:  # what a plug-in says of a device may be anything, and the claim is prepared all the same
+        except Exception:  # a plug-in's error in describing a device concerns only this status
             log.exception("claim=%s uid=%s driver=%s: not reported", claim, claim.uid, self._driver)
             return
         if entries is None:
             return
-        # Before the request, because one that fails may have been carried out all the same.
+        # Noted before the request, because a request that fails may have been carried out.
         if entries:
             self._written.add(claim.uid)
             self._removed.pop(claim.uid, None)
@@ -338,6 +340,8 @@ class ClaimStatus:
             )
 
         try:
+            # The UID is part of what is applied: if the claim was created again under its name, the server answers with
+            # a conflict.
             self._client.resource(request)
         except ApiError as error:
             if error.status not in _PAST:

@@ -1,4 +1,4 @@
-"""An API server as credentials name it: where it is, who we are there, and why it is to be trusted."""
+"""The API server that credentials name: its address, our identity there, and how its certificate is verified."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _AddressInfo: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, st
 
 
 class UnreachableError(DranodeError):
-    """No answer came: no connection, none in time, or the server is not the one that it should be."""
+    """No answer came: there is no connection, it took too long, or the server's certificate does not fit."""
 
 
 class UnusableCredentialsError(UnreachableError):
-    """Nothing was asked, and nothing can be before somebody changes the credentials."""
+    """No request was sent, and none can be sent before somebody changes the credentials."""
 
 
 class Server(msgspec.Struct, frozen=True):
     """An API server.
 
     Attributes:
-        url: where it is, `https://10.96.0.1:443` or with a path.
-        headers: those of authentication, asked for with every request, since a token is renewed in its file.
-        tls: how its certificate is judged; None for plain HTTP.
-        name: the name in its certificate, where that is not the one in `url`.
+        url: its address, `https://10.96.0.1:443`, which may have a path.
+        headers: returns the headers of authentication; called for every request, because tokens are renewed.
+        tls: how its certificate is verified; None for plain HTTP.
+        name: the name in its certificate, if that is not the host of `url`.
         proxy: the proxy through which it is reached; None for none.
-        always: names and values of headers that every request has, a name perhaps several times.
+        always: names and values of the headers that every request has; a name may occur several times.
     """
 
     url: str
@@ -61,27 +61,27 @@ class Server(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """Return what the header `Host` says."""
+        """Return the value of the header `Host`."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
     @property
     def prefix(self) -> str:
-        """Return what goes before every path: the server's own, and for a plain one behind a proxy all of the URL."""
+        """Return what precedes every path: the URL's own path, or the whole URL if a proxy forwards plain HTTP."""
         return (self.url if self.proxy and self.tls is None else urlsplit(self.url).path).rstrip("/")
 
     @property
     def fixed_headers(self) -> Iterator[tuple[str, str]]:
-        """Yield the headers that every request has; a plain one tells the proxy who asks."""
+        """Yield the headers that every request has, with those for a proxy that forwards plain HTTP."""
         yield from self.always
         if self.tls is None and self.proxy is not None and self.proxy.authorization:
             yield "Proxy-Authorization", self.proxy.authorization
 
     def connect(self, seconds: float) -> Connected:
-        """A connection that is ready for a request, made within `seconds`.
+        """Return a connection that is ready for a request, made within `seconds`.
 
         Raises:
             ssl.SSLError: the server's certificate does not fit.
-            OSError: there is none.
+            OSError: no connection could be made.
         """
         deadline = time.monotonic() + seconds
         server, proxy = urlsplit(self.url), self.proxy
@@ -103,24 +103,24 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def tls_context(authority: bytes | None, *, verify: bool = True, public: bool = False) -> ssl.SSLContext:
-    """Return how a server's certificate is judged: as strict as Go and no stricter.
+    """Return the context that verifies a server's certificate, as strictly as Go and no more.
 
     Args:
-        authority: the certificates that are trusted, in PEM; None for those that the system trusts.
+        authority: the trusted certificates, in PEM; None for those of the system.
         verify: False to trust every server.
-        public: trust those that the system trusts in any case.
+        public: whether to trust those of the system as well.
 
     Raises:
         OSError: there is no certificate.
     """
-    # `ssl.create_default_context` refuses from Python 3.13 on certificates that RFC 5280 does not want (EKS has no
-    # Authority Key Identifier).
+    # From Python 3.13 on, `ssl.create_default_context` refuses certificates that do not follow RFC 5280 strictly, such
+    # as those of EKS, which have no Authority Key Identifier.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if authority is None or public:
         context.load_default_certs()
     if authority is not None:
         _trust(context, authority)
-    # An authority need not be self-signed: clusters hand out an intermediate one.
+    # An authority need not be self-signed: some clusters hand out an intermediate one.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if not verify:
         context.check_hostname = False
@@ -132,7 +132,7 @@ def _trust(context: ssl.SSLContext, bundle: bytes) -> None:
     """Trust the certificates of a bundle; comments and other blocks are ignored, as Go ignores them.
 
     Raises:
-        OSError: there is none.
+        OSError: there is no certificate in it.
     """
     trusted = False
     for block in _CERTIFICATE.findall(bundle):
@@ -196,8 +196,8 @@ def _connect_to_proxy(proxy: Proxy, deadline: float) -> socket.socket:
     except TimeoutError:
         raise
     except ssl.SSLError as error:
-        # The server's own certificate is another matter.
-        raise OSError(f"{proxy} is not to be trusted: {error.strerror or error}") from error
+        # Reported as an error of the connection: the caller takes an SSLError for one of the API server's certificate.
+        raise OSError(f"the certificate of {proxy} is not trusted: {error.strerror or error}") from error
     except OSError as error:
         raise OSError(f"{proxy} does not answer: {error.strerror or error}") from error
 
@@ -208,14 +208,14 @@ def _wrapped(plain: socket.socket, tls: ssl.SSLContext, name: str, deadline: flo
 
 
 def _keep_alive(connected: socket.socket) -> None:
-    """Have the kernel say that an idle connection is there still, and notice within a minute that it is not.
+    """Let the kernel probe an idle connection, so that it is kept alive, or found dead within a minute.
 
-    Load balancers forget idle connections after four minutes or so, without a word; the kernel's own first sign of life
-    would come after two hours.
+    Load balancers silently forget idle connections after some minutes. By default, the kernel's first probe comes after
+    two hours.
     """
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        # A laptop's system may have another name for one of them.
+        # Other systems, such as a laptop's macOS, lack some of these names.
         if hasattr(socket, name):
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
@@ -237,17 +237,17 @@ def _plain(host: str) -> str | bytes:
     return host.encode() if host.isascii() else host
 
 
-# Finds the credentials for the cluster. It reads and loads nothing, because a driver listens first.
+# Where the credentials are. They are read with the first request, because a driver has to listen on its sockets first.
 
-# Where kubelet puts a pod's service account.
+# The folder in which kubelet mounts a pod's service account.
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Credentials(NamedTuple):
-    """The place of the credentials.
+    """Where the credentials are.
 
     Attributes:
-        kubeconfig: a kubeconfig file, or several as `KUBECONFIG` has them; empty for the service account of this pod.
+        kubeconfig: a kubeconfig file, or several as in `KUBECONFIG`; empty for the service account of this pod.
         service_account: the folder with the pod's token and its certificate authority.
         context: the kubeconfig's context; empty for its current one.
     """
@@ -257,10 +257,10 @@ class Credentials(NamedTuple):
     context: str = ""
 
     def check(self) -> None:
-        """See whether there can be credentials at all.
+        """Check that there is a kubeconfig or a service account.
 
         Raises:
-            UsageError: there cannot.
+            UsageError: there is neither.
         """
         if self.kubeconfig:
             if not any(map(_is_kubeconfig, self.kubeconfig.split(os.pathsep))):

@@ -1,7 +1,7 @@
-"""Keeps one driver's slices as they are desired: a pure plan, and this loop around it.
+"""Keeps one driver's slices as desired. `slices.plan` decides what to change; this loop lists, watches and writes.
 
-What is desired is published at once. What others change is mended soon the first time and ever later if they insist; a
-write that fails is tried again from a fresh list. While everything is as desired nothing is written.
+A new inventory is published at once. A change by somebody else is repaired soon the first time, and later and later if
+it is repeated. After a failed write, the loop lists again and makes a new plan. It writes nothing if nothing differs.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ class SliceWriter:
     def _write(
         self, method: str, tail: str, what: str, written: ResourceSlice, query: Mapping[str, str]
     ) -> ResourceSlice:
+        # The model has no `kind`, because the items of a list come without it.
         document: dict[str, Any] = {**encode(written), "kind": "ResourceSlice"}
 
         def request(root: str, version: str) -> APIRequest:
@@ -169,10 +170,10 @@ def _uid_of(node: Any) -> str:
 
 
 def _of_every_try(error: ApiError, generate_name: str) -> ApiError:
-    """Return the error without the generated name: that differs for every try, and an error is logged only once."""
+    """Return the error without the generated name, which differs for every try: equal errors are logged only once."""
     beginning = generate_name[:_BEGINNING]
-    said = re.sub(re.escape(beginning) + _MADE_UP, lambda _: beginning, str(error))
-    return ApiError(said, error.status, retry_after=error.retry_after, of_object=error.of_object)
+    message = re.sub(re.escape(beginning) + _MADE_UP, lambda _: beginning, str(error))
+    return ApiError(message, error.status, retry_after=error.retry_after, of_object=error.of_object)
 
 
 # List and watch: all slices once, then the changes. Bookmarks keep the resource version fresh while nothing changes.
@@ -263,6 +264,8 @@ class SliceWatch:
 
     def stop(self) -> None:
         """End `run` soon, from another thread."""
+        # The thread may be waiting for the next event of the watch, which can take minutes. Ending the connection wakes
+        # it.
         self._stopped.set()
         response = self._response
         if response is not None:
@@ -288,7 +291,10 @@ class SliceWatch:
             except ApiError as error:
                 if self._stopped.is_set():
                     return
+                # Events are missed from now on. The next list also shows, by what it lacks, what was deleted meanwhile.
                 self._listener.lost()
+                # Both belong to normal operation (etcd is compacted, the API server is restarted), so they are no
+                # problem to report.
                 if error.status != HTTPStatus.GONE and not isinstance(error, BrokenStreamError):
                     self._listener.failed(error)
                 # If the watch worked for a while before it broke, as behind a proxy with an idle timeout, the next
@@ -300,6 +306,8 @@ class SliceWatch:
 
     def _watch(self, version: str) -> str:
         """Watch from a resource version until the server ends the watch; returns the last resource version."""
+        # Bookmarks are asked for because a node's slices seldom change: without them the resource version would soon be
+        # older than what the server remembers, and every watch would end with 410.
         seconds = _WATCH_SECONDS * (1 + self._client.timing.dice())
         query = {
             "fieldSelector": selector(self._driver, self._node_name),
@@ -323,12 +331,13 @@ class SliceWatch:
 
     def _passed_on(self, event: Any) -> str | None:
         try:
+            # An ERROR has a Status as its object, and the answer's own HTTP status was 200. A BOOKMARK has only a
+            # resource version.
             kind, document = event["type"], event["object"]
             if kind == "ERROR":
                 raise ApiError(str(document.get("message")), int(document.get("code") or 0), of_object=True)
             if kind != "BOOKMARK":
-                one = _slice(document)
-                (self._listener.gone if kind == "DELETED" else self._listener.changed)(one)
+                (self._listener.gone if kind == "DELETED" else self._listener.changed)(_slice(document))
             return str(document["metadata"]["resourceVersion"])
         except (KeyError, TypeError, ValueError, AttributeError, DocumentError) as error:
             raise ApiError(f"an event of the API server's watch cannot be read: {in_words(error)}") from error
@@ -387,6 +396,7 @@ class SliceLoop:
     def want(self, inventory: Inventory) -> None:
         """Publish this inventory from now on."""
         with self._lock:
+            # Drivers read their hardware again and again; the same inventory must cause no request.
             if inventory == self._desired.inventory:
                 return
             self._desired = self._desired.of(inventory)
@@ -414,6 +424,8 @@ class SliceLoop:
     def changed(self, changed: ResourceSlice) -> None:
         """Note a slice that was added or modified, and repair it soon if somebody else did it."""
         with self._lock:
+            # The view knows what this driver has written, so that its own writes, which come back as events, are not
+            # repaired.
             if self._view.changed(changed):
                 self._is_due(self._repair_delay())
 
@@ -424,12 +436,12 @@ class SliceLoop:
                 self._is_due(self._repair_delay())
 
     def lost(self) -> None:
-        """Take note that changes may be missed."""
+        """Note that changes may be missed until the next list."""
         with self._lock:
             self._listens = False
 
     def failed(self, error: ApiError) -> None:
-        """Take note that the server cannot be listened to."""
+        """Note why the server cannot be listed or watched."""
         with self._lock:
             self._say(str(error))
 
@@ -446,17 +458,19 @@ class SliceLoop:
         return self._pace.delay(self._client.timing.clock())
 
     def _is_due(self, delay: float) -> None:
+        # The earlier time wins: a new inventory does not wait for a repair that is delayed because of a fight over the
+        # slices.
         at = self._client.timing.clock() + delay
         self._due = at if self._due is None else min(self._due, at)
         self._lock.notify_all()
 
     def _say(self, problem: str | None) -> None:
-        """Enter the problem into the status, and say it once."""
+        """Set the problem of the status, and log it once."""
         if problem != self.status.problem:
             if problem is not None:
                 log.warning("slices driver=%s: %s", self._desired.driver, problem)
             elif self.status.problem is not None:
-                log.info("slices driver=%s: all is well again", self._desired.driver)
+                log.info("slices driver=%s: published as desired again", self._desired.driver)
             self.status = replace(self.status, problem=problem)
 
     # --- the loop ---
@@ -476,7 +490,7 @@ class SliceLoop:
                 self._failures = 0
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; False if that is to stop."""
+        """Wait until a sync is due; returns False if the loop has to stop."""
         with self._lock:
             while not self._stopped:
                 if self._listed and self._due is not None:
@@ -490,11 +504,12 @@ class SliceLoop:
             return False
 
     def _sync(self) -> None:
-        """Bring what is published to what is desired.
+        """Make the published slices equal to the desired ones.
 
         Raises:
-            ApiError: something fails; what was done stays done.
+            ApiError: a request failed; the changes made before it stay.
         """
+        # After a failure the view may be wrong: a request that got no answer may have been carried out.
         if self._relist:
             asked = self.newest()
             listed = list_slices(self._client, self._desired.driver, self._desired.node_name)
@@ -502,16 +517,17 @@ class SliceLoop:
                 self._apply(listed.slices, listed.version, asked)
                 self._relist = False
         if self._probe:
-            self._look_for_gates()
+            self._probe_gates()
         with self._lock:
             desired, published = self._desired, tuple(self._view.slices.values())
             is_repair = self._settled
         specs = desired.specs(published_specs(published, desired.node_name))
         changes = plan(specs, published)
+        # The Node's UID is needed only for new slices, so it is read only then.
         if any(isinstance(change, CreateSlice) for change in changes):
             changes = plan(specs, published, self._writer.owner())
         for change in changes:
-            # A stopped loop has another instance beside it, whose slices these may be by now.
+            # When this loop stops, another instance may be publishing these slices already.
             if self._stopped or not self._carry_out(desired, change):
                 return
         if is_repair and changes:
@@ -540,7 +556,7 @@ class SliceLoop:
                     self._is_due(_PROBE_SECONDS)
 
     def _carry_out(self, desired: DesiredSlices, change: SliceChange) -> bool:
-        """Make one change; False if the plan has to be made again, because the server keeps less than it was sent."""
+        """Make one change; returns False if a new plan is necessary, because the server dropped fields."""
         match change:
             case DeleteSlice(name=name):
                 self._writer.delete(change)
@@ -565,6 +581,7 @@ class SliceLoop:
         return not gates
 
     def _dropped(self, desired: DesiredSlices, returned: ResourceSlice, gates: tuple[str, ...]) -> None:
+        # The name begins with the slice's number (`slices.plan`).
         index = int(returned.metadata.name.partition("-")[0], 16)
         with self._lock:
             new = frozenset(gates) - self.status.dropped
@@ -580,8 +597,8 @@ class SliceLoop:
                 self._settled = False
             self._is_due(0)
 
-    def _look_for_gates(self) -> None:
-        """Ask, without writing, whether devices that were withdrawn can be published now."""
+    def _probe_gates(self) -> None:
+        """Find out, without writing, whether devices that were withdrawn can be published now."""
         with self._lock:
             self._probe = False
             desired = self._desired
@@ -590,6 +607,7 @@ class SliceLoop:
             published = tuple(self._view.slices.values())
             specs = desired.again().specs(published_specs(published, desired.node_name))
             updates = [change for change in plan(specs, published) if isinstance(change, UpdateSlice)]
+        # A dry run passes the feature gates as a real request does, and is not stored. One slice is enough to see it.
         for change in updates[:1]:
             returned = self._writer.update(change, dry_run=True)
             if CONSUMABLE not in dropped_fields(change.slice.spec, returned.spec):

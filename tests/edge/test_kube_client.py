@@ -214,7 +214,7 @@ def test_a_server_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
         kubeconfig.write_text(kubeconfig.read_text().replace("ca.crt", "other.crt"))
         kubeconfig.write_text(kubeconfig.read_text().replace("127.0.0.1", "localhost"))
         client = Client(Connection(Credentials(str(kubeconfig))))
-        with pytest.raises(ApiError, match="is not to be trusted"):
+        with pytest.raises(ApiError, match="is not trusted"):
             client.send(GET_NODE, seconds=0.2)
 
 
@@ -385,7 +385,7 @@ def test_a_line_of_a_watch_has_a_greatest_size(tmp_path: Path) -> None:
         (b"304 Not Modified\r\n\r\n", "answered 304 Not Modified to get nodes"),
         (
             b"302 Found\r\nLocation: https://login.example.com/\r\nContent-Length: 2\r\n\r\n{}",
-            "answered 302 Found to get nodes: it leads to https://login.example.com/",
+            "answered 302 Found to get nodes: it redirects to https://login.example.com/",
         ),
         (b"207 Multi-Status\r\nContent-Length: 2\r\n\r\n{}", "answered 207"),
         (b"200 OK\r\nContent-Length: 0\r\n\r\n", "answer is empty"),

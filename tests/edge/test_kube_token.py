@@ -34,6 +34,6 @@ def test_a_token_that_no_header_can_carry_is_refused_and_never_shown(tmp_path: P
             Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig", token_file=token)), retries=True),
             retries=True,
         )
-        with pytest.raises(DranodeError, match="look at the token's characters") as raised:
+        with pytest.raises(DranodeError, match="not ASCII; check the token") as raised:
             client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"), patient=False)
     assert "secret" not in str(raised.value)

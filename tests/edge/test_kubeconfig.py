@@ -67,7 +67,7 @@ def test_a_client_certificate_in_files_beside_the_kubeconfig_and_as_in_base64(tm
     with asked_server(client_certificate=True) as seen:
         for user in users:
             assert get(write_kubeconfig(tmp_path, seen.port, user)) == "node"
-        with pytest.raises(ApiError, match=r"does not answer|is not to be trusted"):
+        with pytest.raises(ApiError, match=r"does not answer|is not trusted"):
             get(write_kubeconfig(tmp_path, seen.port, {}))
     assert [each["subject"] for each in seen.certificates] == [((("commonName", "127.0.0.1"),),)] * 2
 
@@ -343,7 +343,7 @@ def test_an_authority_as_data_goes_before_its_file_and_alone_is_trusted(tmp_path
         trusted = {"certificate-authority-data": in_base64("ca.crt"), "certificate-authority": other}
         assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=trusted)) == "node"
         for wrong in ({"certificate-authority-data": in_base64("other.crt")}, {"certificate-authority": other}):
-            with pytest.raises(ApiError, match="is not to be trusted"):
+            with pytest.raises(ApiError, match="is not trusted"):
                 get(write_kubeconfig(tmp_path, seen.port, {}, cluster=wrong))
         assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"insecure-skip-tls-verify": True})) == "node"
     with pytest.raises(ApiError, match=r"certificate-authority names .* there is no such file"):
@@ -369,7 +369,7 @@ def test_the_name_in_the_certificate_may_be_another_than_the_address(tmp_path: P
             get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "tls-server-name": "localhost"}))
             == "node"
         )
-        with pytest.raises(ApiError, match="is not to be trusted"):
+        with pytest.raises(ApiError, match="is not trusted"):
             get(write_kubeconfig(tmp_path, seen.port, {}, cluster={**authority, "tls-server-name": "else.example.com"}))
 
 
@@ -380,7 +380,7 @@ def test_an_authority_that_is_an_intermediate_one_is_trusted(tmp_path: Path) -> 
             {"certificate-authority": str(CERTIFICATES / "intermediate.crt")},
         ):
             assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster=authority)) == "node"
-        with pytest.raises(ApiError, match="is not to be trusted"):
+        with pytest.raises(ApiError, match="is not trusted"):
             get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"certificate-authority-data": in_base64("ca.crt")}))
 
 
@@ -473,18 +473,18 @@ def test_a_pod_reaches_its_api_server_by_the_same_rules(tmp_path: Path, monkeypa
         assert len(heads) == 1
     monkeypatch.setenv("https_proxy", "socks5://proxy:1080")
     monkeypatch.delenv("NO_PROXY")
-    with pytest.raises(ApiError, match=r"cannot be reached: the proxy in HTTPS_PROXY speaks socks5, which is not"):
+    with pytest.raises(ApiError, match=r"cannot be reached: the proxy in HTTPS_PROXY uses socks5, which is not"):
         Client(Connection(Credentials(service_account=tmp_path))).send(GET, patient=False)
 
 
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("socks5://127.0.0.1:1080", "the proxy in proxy-url speaks socks5, which is not supported"),
-        ("proxy.example.com:3128", "the proxy in proxy-url is no URL of http or https"),
-        ("ftp://proxy.example.com", "the proxy in proxy-url is no URL of http or https"),
-        ("http://proxy:word", "the proxy in proxy-url has no address that can be read"),
-        ("http://", "the proxy in proxy-url is no URL of http or https"),
+        ("socks5://127.0.0.1:1080", "the proxy in proxy-url uses socks5, which is not supported"),
+        ("proxy.example.com:3128", "the proxy in proxy-url is not an http or https URL"),
+        ("ftp://proxy.example.com", "the proxy in proxy-url is not an http or https URL"),
+        ("http://proxy:word", "the address of the proxy in proxy-url cannot be read"),
+        ("http://", "the proxy in proxy-url is not an http or https URL"),
     ],
 )
 def test_a_proxy_that_cannot_be_used_is_one_sentence(tmp_path: Path, url: str, sentence: str) -> None:
@@ -495,7 +495,7 @@ def test_a_proxy_that_cannot_be_used_is_one_sentence(tmp_path: Path, url: str, s
 def test_a_proxy_that_is_not_trusted_or_does_not_answer_is_named(tmp_path: Path) -> None:
     with asked_server() as seen, tunnel_proxy(tls=True) as (port, heads):
         other = {"certificate-authority": str(CERTIFICATES / "other.crt"), "proxy-url": f"https://127.0.0.1:{port}"}
-        with pytest.raises(ApiError, match=rf"the proxy 127\.0\.0\.1:{port} is not to be trusted"):
+        with pytest.raises(ApiError, match=rf"the certificate of the proxy 127\.0\.0\.1:{port} is not trusted"):
             get(write_kubeconfig(tmp_path, seen.port, {}, cluster=other))
         assert not heads
     with pytest.raises(ApiError, match=r"the proxy 127\.0\.0\.1:1 does not answer: Connection refused"):
@@ -548,7 +548,7 @@ def test_of_several_files_the_first_that_names_something_wins(tmp_path: Path) ->
         ({"users": []}, "", 'context "here" names user "u"; there are none'),
         ({"clusters": [{"name": "c", "cluster": {}}]}, "", 'cluster "c" has no server'),
         ({"clusters": [{"name": "c", "cluster": {"server": "host:6443/path"}}]}, "", "is neither a URL nor host:port"),
-        ({"clusters": [{"name": "c", "cluster": {"server": "ftp://host:6443"}}]}, "", "is no URL of http or https"),
+        ({"clusters": [{"name": "c", "cluster": {"server": "ftp://host:6443"}}]}, "", "is not an http or https URL"),
         ({"contexts": [{"context": {}}]}, "", r"contexts\[0\].*required field name"),
     ],
 )
