@@ -156,19 +156,17 @@ class _Estimator:
             cost = self.cost(argument) + ONE
             self._copy(node, argument)
             return cost
-        costs, operands = [], []
-        for one in node.arguments:
-            costs.append(self.cost(one))
-            operands.append(self._operand(one))
+        # The target comes last: its cost depends on what the arguments have shown of sizes.
+        costs = [self.cost(argument) for argument in node.arguments]
+        operands = [self._operand(argument) for argument in node.arguments]
         total = NOTHING
-        target = None
         if node.target is not None:
             total = self.cost(node.target)
-            target = self._operand(node.target)
+            operands.insert(0, self._operand(node.target))
         cost = Extent(MOST, 0)
         size: Extent | None = None
         for overload in self.checked.overloads[node]:
-            estimate = self._of_overload(node, overload.id, target, operands, costs)
+            estimate = self._of_overload(node, overload.id, operands, costs)
             cost |= estimate.cost
             if estimate.size is not None:
                 size = estimate.size if size is None else size | estimate.size
@@ -186,9 +184,7 @@ class _Estimator:
         self.paths[node] = (*self._path(node.arguments[0]), part)
         return None if inside is None else inside.value
 
-    def _of_overload(
-        self, node: CallExpr, overload: str, target: Operand | None, operands: list[Operand], costs: list[Extent]
-    ) -> Estimate:
+    def _of_overload(self, node: CallExpr, overload: str, operands: list[Operand], costs: list[Extent]) -> Estimate:
         """The cost of one overload with that of its arguments."""
         match overload:
             case "logical_or" | "logical_and":
@@ -197,22 +193,18 @@ class _Estimator:
             case "conditional":
                 return self._conditional(node, operands, costs)
             case "add_string" | "add_bytes" | "add_list":
-                self._added_entries(node)
-        arguments = NOTHING
-        for one in costs:
-            arguments += one
-        estimate = of_call(node.function, overload, target, operands, self.known)
-        return Estimate(estimate.cost + arguments, estimate.size)
+                self._join_entries(node, *node.arguments)
+        estimate = of_call(node.function, overload, operands, self.known)
+        return Estimate(sum(costs, estimate.cost), estimate.size)
 
     def _conditional(self, node: CallExpr, operands: list[Operand], costs: list[Extent]) -> Estimate:
         _, then, otherwise = node.arguments
-        one, two = self._entries_of(then), self._entries_of(otherwise)
-        if one is not None and two is not None:
-            self.entries[node] = one | two
-        return Estimate(costs[0] + (costs[1] | costs[2]), (operands[1].size or UNKNOWN) | (operands[2].size or UNKNOWN))
+        self._join_entries(node, then, otherwise)
+        return Estimate(costs[0] + (costs[1] | costs[2]), operands[1].size | operands[2].size)
 
-    def _added_entries(self, node: CallExpr) -> None:
-        one, two = (self._entries_of(argument) for argument in node.arguments)
+    def _join_entries(self, node: CallExpr, first: Expr, second: Expr) -> None:
+        """The node holds what either of two others holds."""
+        one, two = self._entries_of(first), self._entries_of(second)
         if one is not None and two is not None:
             self.entries[node] = one | two
 
@@ -221,7 +213,8 @@ class _Estimator:
         if path and path[0] in (ACCUMULATOR, "__result__"):
             path = ()
         literal: Any = node.value if isinstance(node, Literal) else None
-        return Operand(self.checked.types[node], self.size(node), path, literal, device_size)
+        size = self.size(node)
+        return Operand(self.checked.types[node], size or UNKNOWN, size is not None, path, literal)
 
     # --- literals ---
 
@@ -413,181 +406,124 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An argument.
+    """An argument of a call; of a method, the value before the dot is the first.
 
     Attributes:
-        path: where it is in a device; empty if it is in none.
-        literal: its value if it is written out.
-        size_of_path: the sizes of what is in a device.
+        size: the bounds of its size.
+        sized: whether anything is known of that size.
+        path: where it is in a device; empty if it is not part of one.
+        literal: its value if it is a literal.
     """
 
     type: CELType
-    size: Extent | None
-    path: tuple[str, ...]
+    size: Extent
+    sized: bool
+    path: Path
     literal: Any
-    size_of_path: Callable[[tuple[str, ...]], Extent | None]
-
-    @property
-    def known_size(self) -> Extent:
-        """Its size, which can be anything if nothing is known."""
-        if self.size is not None:
-            return self.size
-        return (self.size_of_path(self.path) if self.path else None) or UNKNOWN
 
     @property
     def element(self) -> Operand | None:
-        """Return what stands for an element of it."""
+        """Return an operand that stands for any element; None if the type says nothing about elements."""
         if not self.type.parameters:
             return None
         path = (*self.path, "@items") if self.path else ()
-        return Operand(self.type.parameters[0], None, path, None, self.size_of_path)
+        size = device_size(path) if path else None
+        return Operand(self.type.parameters[0], size or UNKNOWN, size is not None, path, None)
 
     def number(self, otherwise: int) -> int:
-        """The literal number, of negative ones 0."""
-        if type(self.literal) is not int:
-            return otherwise
-        return max(self.literal, 0)
+        """Return the literal number, 0 for a negative one; `otherwise` if it is not a literal."""
+        return max(self.literal, 0) if type(self.literal) is int else otherwise
 
 
-EstimateRule: TypeAlias = Callable[[Operand | None, Sequence[Operand]], Estimate | None]
+EstimateRule: TypeAlias = Callable[[Sequence[Operand]], Estimate]
+
+# MaxFormatSize and MaxNameFormatRegexSize of k8s.io/apiserver/pkg/cel: what a named format and its expression may have.
+_MAX_FORMAT: Final = 64
+_MAX_FORMAT_REGEX: Final = 128
+_MAX_INCLUDES: Final = 48
+_CHECK: Final = 350_000
+# An address has 4 bytes or 16.
+_ADDRESS: Final = Extent(4, 16)
+
+
+def of_call(function: str, overload: str, operands: Sequence[Operand], known: KnownToCEL) -> Estimate:
+    """Return what the call itself costs, without its arguments."""
+    if function == "includes" and not known.cel_go_29:
+        return Estimate(Extent(0, _MAX_INCLUDES))
+    if overload == "matches" and not known.cel_go_29:
+        return Estimate(ONE)
+    rule = _OVERLOADS.get(overload) or _FUNCTIONS.get(function) or _STANDARD.get(overload)
+    return rule(operands) if rule else Estimate(ONE)
+
+
+def _always(cost: Extent) -> EstimateRule:
+    return lambda _: Estimate(cost)
+
+
+def _in_proportion(number: int, factor: float = TRAVERSAL) -> EstimateRule:
+    """The cost grows with the size of one operand."""
+    return lambda operands: Estimate(operands[number].size.scaled(factor))
+
+
+# --- lists and sets ---
 
 
 def _allocating(factor: float, size: Extent) -> Estimate:
     return Estimate(size.scaled(factor) + ONE + exactly(LIST), size)
 
 
-def _sliced(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    start, end = arguments[0].number(0), arguments[1].number(target.known_size.most)
-    return _allocating(1, exactly((end - start) % (MOST + 1)))
+def _sliced(operands: Sequence[Operand]) -> Estimate:
+    values, start, end = operands
+    # cel-go subtracts unsigned numbers of 64 bits, which wrap around.
+    return _allocating(1, exactly((end.number(values.size.most) - start.number(0)) % (MOST + 1)))
 
 
-def _ranged(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return _allocating(1, exactly(arguments[0].number(MOST)))
+def _flattened(operands: Sequence[Operand]) -> Estimate:
+    values, *depth = operands
+    return _allocating(float(depth[0].number(MOST)) if depth else 1.0, values.size)
 
 
-def _reversed(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-    return None if target is None else _allocating(1, target.known_size)
-
-
-def _flattened(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    depth = arguments[0].number(MOST) if arguments else 1
-    return _allocating(float(depth), target.known_size)
-
-
-def _distinct(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-    return None if target is None else _allocating(2, target.known_size * target.known_size)
-
-
-def _sorted(factor: float) -> EstimateRule:
-    def rule(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-        return None if target is None else _allocating(factor, target.known_size * target.known_size)
-
-    return rule
-
-
-def _sorted_by(factor: float) -> EstimateRule:
-    def rule(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-        return _allocating(factor, arguments[0].known_size * arguments[0].known_size)
-
-    return rule
+def _compared_pairs(number: int, factor: float) -> EstimateRule:
+    """Each element of a list is compared with each other one."""
+    return lambda operands: _allocating(factor, operands[number].size * operands[number].size)
 
 
 def _sets(factor: float) -> EstimateRule:
-    def rule(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-        return Estimate((arguments[0].known_size * arguments[1].known_size).scaled(factor) + ONE)
+    return lambda operands: Estimate((operands[0].size * operands[1].size).scaled(factor) + ONE)
 
-    return rule
+
+def _traversed(operands: Sequence[Operand]) -> Estimate:
+    size, element = operands[0].size, operands[0].element
+    if element is None:
+        return Estimate(size.scaled(TRAVERSAL))
+    is_text = element.type.kind in (TypeKind.STRING, TypeKind.BYTES)
+    return Estimate(size * (ONE + element.size.scaled(TRAVERSAL) if is_text else ONE))
+
+
+def _includes(operands: Sequence[Operand]) -> Estimate:
+    return _traversed(operands) if operands[0].element is not None else Estimate(operands[0].size)
 
 
 def _orders() -> dict[str, EstimateRule]:
     rules: dict[str, EstimateRule] = {}
     for kind in ORDERED_KINDS:
         factor = 2 + TRAVERSAL if kind in ("string", "bytes") else 2.0
-        rules[f"list_{kind}_sort"] = _sorted(factor)
-        rules[f"list_{kind}_sortByAssociatedKeys"] = _sorted_by(factor)
+        rules[f"list_{kind}_sort"] = _compared_pairs(0, factor)
+        rules[f"list_{kind}_sortByAssociatedKeys"] = _compared_pairs(1, factor)
     return rules
 
 
-LIST_ESTIMATES: Final[dict[str, EstimateRule]] = {
-    "list_slice": _sliced,
-    "lists_range": _ranged,
-    "list_reverse": _reversed,
-    "list_flatten": _flattened,
-    "list_flatten_int": _flattened,
-    "list_distinct": _distinct,
-    **_orders(),
-    "list_sets_contains_list": _sets(1),
-    "list_sets_intersects_list": _sets(1),
-    "list_sets_equivalent_list": _sets(2),
-}
+# --- strings and bytes ---
 
 
-_MAX_FORMAT: Final = 64
-_MAX_FORMAT_REGEX: Final = 128
-_MAX_INCLUDES: Final = 48
-_ADDRESS: Final = Extent(4, 16)
-
-
-def of_call(
-    function: str, overload: str, target: Operand | None, arguments: Sequence[Operand], known: KnownToCEL
-) -> Estimate:
-    """Return what the call itself costs, without its arguments."""
-    rule = _OVERLOADS.get(overload) or _FUNCTIONS.get(function) or _STANDARD.get(overload)
-    if function == "includes" and not known.cel_go_29:
-        return Estimate(Extent(0, _MAX_INCLUDES))
-    if overload == "matches":
-        rule = _matches_global if known.cel_go_29 else None
-    estimate = rule(target, arguments) if rule else None
-    if estimate is None and function == "_==_":
-        estimate = _compared(target, arguments)
-    return estimate or Estimate(ONE)
-
-
-def _fixed(_: Operand | None, __: Sequence[Operand]) -> Estimate:
-    return Estimate(ONE)
-
-
-def _check(_: Operand | None, __: Sequence[Operand]) -> Estimate:
-    return Estimate(exactly(350_000))
-
-
-def _traversed(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    size, element = target.known_size, target.element
-    if element is None:
-        return Estimate(size.scaled(TRAVERSAL))
-    cost = ONE
-    if element.type.kind in (TypeKind.STRING, TypeKind.BYTES):
-        cost += element.known_size.scaled(TRAVERSAL)
-    return Estimate(size * cost)
-
-
-def _includes(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None or target.element is not None:
-        return _traversed(target, arguments)
-    return Estimate(target.known_size * ONE)
-
-
-def _url(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    size = arguments[0].known_size
+def _transformed(operands: Sequence[Operand]) -> Estimate:
+    size = operands[0].size
     return Estimate(size.scaled(TRAVERSAL), size)
 
 
-def _transformed(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    return Estimate(target.known_size.scaled(TRAVERSAL), target.known_size)
-
-
-def _replaced(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    size, old, new = target.known_size, arguments[0].known_size, arguments[1].known_size
+def _replaced(operands: Sequence[Operand]) -> Estimate:
+    """The result is longest where the shortest old part is replaced by the longest new one, and the other way round."""
+    size, old, new = (operand.size for operand in operands[:3])
     kept_most = kept_least = 0
     if old.least == 0:
         most, kept_most = min(size.most + 1, MOST), size.most
@@ -605,175 +541,135 @@ def _replaced(target: Operand | None, arguments: Sequence[Operand]) -> Estimate 
     return Estimate(size.scaled(2 * TRAVERSAL), result)
 
 
-def _split(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    size = target.known_size
-    most = size.most
-    if len(arguments) > 1 and type(arguments[1].literal) is int:
-        most = arguments[1].literal % (MOST + 1)
-    return Estimate(size.scaled(2 * TRAVERSAL), Extent(0, most))
+def _split(operands: Sequence[Operand]) -> Estimate:
+    text, _, *limit = operands
+    most = limit[0].literal % (MOST + 1) if limit and type(limit[0].literal) is int else text.size.most
+    return Estimate(text.size.scaled(2 * TRAVERSAL), Extent(0, most))
 
 
-def _joined(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    count, element = target.known_size, target.element
-    size = NOTHING if element is None else count * element.known_size
-    if arguments:
-        between = Extent(max(count.least - 1, 0), max(count.most - 1, 0))
-        size += arguments[0].known_size * between
+def _joined(operands: Sequence[Operand]) -> Estimate:
+    values, *separator = operands
+    count, element = values.size, values.element
+    size = NOTHING if element is None else count * element.size
+    if separator:
+        size += separator[0].size * Extent(max(count.least - 1, 0), max(count.most - 1, 0))
     return Estimate(size.scaled(TRAVERSAL), size)
 
 
-def _searched(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    cost = _regex(target, arguments[0])
-    return Estimate(cost, Extent(0, target.known_size.most))
+def _matches(operands: Sequence[Operand]) -> Estimate:
+    text, pattern = operands[:2]
+    return Estimate((text.size + ONE).scaled(TRAVERSAL) * pattern.size.scaled(REGEX))
 
 
-def _regex(text: Operand, pattern: Operand) -> Extent:
-    return (text.known_size + ONE).scaled(TRAVERSAL) * pattern.known_size.scaled(REGEX)
+def _searched(operands: Sequence[Operand]) -> Estimate:
+    return Estimate(_matches(operands).cost, Extent(0, operands[0].size.most))
 
 
-def _matches(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    return None if target is None else Estimate(_regex(target, arguments[0]))
+def _to_bytes(operands: Sequence[Operand]) -> Estimate:
+    size = operands[0].size
+    return Estimate(size.scaled(TRAVERSAL), Extent(size.least, size.most * 4 % (MOST + 1)))  # UTF-8 takes up to 4 bytes
 
 
-def _matches_global(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return Estimate(_regex(*arguments))
+def _to_string(operands: Sequence[Operand]) -> Estimate:
+    size = operands[0].size
+    return Estimate(size.scaled(TRAVERSAL), Extent(size.least // 4, size.most))
 
 
-def _parsed(_: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    return Estimate(arguments[0].known_size.scaled(TRAVERSAL)) if arguments else None
+def _quoted(operands: Sequence[Operand]) -> Estimate:
+    size = operands[0].size
+    return Estimate(size.scaled(TRAVERSAL), Extent(size.least + 2, (size.most * 2 + 2) % (MOST + 1)))
 
 
-def _parsed_twice(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return Estimate(arguments[0].known_size.scaled(2 * TRAVERSAL))
+def _contains(operands: Sequence[Operand]) -> Estimate:
+    return Estimate(operands[0].size.scaled(TRAVERSAL) * operands[1].size.scaled(TRAVERSAL))
 
 
-def _contains_ip(_: Operand | None, __: Sequence[Operand]) -> Estimate:
-    return Estimate((_ADDRESS + _ADDRESS).scaled(TRAVERSAL))
+def _added(operands: Sequence[Operand]) -> Estimate:
+    size = operands[0].size + operands[1].size
+    return Estimate(size.scaled(TRAVERSAL), size)
 
 
-def _contains_ip_text(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return Estimate((_ADDRESS + _ADDRESS).scaled(TRAVERSAL) + arguments[0].known_size.scaled(TRAVERSAL))
+def _added_lists(operands: Sequence[Operand]) -> Estimate:
+    return Estimate(ONE, operands[0].size + operands[1].size)
 
 
-def _contains_cidr(_: Operand | None, __: Sequence[Operand]) -> Estimate:
-    return Estimate((_ADDRESS + _ADDRESS).scaled(TRAVERSAL) + _ADDRESS.scaled(TRAVERSAL) + ONE)
+# --- comparisons, and what Kubernetes adds ---
 
 
-def _contains_cidr_text(target: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return Estimate(_contains_cidr(target, arguments).cost + arguments[0].known_size.scaled(TRAVERSAL))
-
-
-def _validated(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return Estimate(arguments[0].known_size.scaled(TRAVERSAL).scaled(_MAX_FORMAT_REGEX * REGEX))
-
-
-def _compared(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    left, right = arguments
+def _compared(operands: Sequence[Operand]) -> Estimate:
+    left, right = operands
     if left.type.name == right.type.name:
         if left.type in (IP, CIDR, QUANTITY, SEMVER):
             return Estimate(ONE)
         if left.type == FORMAT:
             return Estimate(Extent(1, _MAX_FORMAT).scaled(TRAVERSAL))
         if left.type == URL:
-            return Estimate(Extent(1, right.size.most if right.size else 1).scaled(TRAVERSAL))
-    return _smaller(None, arguments)
+            # The estimator of Kubernetes takes 1 for a URL whose size is unknown.
+            return Estimate(Extent(1, right.size.most if right.sized else 1).scaled(TRAVERSAL))
+    return _smaller(operands)
 
 
-def _smaller(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    most = min(one.size.most if one.size else MOST for one in arguments)
+def _smaller(operands: Sequence[Operand]) -> Estimate:
+    most = min(operand.size.most for operand in operands)
     return Estimate(Extent(1 if most else 0, most).scaled(TRAVERSAL))
 
 
-def _size(operand: Operand) -> Extent:
-    return operand.size or UNKNOWN
+def _contained(cost: Extent) -> EstimateRule:
+    """The second operand is written as text, which is parsed first."""
+    return lambda operands: Estimate(cost + operands[1].size.scaled(TRAVERSAL))
 
 
-def _format(target: Operand | None, _: Sequence[Operand]) -> Estimate | None:
-    return None if target is None else Estimate(_size(target).scaled(TRAVERSAL))
+def _validated(operands: Sequence[Operand]) -> Estimate:
+    return Estimate(operands[1].size.scaled(TRAVERSAL).scaled(_MAX_FORMAT_REGEX * REGEX))
 
 
-def _to_bytes(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    size = _size(arguments[0])
-    return Estimate(size.scaled(TRAVERSAL), Extent(size.least, size.most * 4 % (MOST + 1)))
-
-
-def _to_string(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    size = _size(arguments[0])
-    return Estimate(size.scaled(TRAVERSAL), Extent(size.least // 4, size.most))
-
-
-def _quoted(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    size = _size(arguments[0])
-    most = (size.most * 2 + 2) % (MOST + 1)
-    return Estimate(size.scaled(TRAVERSAL), Extent(size.least + 2, most))
-
-
-def _first(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return Estimate(_size(arguments[0]).scaled(TRAVERSAL))
-
-
-def _in_list(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return Estimate(_size(arguments[1]).scaled(1))
-
-
-def _contains(target: Operand | None, arguments: Sequence[Operand]) -> Estimate | None:
-    if target is None:
-        return None
-    return Estimate(_size(target).scaled(TRAVERSAL) * _size(arguments[0]).scaled(TRAVERSAL))
-
-
-def _added(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    size = _size(arguments[0]) + _size(arguments[1])
-    return Estimate(size.scaled(TRAVERSAL), size)
-
-
-def _added_lists(_: Operand | None, arguments: Sequence[Operand]) -> Estimate:
-    return Estimate(ONE, _size(arguments[0]) + _size(arguments[1]))
-
-
+_IN_NETWORK: Final = (_ADDRESS + _ADDRESS).scaled(TRAVERSAL)
+_NETWORK_IN_NETWORK: Final = _IN_NETWORK + _ADDRESS.scaled(TRAVERSAL) + ONE
 _OVERLOADS: Final[dict[str, EstimateRule]] = {
-    **LIST_ESTIMATES,
-    "cidr_ip": _fixed,
-    "cidr_contains_ip_string": _contains_ip_text,
-    "cidr_contains_cidr_string": _contains_cidr_text,
+    "list_slice": _sliced,
+    "lists_range": lambda operands: _allocating(1, exactly(operands[0].number(MOST))),
+    "list_reverse": lambda operands: _allocating(1, operands[0].size),
+    "list_flatten": _flattened,
+    "list_flatten_int": _flattened,
+    "list_distinct": _compared_pairs(0, 2),
+    **_orders(),
+    "list_sets_contains_list": _sets(1),
+    "list_sets_intersects_list": _sets(1),
+    "list_sets_equivalent_list": _sets(2),
+    "cidr_ip": _always(ONE),
+    "cidr_contains_ip_string": _contained(_IN_NETWORK),
+    "cidr_contains_cidr_string": _contained(_NETWORK_IN_NETWORK),
 }
 _FUNCTIONS: Final[dict[str, EstimateRule]] = {
-    "check": _check,
+    "check": _always(exactly(_CHECK)),
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _traversed),
     "includes": _includes,
-    "url": _url,
-    **dict.fromkeys(("lowerAscii", "upperAscii", "substring", "trim"), _transformed),
+    **dict.fromkeys(("url", "lowerAscii", "upperAscii", "substring", "trim"), _transformed),
     "replace": _replaced,
     "split": _split,
     "join": _joined,
     **dict.fromkeys(("find", "findAll"), _searched),
-    **dict.fromkeys(("cidr", "ip", "isIP", "isCIDR"), _parsed),
-    **dict.fromkeys(("quantity", "isQuantity", "semver", "isSemver"), _parsed),
-    "ip.isCanonical": _parsed_twice,
-    "containsIP": _contains_ip,
-    "containsCIDR": _contains_cidr,
+    **dict.fromkeys(("cidr", "ip", "isIP", "isCIDR"), _in_proportion(0)),
+    **dict.fromkeys(("quantity", "isQuantity", "semver", "isSemver"), _in_proportion(0)),
+    "ip.isCanonical": _in_proportion(0, 2 * TRAVERSAL),
+    "containsIP": _always(_IN_NETWORK),
+    "containsCIDR": _always(_NETWORK_IN_NETWORK),
     "validate": _validated,
 }
 _ORDERED: Final = [f"{order}{kind}" for order in ("less", "greater") for kind in ("_string", "_bytes")]
 _STANDARD: Final[dict[str, EstimateRule]] = {
-    "string_format": _format,
+    "string_format": _in_proportion(0),
     "string_to_bytes": _to_bytes,
     "bytes_to_string": _to_string,
     "strings_quote": _quoted,
-    **dict.fromkeys(("starts_with_string", "ends_with_string"), _first),
-    "in_list": _in_list,
-    "matches_string": _matches,
+    **dict.fromkeys(("starts_with_string", "ends_with_string"), _in_proportion(1)),
+    "in_list": _in_proportion(1, 1),
+    **dict.fromkeys(("matches", "matches_string"), _matches),
     "contains_string": _contains,
     **dict.fromkeys(("add_string", "add_bytes"), _added),
     "add_list": _added_lists,
     **dict.fromkeys(_ORDERED, _smaller),
-    **dict.fromkeys([one.replace("_", "_equals_", 1) for one in _ORDERED], _smaller),
+    **dict.fromkeys([name.replace("_", "_equals_", 1) for name in _ORDERED], _smaller),
     "equals": _compared,
     "not_equals": _smaller,
 }

@@ -256,7 +256,7 @@ class SpreadTally:
         for number, key in enumerate(self._keys):
             values = {part.places[number] or "" for part, _ in scored}
             count = sum(size for _, size in scored) if key == HOSTNAME else len(values)
-            # Without this weight, pods in one of a few zones would outweigh those on one of many nodes
+            # The weight keeps topologies with many values, such as nodes, from drowning those with few, such as zones
             # (topologyNormalizingWeight in podtopologyspread/scoring.go).
             weights.append(math.log(count + 2))
         raws = {group: self._raw(part, weights) for group, (part, _) in parts.items() if not part.ignored}
