@@ -57,7 +57,7 @@ def cost_of(function: str, overload: str, known: KnownToCEL) -> Cost | int:
     if function in _FUNCTIONS:
         return _FUNCTIONS[function]
     if overload in ("starts_with_string", "ends_with_string") and known.cel_go_29:
-        return _second
+        return _in_proportion(1)
     if overload == "matches" and known.cel_go_29:
         return _regex
     return _STANDARD.get(overload, 1)
@@ -76,15 +76,12 @@ def inequality(left: Any, right: Any) -> int:
 
 
 def actual_size(value: Any) -> int:
-    """The size that cel-go counts: what has none is 1."""
-    if type(value) is OptionalValue and value.present:
-        return actual_size(value.value)
-    known = size(value)
-    return 1 if known is None else known
+    """Return the size that cel-go counts; a value without a size counts 1."""
+    return actual_size(value.value) if type(value) is OptionalValue and value.present else _size(value)
 
 
 def _size(value: Any) -> int:
-    """The size that the libraries of Kubernetes count."""
+    """Return the size that Kubernetes' own libraries count, which do not look into optional values."""
     known = size(value)
     return 1 if known is None else known
 
@@ -97,24 +94,17 @@ def _first(arguments: Sequence[Any], _: Any) -> int:
     return _scaled(_size(arguments[0]), TRAVERSAL)
 
 
-def _second(arguments: Sequence[Any], _: Any) -> int:
-    return _scaled(actual_size(arguments[1]), TRAVERSAL)
-
-
 def _first_twice(arguments: Sequence[Any], _: Any) -> int:
-    return math.ceil(float(_size(arguments[0])) * 2 * TRAVERSAL)
+    return _scaled(_size(arguments[0]), 2 * TRAVERSAL)
 
 
 def _result_twice(_: Sequence[Any], result: Any) -> int:
-    return math.ceil(float(_size(result)) * 2 * TRAVERSAL)
+    return _scaled(_size(result), 2 * TRAVERSAL)
 
 
-def _standard_first(arguments: Sequence[Any], _: Any) -> int:
-    return _scaled(actual_size(arguments[0]), TRAVERSAL)
-
-
-def _in_list(arguments: Sequence[Any], _: Any) -> int:
-    return actual_size(arguments[1])
+def _in_proportion(number: int, factor: float = TRAVERSAL) -> Cost:
+    """The cost grows with the size of one argument."""
+    return lambda arguments, _: _scaled(actual_size(arguments[number]), factor)
 
 
 def _smaller(arguments: Sequence[Any], _: Any) -> int:
@@ -126,32 +116,35 @@ def _sum(arguments: Sequence[Any], _: Any) -> int:
 
 
 def _contains(arguments: Sequence[Any], _: Any) -> int:
-    return math.prod(_scaled(actual_size(one), TRAVERSAL) for one in arguments)
+    return math.prod(_scaled(actual_size(argument), TRAVERSAL) for argument in arguments)
 
 
 def _regex(arguments: Sequence[Any], _: Any) -> int:
-    text = math.ceil((1.0 + float(actual_size(arguments[0]))) * TRAVERSAL)
-    return text * _scaled(actual_size(arguments[1]), REGEX)
+    return _scaled(actual_size(arguments[0]) + 1, TRAVERSAL) * _scaled(actual_size(arguments[1]), REGEX)
 
 
 def _validation(arguments: Sequence[Any], _: Any) -> int:
-    target = arguments[0]
-    if not isinstance(target, FormatValue):
+    named_format, text = arguments
+    if not isinstance(named_format, FormatValue):
         return 1
-    return math.ceil((1.0 + float(_size(arguments[1]))) * TRAVERSAL) * _scaled(target.regex_size, REGEX)
+    return _scaled(_size(text) + 1, TRAVERSAL) * _scaled(named_format.regex_size, REGEX)
 
 
 def _address(arguments: Sequence[Any], _: Any) -> int:
     return 1 if isinstance(arguments[0], CIDRValue) else _first(arguments, None)
 
 
-def _contains_ip(arguments: Sequence[Any], _: Any, *, written: bool = False) -> int:
-    network, other = map(_size, arguments)
-    return _scaled(2 * network, TRAVERSAL) + (_scaled(other, TRAVERSAL) if written else 0)
+def _contains_ip(arguments: Sequence[Any], _: Any) -> int:
+    return _scaled(2 * _size(arguments[0]), TRAVERSAL)
 
 
-def _contains_cidr(arguments: Sequence[Any], _: Any, *, written: bool = False) -> int:
-    return _contains_ip(arguments, None, written=written) + _scaled(_size(arguments[0]), TRAVERSAL) + 1
+def _contains_cidr(arguments: Sequence[Any], _: Any) -> int:
+    return _contains_ip(arguments, None) + _first(arguments, None) + 1
+
+
+def _parsed_too(cost: Cost) -> Cost:
+    """The second argument is written as text, which is parsed first."""
+    return lambda arguments, _: cost(arguments, None) + _scaled(_size(arguments[1]), TRAVERSAL)
 
 
 def _traversal(arguments: Sequence[Any], _: Any) -> int:
@@ -167,12 +160,12 @@ def _traversed(value: Any, before: int) -> int:
     if isinstance(value, bytes):
         return before + int(len(value) * TRAVERSAL)
     if isinstance(value, list):
-        for one in value:
-            before = _traversed(one, before)
+        for element in value:
+            before = _traversed(element, before)
         return before
     if isinstance(value, dict):
-        for key, one in value.items():
-            before = _traversed(one, _traversed(key_value(key), before))
+        for key, entry in value.items():
+            before = _traversed(entry, _traversed(key_value(key), before))
         return before
     return before + 1
 
@@ -190,26 +183,21 @@ def _flattened(arguments: Sequence[Any], _: Any) -> int:
     return _allocating(depth, actual_size(arguments[0]))
 
 
-def _compared(values: Any) -> int:
-    if not isinstance(values, list) or not values:
-        return _allocating(2, 0)
-    factor = 2 + TRAVERSAL if isinstance(values[0], (str, bytes)) else 2.0
-    return _allocating(factor, len(values) * len(values))
+def _compared_pairs(number: int) -> Cost:
+    """Each element of a list is compared with each other one."""
 
+    def cost(arguments: Sequence[Any], _: Any) -> int:
+        values = arguments[number]
+        if not isinstance(values, list) or not values:
+            return _allocating(2, 0)
+        factor = 2 + TRAVERSAL if isinstance(values[0], (str, bytes)) else 2.0
+        return _allocating(factor, len(values) * len(values))
 
-def _first_compared(arguments: Sequence[Any], _: Any) -> int:
-    return _compared(arguments[0])
-
-
-def _second_compared(arguments: Sequence[Any], _: Any) -> int:
-    return _compared(arguments[1])
+    return cost
 
 
 def _sets(factor: float) -> Cost:
-    def cost(arguments: Sequence[Any], _: Any) -> int:
-        return 1 + int(float(math.prod(map(actual_size, arguments))) * factor)
-
-    return cost
+    return lambda arguments, _: 1 + int(float(math.prod(map(actual_size, arguments))) * factor)
 
 
 def _of_kinds(name: str, cost: Cost) -> dict[str, Cost]:
@@ -222,14 +210,14 @@ _OVERLOADS: Final[dict[str, Cost]] = {
     "list_reverse": _result_list,
     "list_flatten": _flattened,
     "list_flatten_int": _flattened,
-    "list_distinct": _first_compared,
-    **_of_kinds("sort", _first_compared),
-    **_of_kinds("sortByAssociatedKeys", _second_compared),
+    "list_distinct": _compared_pairs(0),
+    **_of_kinds("sort", _compared_pairs(0)),
+    **_of_kinds("sortByAssociatedKeys", _compared_pairs(1)),
     "list_sets_contains_list": _sets(1),
     "list_sets_intersects_list": _sets(1),
     "list_sets_equivalent_list": _sets(2),
-    "cidr_contains_ip_string": lambda arguments, _: _contains_ip(arguments, None, written=True),
-    "cidr_contains_cidr_string": lambda arguments, _: _contains_cidr(arguments, None, written=True),
+    "cidr_contains_ip_string": _parsed_too(_contains_ip),
+    "cidr_contains_cidr_string": _parsed_too(_contains_cidr),
 }
 _FUNCTIONS: Final[dict[str, Cost | int]] = {
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _traversal),
@@ -246,11 +234,11 @@ _FUNCTIONS: Final[dict[str, Cost | int]] = {
 }
 _COMPARED: Final = [f"{order}{kind}" for order in ("less", "greater") for kind in ("_string", "_bytes")]
 _STANDARD: Final[dict[str, Cost]] = {
-    **dict.fromkeys(("starts_with_string", "ends_with_string"), _standard_first),
-    **dict.fromkeys(("string_to_bytes", "bytes_to_string", "strings_quote", "string_format"), _standard_first),
-    "in_list": _in_list,
+    **dict.fromkeys(("starts_with_string", "ends_with_string"), _in_proportion(0)),
+    **dict.fromkeys(("string_to_bytes", "bytes_to_string", "strings_quote", "string_format"), _in_proportion(0)),
+    "in_list": _in_proportion(1, 1),
     **dict.fromkeys(_COMPARED, _smaller),
-    **dict.fromkeys([one.replace("_", "_equals_", 1) for one in _COMPARED], _smaller),
+    **dict.fromkeys([name.replace("_", "_equals_", 1) for name in _COMPARED], _smaller),
     **dict.fromkeys(("add_string", "add_bytes"), _sum),
     "matches_string": _regex,
     "contains_string": _contains,

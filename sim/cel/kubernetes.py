@@ -85,11 +85,6 @@ def _unscaled(number: Fraction, scale: int) -> int | None:
     return units.numerator if units.denominator == 1 and units.numerator in INT64 else None
 
 
-def is_quantity(text: str) -> bool:
-    """Return whether the text is a quantity."""
-    return _is(quantity_from, text)
-
-
 def is_integer(quantity: QuantityValue) -> bool:
     """Return whether Kubernetes knows that it is a whole number of 64 bits."""
     return quantity.scale is not None and quantity.scale >= 0 and quantity.number.numerator in INT64
@@ -149,11 +144,6 @@ def semver_from(text: str, normalize: bool = False) -> SemverValue:  # noqa: FBT
     return SemverValue(text, key)
 
 
-def is_semantic_version(text: str, normalize: bool = False) -> bool:  # noqa: FBT001, FBT002 - CEL's positional argument
-    """Return whether the text is a version."""
-    return _is(semver_from, text, normalize)
-
-
 def order(left: QuantityValue | SemverValue, right: QuantityValue | SemverValue) -> int:
     """-1, 0 or 1 of two quantities or two versions."""
     one = left.number if isinstance(left, QuantityValue) else left.key
@@ -161,12 +151,17 @@ def order(left: QuantityValue | SemverValue, right: QuantityValue | SemverValue)
     return int(one > two) - int(one < two)
 
 
-def _is(read: Callable[..., object], *arguments: object) -> bool:
-    try:
-        read(*arguments)
-    except ValueError:
-        return False
-    return True
+def can_read(read: Callable[..., object]) -> Callable[..., bool]:
+    """Return a function that says whether its arguments can be read as a value."""
+
+    def can(*arguments: object) -> bool:
+        try:
+            read(*arguments)
+        except ValueError:
+            return False
+        return True
+
+    return can
 
 
 _PREFIX: Final = re.compile(r"0|[1-9][0-9]{0,2}", re.ASCII)
@@ -208,24 +203,6 @@ def cidr_from(text: str) -> CIDRValue:
     if not slash or not _PREFIX.fullmatch(length):
         raise ValueError(f'"{text}" is not a network such as 10.0.0.0/8')
     return CIDRValue(ipaddress.ip_interface(f"{_address(host)}/{length}"))
-
-
-def is_ip(text: str) -> bool:
-    """Return whether the text is an address."""
-    return _is_network_value(ip_from, text)
-
-
-def is_cidr(text: str) -> bool:
-    """Return whether the text is a network."""
-    return _is_network_value(cidr_from, text)
-
-
-def _is_network_value(read: Callable[[str], object], text: str) -> bool:
-    try:
-        read(text)
-    except ValueError:
-        return False
-    return True
 
 
 def is_canonical(text: str) -> bool:
@@ -348,25 +325,11 @@ def _unescaped(text: str) -> bytes:
     return b"".join(bytes.fromhex(part) if index % 2 else part.encode() for index, part in enumerate(parts))
 
 
-def is_url(text: str) -> bool:
-    """Return whether the text is an absolute URI or path."""
-    return _is_network_value(url_from, text)
-
-
-def hostname(url: URLValue) -> str:
-    """The host without port and brackets."""
-    return _split_host(url.host)[0]
-
-
-def port(url: URLValue) -> str:
-    """The port, "" if there is none."""
-    return _split_host(url.host)[1]
-
-
-def _split_host(host: str) -> tuple[str, str]:
-    name, colon, digits = host.rpartition(":")
+def host_and_port(url: URLValue) -> tuple[str, str]:
+    """Return the host without brackets, and the port, empty if there is none."""
+    name, colon, digits = url.host.rpartition(":")
     if not colon or "]" in digits:
-        name, digits = host, ""
+        name, digits = url.host, ""
     return (name[1:-1] if name.startswith("[") and name.endswith("]") else name), digits
 
 
@@ -464,24 +427,19 @@ def _prefix(check: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
     return problems
 
 
-def _label_value(text: str) -> list[str]:
-    return _matched(f"({_QUALIFIED})?", _MAX_LABEL, _VALUE_PROBLEM)(text)
-
-
 def _qualified_name(text: str) -> list[str]:
     prefix, slash, name = text.rpartition("/")
     if text.count("/") > 1:
         return [_TWO_PARTS_PROBLEM]
     problems: list[str] = []
-    if slash:
-        checked = (
-            ["prefix part must be non-empty"] if not prefix else [f"prefix part {one}" for one in _subdomain(prefix)]
-        )
-        problems += checked
+    if slash and not prefix:
+        problems.append("prefix part must be non-empty")
+    elif slash:
+        problems += (f"prefix part {problem}" for problem in _subdomain(prefix))
     if not name:
         return [*problems, "name part must be non-empty", _QUALIFIED_PROBLEM]
-    named_ = _matched(_QUALIFIED, _MAX_LABEL, _QUALIFIED_PROBLEM)(name)
-    return problems + [one if one == _QUALIFIED_PROBLEM else f"name part {one}" for one in named_]
+    of_name = _matched(_QUALIFIED, _MAX_LABEL, _QUALIFIED_PROBLEM)(name)
+    return problems + [problem if problem == _QUALIFIED_PROBLEM else f"name part {problem}" for problem in of_name]
 
 
 def _uri(text: str) -> list[str]:
@@ -527,7 +485,7 @@ _VALIDATORS: Final[dict[str, Callable[[str], list[str]]]] = {
     "dns1035Label": _label_1035,
     "dns1035LabelPrefix": _prefix(_label_1035),
     "qualifiedName": _qualified_name,
-    "labelValue": _label_value,
+    "labelValue": _matched(f"({_QUALIFIED})?", _MAX_LABEL, _VALUE_PROBLEM),
     "uri": _uri,
     "uuid": _valid(lambda text: _UUID.fullmatch(text) is not None, "does not match the UUID format"),
     "byte": _valid(lambda text: _BASE64.fullmatch(text) is not None, "invalid base64"),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, cmp_to_key
+from functools import cache, cmp_to_key, partial
 from itertools import pairwise
 from typing import Any, Final
 
-from dranode.sim.cel import kubernetes, operations, strings
+from dranode.sim.cel import kubernetes, strings
 from dranode.sim.cel.costs import LIMIT
 from dranode.sim.cel.declarations import FORMATS, KnownToCEL
+from dranode.sim.cel.kubernetes import can_read
 from dranode.sim.cel.syntax import CELCancelledError, check_elements, check_length
 from dranode.sim.cel.values import (
     CONVERSIONS,
@@ -40,6 +41,7 @@ from dranode.sim.cel.values import (
     duration,
     map_key,
     map_value,
+    no_overload,
     size,
     time_between,
     timestamp,
@@ -54,7 +56,7 @@ def add(left: Any, right: Any) -> Any:
     if isinstance(left, (Timestamp, Duration)) and isinstance(right, (Timestamp, Duration)):
         return _added_times(left, right)
     if type(left) is not type(right):
-        raise _no_overload("_+_", left, right)
+        raise no_overload("_+_", left, right)
     if isinstance(left, (str, bytes)):
         check_length(len(left) + len(right))
         return left + right
@@ -73,7 +75,7 @@ def _joined(left: list[Any], right: list[Any]) -> list[Any]:
 
 def _added_times(left: Timestamp | Duration, right: Timestamp | Duration) -> Timestamp | Duration:
     if isinstance(left, Timestamp) and isinstance(right, Timestamp):
-        raise _no_overload("_+_", left, right)
+        raise no_overload("_+_", left, right)
     total = left.nanoseconds + right.nanoseconds
     for one in (left, right):
         if isinstance(one, Timestamp):
@@ -86,7 +88,7 @@ def subtract(left: Any, right: Any) -> Any:
     if isinstance(left, Timestamp) and isinstance(right, Duration):
         return timestamp(left.nanoseconds + duration(-right.nanoseconds).nanoseconds, left.offset)
     if type(left) is not type(right):
-        raise _no_overload("_-_", left, right)
+        raise no_overload("_-_", left, right)
     if isinstance(left, Timestamp):
         return time_between(left, right)
     if isinstance(left, Duration):
@@ -97,14 +99,14 @@ def subtract(left: Any, right: Any) -> Any:
 def multiply(left: Any, right: Any) -> Any:
     """`left * right`."""
     if type(left) is not type(right):
-        raise _no_overload("_*_", left, right)
+        raise no_overload("_*_", left, right)
     return _number("_*_", left, lambda: left * right)
 
 
 def divide(left: Any, right: Any) -> Any:
     """`left / right`, of integers without the fraction."""
     if type(left) is not type(right):
-        raise _no_overload("_/_", left, right)
+        raise no_overload("_/_", left, right)
     if type(left) is float:
         if right == 0:
             return (
@@ -117,7 +119,7 @@ def divide(left: Any, right: Any) -> Any:
 def modulo(left: Any, right: Any) -> Any:
     """`left % right`, with the sign of `left`."""
     if type(left) is not type(right) or type(left) is float:
-        raise _no_overload("_%_", left, right)
+        raise no_overload("_%_", left, right)
     return _number("_%_", left, lambda: left - right * _quotient(left, right, "modulus"))
 
 
@@ -137,7 +139,7 @@ def _number(name: str, like: Any, compute: Callable[[], Any]) -> Any:
         except OverflowError:
             return math.inf
     if kind not in (int, UInt):
-        raise _no_overload(name, like)
+        raise no_overload(name, like)
     result = compute()
     if result not in (INT64 if kind is int else UINT64):
         raise ValueError("integer overflow" if kind is int else "unsigned integer overflow")
@@ -147,14 +149,14 @@ def _number(name: str, like: Any, compute: Callable[[], Any]) -> Any:
 def negate(value: Any) -> Any:
     """`-value`."""
     if type(value) is UInt:
-        raise _no_overload("-_", value)
+        raise no_overload("-_", value)
     return _number("-_", value, lambda: -value)
 
 
 def negation(value: Any) -> bool:
     """`!value`."""
     if type(value) is not bool:
-        raise _no_overload("!_", value)
+        raise no_overload("!_", value)
     return not value
 
 
@@ -164,14 +166,14 @@ def is_in(value: Any, container: Any) -> bool:
         return any(are_equal(value, one) for one in container)
     if isinstance(container, dict):
         return map_value(container, value) is not MISSING
-    raise _no_overload("@in", value, container)
+    raise no_overload("@in", value, container)
 
 
 def size_of(value: Any) -> int:
     """`size(value)`."""
     known = None if isinstance(value, (IPValue, CIDRValue)) else size(value)
     if known is None:
-        raise _no_overload("size", value)
+        raise no_overload("size", value)
     return known
 
 
@@ -188,10 +190,6 @@ def inserted(entries: dict[Any, Any], key: Any, value: Any = MISSING) -> dict[An
 
 def _ordering(accepts: Callable[[int], bool]) -> Callable[[Any, Any], bool]:
     return lambda left, right: accepts(compare(left, right))
-
-
-def _no_overload(name: str, *values: Any) -> ValueError:
-    return ValueError(f"no such overload: {name}({', '.join(map(type_name, values))})")
 
 
 OPERATORS: Final[dict[str, Callable[..., Any]]] = {
@@ -321,11 +319,6 @@ def flatten(values: list[Any], depth: int = 1) -> list[Any]:
     return flat
 
 
-def sort(values: list[Any]) -> list[Any]:
-    """The values in order."""
-    return sort_by(values, values)
-
-
 def sort_by(values: list[Any], keys: list[Any]) -> list[Any]:
     """The values in the order of their keys."""
     if len(values) != len(keys):
@@ -390,14 +383,6 @@ def set_intersects(values: list[Any], others: list[Any]) -> bool:
     return any(contains(others, one) for one in values)
 
 
-def list_functions(known: KnownToCEL) -> dict[str, Callable[..., Any]]:
-    """The functions that releases have in two kinds."""
-    return {
-        "includes": includes if known.cel_go_29 else includes_bounded,
-        "lists.range": lambda count: range_of(count, bounded=known.cel_go_29),
-    }
-
-
 # The functions by name. The checker has checked the types of their arguments.
 
 
@@ -436,14 +421,6 @@ def _unwrapped(values: list[Any]) -> list[Any]:
     return [one.value for one in values if one.present]
 
 
-def _last(values: list[Any]) -> OptionalValue:
-    return _present(values[-1]) if values else NONE
-
-
-def _first(values: list[Any]) -> OptionalValue:
-    return _present(values[0]) if values else NONE
-
-
 def _by_kind(of_text: Code, of_list: Code) -> Code:
     return lambda target, *others: (of_text if isinstance(target, str) else of_list)(target, *others)
 
@@ -461,39 +438,39 @@ _FUNCTIONS: Final[dict[str, Code]] = {
     "unwrapOpt": _unwrapped,
     "hasValue": lambda optional: optional.present,
     "value": _value,
-    "first": _first,
-    "last": _last,
+    "first": lambda values: _present(values[0]) if values else NONE,
+    "last": lambda values: _present(values[-1]) if values else NONE,
     # strings
     "charAt": strings.char_at,
     "contains": lambda text, part: part in text,
     "endsWith": str.endswith,
     "format": strings.formatted,
     "join": strings.join,
-    "lowerAscii": strings.lower,
+    "lowerAscii": lambda text: text.translate(strings.TO_LOWER),
     "replace": strings.replace,
     "split": strings.split,
     "startsWith": str.startswith,
     "strings.quote": strings.quote,
     "substring": strings.substring,
     "trim": strings.trim,
-    "upperAscii": strings.upper,
+    "upperAscii": lambda text: text.translate(strings.TO_UPPER),
     "find": strings.first_match,
     "findAll": strings.all_matches,
     "matches": strings.has_match,
     # lists
-    "@sortByAssociatedKeys": operations.sort_by,
-    "distinct": operations.distinct,
-    "flatten": operations.flatten,
-    "isSorted": operations.is_sorted,
-    "max": operations.greatest,
-    "min": operations.least,
+    "@sortByAssociatedKeys": sort_by,
+    "distinct": distinct,
+    "flatten": flatten,
+    "isSorted": is_sorted,
+    "max": greatest,
+    "min": least,
     "reverse": lambda values: values[::-1],
-    "sets.contains": operations.set_contains,
-    "sets.equivalent": operations.set_equivalent,
-    "sets.intersects": operations.set_intersects,
-    "slice": operations.slice_of,
-    "sort": operations.sort,
-    "sum": operations.total,
+    "sets.contains": set_contains,
+    "sets.equivalent": set_equivalent,
+    "sets.intersects": set_intersects,
+    "slice": slice_of,
+    "sort": lambda values: sort_by(values, values),
+    "sum": total,
     # quantities and versions
     "add": kubernetes.quantity_sum,
     "asApproximateFloat": kubernetes.as_float,
@@ -502,8 +479,8 @@ _FUNCTIONS: Final[dict[str, Code]] = {
     "isGreaterThan": lambda left, right: kubernetes.order(left, right) > 0,
     "isInteger": kubernetes.is_integer,
     "isLessThan": lambda left, right: kubernetes.order(left, right) < 0,
-    "isQuantity": kubernetes.is_quantity,
-    "isSemver": kubernetes.is_semantic_version,
+    "isQuantity": can_read(kubernetes.quantity_from),
+    "isSemver": can_read(kubernetes.semver_from),
     "major": lambda version: version.key[0],
     "minor": lambda version: version.key[1],
     "patch": lambda version: version.key[2],
@@ -518,19 +495,19 @@ _FUNCTIONS: Final[dict[str, Code]] = {
     "family": lambda ip: ip.address.version,
     "getEscapedPath": lambda url: url.path,
     "getHost": lambda url: url.host,
-    "getHostname": kubernetes.hostname,
-    "getPort": kubernetes.port,
+    "getHostname": lambda url: kubernetes.host_and_port(url)[0],
+    "getPort": lambda url: kubernetes.host_and_port(url)[1],
     "getQuery": kubernetes.query,
     "getScheme": lambda url: url.scheme,
     "ip": kubernetes.address_of,
     "ip.isCanonical": kubernetes.is_canonical,
-    "isCIDR": kubernetes.is_cidr,
+    "isCIDR": can_read(kubernetes.cidr_from),
     "isGlobalUnicast": kubernetes.is_global_unicast,
-    "isIP": kubernetes.is_ip,
+    "isIP": can_read(kubernetes.ip_from),
     "isLinkLocalMulticast": kubernetes.is_link_local_multicast,
     "isLinkLocalUnicast": lambda ip: ip.address.is_link_local,
     "isLoopback": lambda ip: ip.address.is_loopback,
-    "isURL": kubernetes.is_url,
+    "isURL": can_read(kubernetes.url_from),
     "isUnspecified": lambda ip: ip.address.is_unspecified,
     "masked": kubernetes.masked,
     "prefixLength": lambda cidr: cidr.network.network.prefixlen,
@@ -546,12 +523,14 @@ UNGUARDED: Final = frozenset({*OPERATORS, *CONVERSIONS, "includes"} - {"cel.@map
 @cache
 def implementations(known: KnownToCEL) -> dict[str, Code]:
     """Return what each function of the environment does."""
-    of_text, of_list = strings.string_searches(known), operations.list_functions(known)
+    newer = known.cel_go_29
+    index_of, last_index_of = (partial(search, clamped=newer) for search in (strings.index_of, strings.last_index_of))
     return {
         **_FUNCTIONS,
-        **of_list,
-        "indexOf": _by_kind(of_text["indexOf"], operations.first_index),
-        "lastIndexOf": _by_kind(of_text["lastIndexOf"], operations.last_index),
+        "includes": includes if newer else includes_bounded,
+        "lists.range": partial(range_of, bounded=newer),
+        "indexOf": _by_kind(index_of, first_index),
+        "lastIndexOf": _by_kind(last_index_of, last_index),
         **{f"format.{name}": _constant(kubernetes.format_of(name)) for name in FORMATS},
     }
 

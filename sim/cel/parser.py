@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -28,7 +29,6 @@ from dranode.sim.cel.syntax import (
     MessageLiteral,
     Select,
     children,
-    copy,
 )
 from dranode.sim.cel.values import INT64, UINT64, UInt
 
@@ -308,7 +308,7 @@ def _if_present(macro: str, target: Expr, arguments: list[Expr], then: Callable[
     name, result = arguments
     if not isinstance(name, Ident):
         raise CELCompileError(f"{macro}() variable name must be a simple identifier")
-    value = CallExpr("value", [], copy(target))
+    value = CallExpr("value", [], deepcopy(target))  # what is learned of a node is kept by its identity
     present = CallExpr("hasValue", [], target)
     return CallExpr("_?_:_", [present, then(_bound(name.name, value, result)), CallExpr("optional.none", [])])
 

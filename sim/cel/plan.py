@@ -30,7 +30,6 @@ from dranode.sim.cel.run import (
     map_literal,
     member_of,
     message_literal,
-    no_overload,
     not_strictly_false,
     presence_of,
     reader,
@@ -49,7 +48,7 @@ from dranode.sim.cel.syntax import (
     MessageLiteral,
     Select,
 )
-from dranode.sim.cel.values import CONVERSIONS, MISSING, OptionalValue, UInt, key_value, type_name
+from dranode.sim.cel.values import CONVERSIONS, MISSING, OptionalValue, UInt, key_value, no_overload, type_name
 
 
 def accepts(parameters: tuple[CELType, ...], values: Sequence[Any]) -> bool:
@@ -170,7 +169,7 @@ class _Planner:
             optional = left(frame)
             if type(optional) is not OptionalValue:
                 if refuses:
-                    raise no_overload("orValue" if value else "or", [optional])
+                    raise no_overload("orValue" if value else "or", optional)
                 return optional
             if optional.present:
                 return optional.value if value else optional
@@ -251,7 +250,7 @@ def _guarded(name: str, code: Callable[..., Any], overloads: Sequence[Overload])
 
     def call(*arguments: Any) -> Any:
         if not any(accepts(one, arguments) for one in parameters):
-            raise no_overload(name, arguments)
+            raise no_overload(name, *arguments)
         return code(*arguments)
 
     return call

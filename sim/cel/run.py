@@ -5,7 +5,7 @@ Errors are ValueErrors, which loops keep in their accumulator and `&&` and `||` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,6 +26,7 @@ from dranode.sim.cel.values import (
     key_value,
     map_key,
     map_value,
+    no_overload,
     type_name,
 )
 
@@ -133,7 +134,7 @@ class Attribute:
                 return then.resolve(frame)
             if held is False:
                 return otherwise.resolve(frame)
-            raise no_overload("_?_:_", [held])
+            raise no_overload("_?_:_", held)
         value = self.base(frame) if self.base is not None else None
         return _qualified(frame, value, self.qualifiers) if self.qualifiers else value
 
@@ -209,11 +210,6 @@ def as_attribute(planned: Planned) -> Attribute:
     return planned.attribute if planned.attribute is not None else Attribute(planned.run)
 
 
-def no_overload(name: str, arguments: Sequence[Any]) -> ValueError:
-    """The error of a function that takes no such values."""
-    return ValueError(f"no such overload: {name}({', '.join(map(type_name, arguments))})")
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An error in the place of a variable's value."""
@@ -269,7 +265,7 @@ def logic(left: Run, right: Run, *, ends: bool) -> Run:
             if value is ends:
                 return bool(ends)
             if value is not (not ends):
-                failure = failure or no_overload("_||_" if ends else "_&&_", [value])
+                failure = failure or no_overload("_||_" if ends else "_&&_", value)
         if failure is not None:
             raise failure
         return not ends

@@ -10,9 +10,10 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Final
 
-from dranode.sim.cel.declarations import DYN, CELType, KnownToCEL, TypeKind
+from dranode.sim.cel.declarations import DYN, CELType, TypeKind
 from dranode.sim.cel.syntax import Expr, ListLiteral, MapLiteral, check_length
 from dranode.sim.cel.values import Duration, Timestamp, TypeValue, UInt, key_value, to_string, type_name
 
@@ -66,6 +67,8 @@ def all_matches(text: str, pattern: str, most: int = -1) -> list[str]:
     return all_found
 
 
+TO_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+TO_UPPER: Final = str.maketrans(ascii_lowercase, ascii_uppercase)
 _SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 _SPACES_BEYOND: Final = "\u2028\u2029\u202f\u205f\u3000"
 _QUOTED: Final = {
@@ -160,37 +163,13 @@ def trim(text: str) -> str:
     return text.strip(_SPACES + _SPACES_BEYOND)
 
 
-def lower(text: str) -> str:
-    """The text in small ASCII letters."""
-    return text.translate(_LOWER)
-
-
-def upper(text: str) -> str:
-    """The text in capital ASCII letters."""
-    return text.translate(_UPPER)
-
-
 def quote(text: str) -> str:
     """The text as a literal."""
     return f'"{"".join(_QUOTED.get(one, one) for one in text)}"'
 
 
-def string_searches(known: KnownToCEL) -> dict[str, Callable[..., Any]]:
-    """The functions that releases have in two kinds."""
-    clamped = known.cel_go_29
-    return {
-        "indexOf": lambda text, part, offset=0: index_of(text, part, offset, clamped=clamped),
-        "lastIndexOf": lambda text, part, offset=None: last_index_of(text, part, offset, clamped=clamped),
-    }
-
-
-_LOWER: Final = {ord(one): one.lower() for one in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
-_UPPER: Final = {ord(one): one.upper() for one in "abcdefghijklmnopqrstuvwxyz"}
-
-
 _CLAUSE: Final = re.compile(r"%(?:%|(?P<precision>\.[0-9]+)?(?P<verb>[sdfebxXo])|(?P<wrong>[\s\S]?))")
 _PRECISION: Final = 6
-_MAX_PRECISION: Final = 1_000_000
 _RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _PRINTED: Final = (str, bool, int, UInt, float, bytes, Duration, Timestamp, TypeValue)
@@ -354,13 +333,9 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(character: str) -> str:
-    simple = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
-    if character in simple:
-        return simple[character]
     code = ord(character)
-    if character in '"\\':
-        return f"\\{character}"
-    return f"\\x{code:02x}" if code < 0x80 else json.dumps(character)[1:-1]  # noqa: PLR2004 - ASCII
+    hexadecimal = f"\\x{code:02x}" if code < 0x80 else json.dumps(character)[1:-1]  # noqa: PLR2004 - ASCII
+    return _QUOTED.get(character, hexadecimal)
 
 
 def _decimal(value: Any, _: int | None) -> str:

@@ -136,30 +136,6 @@ def walk(node: Expr) -> Iterator[Expr]:
         todo += children(node)
 
 
-def copy(node: Expr) -> Expr:  # noqa: PLR0911 - one for each kind
-    """The same tree of other nodes."""
-    match node:
-        case Literal():
-            return Literal(node.value)
-        case Ident():
-            return Ident(node.name)
-        case Select():
-            return Select(copy(node.operand), node.field, node.test_only)
-        case CallExpr():
-            target = None if node.target is None else copy(node.target)
-            return CallExpr(node.function, [copy(one) for one in node.arguments], target)
-        case ListLiteral():
-            return ListLiteral([copy(one) for one in node.elements], node.optional)
-        case MapLiteral():
-            return MapLiteral([MapEntry(copy(one.key), copy(one.value), one.optional) for one in node.entries])
-        case MessageLiteral():
-            return MessageLiteral(node.name, [MapEntry(one.key, copy(one.value), one.optional) for one in node.fields])
-        case Comprehension():
-            parts = (copy(one) for one in children(node))
-            over, start, condition, step, result = parts
-            return Comprehension(over, node.variable, node.variable2, node.accumulator, start, condition, step, result)
-
-
 # A list that is added to itself again and again, or a text in which every character is replaced, grows faster than its
 # cost. An API server would take gigabytes; this program stops at these bounds.
 

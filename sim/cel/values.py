@@ -183,6 +183,11 @@ def type_name(value: Any) -> str:
     return value.name if type(value) is MessageValue else _NAMES.get(type(value), "map")
 
 
+def no_overload(name: str, *values: Any) -> ValueError:
+    """Return the error of a function that does not take values of these types."""
+    return ValueError(f"no such overload: {name}({', '.join(map(type_name, values))})")
+
+
 def begin() -> None:
     """Start an evaluation: what it looks at is bounded."""
     _seen.set(0)
