@@ -6,7 +6,6 @@ should (`releases.Change`): their constraints are classes of their own.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import TypeAlias
 
@@ -22,161 +21,103 @@ Value: TypeAlias = tuple[str, int | bool | str]
 Values: TypeAlias = tuple[str, frozenset[int | bool | str]]
 
 
-class Constraint(ABC):
-    """A constraint during a search.
+class Constraint:
+    """A constraint during a search: its devices have a value in common, or none of them.
 
     Attributes:
-        spec: as it stands in the claim.
-        attribute: the attribute that it is about.
+        spec: the constraint of the claim.
+        attribute: the attribute whose values are compared.
     """
 
     # Whether later answers depend on devices that were tried and given back.
     remembers = False
 
     def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool) -> None:
-        """Start without devices; `lists` says whether lists are compared as sets."""
+        """Start without devices; `lists` says whether lists are compared as sets (KEP-5491)."""
         self.spec = spec
         self.attribute = attribute
         self._lists = lists
+        # For distinctAttribute the values of each device; for matchAttribute what each device has in common with those
+        # before it.
+        self._values: list[Values | None] = []
 
     def applies(self, request: str) -> bool:
-        """Return whether it is about the devices of `<request>` or `<request>/<subrequest>`."""
+        """Return whether the constraint covers the devices of `<request>` or `<request>/<subrequest>`."""
         return applies(self.spec.requests, request)
 
-    @abstractmethod
-    def add(self, request: str, attribute: DeviceAttribute) -> bool:
-        """Add a device with that attribute for a request to which it applies; False, and no change, if it violates."""
+    def add(self, request: str, attribute: DeviceAttribute) -> bool:  # noqa: ARG002 - older releases look at it
+        """Add a device with that attribute for a request that the constraint covers; False if it violates."""
+        values = attribute_values(attribute, lists=self._lists)
+        # Without lists any device can be the first, even one whose attribute is a list.
+        if values is None and (self._lists or self._values):
+            return False
+        if self.spec.match_attribute is None:
+            if any(_common(values, other) for other in self._values):
+                return False
+        elif self._values:
+            values = _common(values, self._values[-1])
+            if values is None:
+                return False
+        self._values.append(values)
+        return True
 
-    @abstractmethod
-    def remove(self, request: str) -> None:
+    def remove(self, request: str) -> None:  # noqa: ARG002 - older releases look at it
         """Undo the last `add`, which was for this request."""
+        self._values.pop()
 
-    @abstractmethod
     def state(self) -> Hashable:
         """Return what later answers depend on."""
-
-
-class MatchAttribute(Constraint):
-    """All devices have the same value, or with lists a common one."""
-
-    def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool) -> None:
-        """Start without devices."""
-        super().__init__(spec, attribute, lists=lists)
-        # What is common to the first device, to the first two ...
-        self._common: list[Value | Values | None] = []
-
-    def state(self) -> Hashable:
-        """The value, once there is a device."""
-        return self._common[-1] if self._common else None
-
-    def add(self, request: str, attribute: DeviceAttribute) -> bool:  # noqa: ARG002 - all requests are alike
-        """Add a device."""
-        if self._lists:
-            return self._narrow(attribute_values(attribute))
-        value = attribute_value(attribute)
-        if self._common and (value is None or value != self._common[0]):
-            return False
-        self._common.append(value)  # any device can be the first, even with a list
-        return True
-
-    def remove(self, request: str) -> None:  # noqa: ARG002 - all requests are alike
-        """Undo the last `add`."""
-        self._common.pop()
-
-    def _narrow(self, values: Values | None) -> bool:
-        if values is None:
-            return False
-        if self._common:
-            kind, common = self._common[-1] or ("", frozenset())
-            if not isinstance(common, frozenset) or kind != values[0] or not common & values[1]:
-                return False
-            values = (kind, common & values[1])
-        self._common.append(values)
-        return True
-
-
-class DistinctAttribute(Constraint):
-    """All devices have different values, or with lists nothing in common."""
-
-    def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool) -> None:
-        """Start without devices."""
-        super().__init__(spec, attribute, lists=lists)
-        self._values: list[Value | Values | None] = []
-
-    def state(self) -> Hashable:
-        """The values of the devices."""
+        if self.spec.match_attribute is not None:
+            return tuple(self._values[-1:])
         return len(self._values), frozenset(self._values)
-
-    def add(self, request: str, attribute: DeviceAttribute) -> bool:  # noqa: ARG002 - all requests are alike
-        """Add a device."""
-        value = attribute_values(attribute) if self._lists else attribute_value(attribute)
-        if value is None and (self._lists or self._values):
-            return False
-        if any(_overlap(value, other) for other in self._values):
-            return False
-        self._values.append(value)
-        return True
-
-    def remove(self, request: str) -> None:  # noqa: ARG002 - all requests are alike
-        """Undo the last `add`."""
-        self._values.pop()
 
 
 class DistinctAttributeByRequest(Constraint):
-    """Until 1.36: one value is remembered for each request, and forgotten with any device (`DISTINCT_COMPARES_ALL`)."""
+    """Until 1.36: one value is remembered for each request, and forgotten with any device (`DISTINCT_COMPARES_ALL`).
+
+    1.34 compares where the values lie in memory, so that any two devices differ (`DISTINCT_COMPARES`).
+    """
 
     remembers = True
 
-    def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool) -> None:
+    def __init__(self, spec: DeviceConstraint, attribute: str, *, lists: bool, compares: bool) -> None:
         """Start without devices."""
         super().__init__(spec, attribute, lists=lists)
+        self._compares = compares
         self._count = 0
-        self._values: dict[str, Value | Values | None] = {}
-
-    def state(self) -> Hashable:
-        """The values that are remembered."""
-        return self._count, frozenset(self._values.items())
+        self._by_request: dict[str, Values | None] = {}
 
     def add(self, request: str, attribute: DeviceAttribute) -> bool:
-        """Add a device; within the request it is compared with the one before it alone."""
-        value = attribute_values(attribute) if self._lists else attribute_value(attribute)
-        others = self._values.values() if self._count else ()
-        if others and (value is None or any(self._same(value, other) for other in others)):
+        """Add a device; it is compared with the last device of each request alone."""
+        values = attribute_values(attribute, lists=self._lists)
+        others = self._by_request.values() if self._count else ()
+        if others and (values is None or (self._compares and any(_common(values, other) for other in others))):
             return False
-        self._values[request.partition("/")[0]] = value
+        self._by_request[request.partition("/")[0]] = values
         self._count += 1
         return True
 
     def remove(self, request: str) -> None:
-        """Undo the last `add`; the value of the device before it is not known any more."""
-        self._values.pop(request.partition("/")[0], None)
+        """Undo the last `add`; the value of the device before it is lost."""
+        self._by_request.pop(request.partition("/")[0], None)
         self._count -= 1
 
-    def _same(self, value: Value | Values | None, other: Value | Values | None) -> bool:
-        return _overlap(value, other)
-
-
-class DistinctAttributeUncompared(DistinctAttributeByRequest):
-    """In 1.34: where the values lie in memory is compared, so that any two devices differ (`DISTINCT_COMPARES`)."""
-
-    def _same(self, value: Value | Values | None, other: Value | Values | None) -> bool:  # noqa: ARG002 - see above
-        return False
+    def state(self) -> Hashable:
+        """Return the values that are remembered."""
+        return self._count, frozenset(self._by_request.items())
 
 
 def constraint(spec: DeviceConstraint, features: Features) -> Constraint | None:
-    """The constraint as the release keeps it; None if it names no attribute that the release knows of."""
+    """Return the constraint as the release keeps it; None if it names no attribute that the release knows."""
     lists = features.lists_compared
     if spec.match_attribute is not None:
-        return MatchAttribute(spec, spec.match_attribute, lists=lists)
-    if spec.distinct_attribute is not None and features.beyond_stable:
-        return _distinct(features)(spec, spec.distinct_attribute, lists=lists)
-    return None
-
-
-def _distinct(features: Features) -> type[Constraint]:
+        return Constraint(spec, spec.match_attribute, lists=lists)
+    if spec.distinct_attribute is None or not features.beyond_stable:
+        return None
     if features.has(Change.DISTINCT_COMPARES_ALL):
-        return DistinctAttribute
-    return DistinctAttributeByRequest if features.has(Change.DISTINCT_COMPARES) else DistinctAttributeUncompared
+        return Constraint(spec, spec.distinct_attribute, lists=lists)
+    compares = features.has(Change.DISTINCT_COMPARES)
+    return DistinctAttributeByRequest(spec, spec.distinct_attribute, lists=lists, compares=compares)
 
 
 def lookup(device: Device, driver: str, name: str) -> DeviceAttribute | None:
@@ -202,26 +143,25 @@ def attribute_value(attribute: DeviceAttribute) -> Value | None:
     return None
 
 
-def attribute_values(attribute: DeviceAttribute) -> Values | None:
-    """Type and values of an attribute; a scalar is one value."""
+def attribute_values(attribute: DeviceAttribute, *, lists: bool = True) -> Values | None:
+    """Type and values of an attribute; a scalar is one value. With `lists` off, a list has none."""
     for kind, values in (
         ("int", attribute.ints),
         ("bool", attribute.bools),
         ("string", attribute.strings),
         ("version", attribute.versions),
     ):
-        if values:
+        if lists and values:
             return kind, frozenset(values)
     scalar = attribute_value(attribute)
     return None if scalar is None else (scalar[0], frozenset((scalar[1],)))
 
 
-def _overlap(value: Value | Values | None, other: Value | Values | None) -> bool:
-    if value is None or other is None or value[0] != other[0]:
-        return False
-    if isinstance(value[1], frozenset) and isinstance(other[1], frozenset):
-        return bool(value[1] & other[1])
-    return value[1] == other[1]
+def _common(first: Values | None, second: Values | None) -> Values | None:
+    """Return the values that two devices have in common; None if there are none."""
+    if first is None or second is None or first[0] != second[0] or not first[1] & second[1]:
+        return None
+    return first[0], first[1] & second[1]
 
 
 class ClaimConstraints:
