@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from dranode.api.documents import decode, to_v1
 from dranode.api.errors import DocumentError
@@ -23,10 +25,14 @@ from dranode.api.slice_validation import slice_errors
 from dranode.api.unknown_fields import unknown_fields
 from dranode.api.validation import FieldError, claim_errors, class_errors, template_errors
 from dranode.sim.allocator.taint_rules import DeviceTaintRuleSpec, rule_errors, taint_rule
+from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pod_claims import PodGroup
-from dranode.sim.scheduler.amounts import PriorityClass, check_node_amounts
-from dranode.sim.scheduler.documents import SchedulingNode
+from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, PriorityClass, check_node_amounts
+from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
 from dranode.sim.scheduler.terms import LabeledObject, SelectingObject
+
+T = TypeVar("T")
+Namespaced = TypeVar("Namespaced", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)
 
 # The kinds whose fields are all known here.
 SPECS: Final[Mapping[str, type[APIDocument]]] = {
@@ -48,6 +54,50 @@ CLUSTER: Final[Mapping[str, type[APIDocument]]] = {
     "ReplicaSet": SelectingObject,
     "StatefulSet": SelectingObject,
 }
+
+
+def decoded(
+    sources: Iterable[SourceDocument], into: type[T], kind: str = "", check: Callable[[T], None] = lambda _: None
+) -> list[tuple[SourceDocument, T]]:
+    """Decode the documents of a kind, by default the one that the type is called.
+
+    Raises:
+        DocumentError: a document does not decode, or `check` refuses its value; says where.
+    """
+    kind = kind or into.__name__
+    values = []
+    for source in sources:
+        if source.kind == kind:
+            try:
+                value = decode(into, source.document)
+                check(value)
+            except DocumentError as error:
+                raise DocumentError(f"{source.place}: {error}") from error
+            values.append((source, value))
+    return values
+
+
+def by_key(documents: Iterable[tuple[SourceDocument, Namespaced]]) -> dict[ClaimKey, Namespaced]:
+    """Return values by namespace and name, each with the namespace that the API server would fill in.
+
+    Raises:
+        DocumentError: one has no name, or two have one name; says where.
+    """
+    values: dict[ClaimKey, Namespaced] = {}
+    for source, value in documents:
+        key = key_of(source)
+        if not key.name:
+            raise DocumentError(f"{source.place}: metadata.name: a name is required")
+        if key in values:
+            raise DocumentError(f"{source.place}: metadata.name: there is already a {source.kind} {key}")
+        values[key] = replace(value, metadata=replace(value.metadata, namespace=key.namespace))
+    return values
+
+
+def key_of(source: SourceDocument) -> ClaimKey:
+    """Return the namespace and the name of a document that decodes."""
+    metadata = source.document.get("metadata") or {}
+    return ClaimKey(metadata.get("namespace") or DEFAULT_NAMESPACE, metadata.get("name") or "")
 
 
 def check_manifests(documents: Iterable[SourceDocument]) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from dranode.api.documents import decode
-from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
     DeviceClass,
@@ -17,11 +14,10 @@ from dranode.api.resource import (
 )
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule
+from dranode.sim.cluster.manifests import decoded
 from dranode.sim.cluster.workload import PodWithClaims, read_workload
 from dranode.sim.scheduler.amounts import check_node_amounts
 from dranode.sim.scheduler.documents import SchedulingNode
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ def read_cluster_documents(
         DocumentError: a document does not decode, or two of a kind have one name; says where.
     """
     workload = read_workload(documents, features)
-    slices = _decoded(documents, "ResourceSlice", ResourceSlice)
+    slices = tuple(slice_ for _, slice_ in decoded(documents, ResourceSlice))
     nodes = _nodes(documents, slices, only_node)
     return ClusterDocuments(slices, workload.classes, nodes, workload.pods, workload.rules)
 
@@ -63,29 +59,13 @@ def nodes_among(documents: Sequence[SourceDocument], only_node: str | None = Non
     Raises:
         DocumentError: a Node or a slice does not decode; says where.
     """
-    return _nodes(documents, _decoded(documents, "ResourceSlice", ResourceSlice), only_node)
-
-
-def _decoded(
-    documents: Iterable[SourceDocument], kind: str, into: type[T], check: Callable[[T], None] = lambda _: None
-) -> tuple[T, ...]:
-    values = []
-    for source in documents:
-        if source.kind == kind:
-            try:
-                value = decode(into, source.document)
-                check(value)
-                values.append(value)
-            except DocumentError as error:
-                raise DocumentError(f"{source.place}: {error}") from error
-    return tuple(values)
+    return _nodes(documents, [slice_ for _, slice_ in decoded(documents, ResourceSlice)], only_node)
 
 
 def _nodes(
     documents: Iterable[SourceDocument], slices: Iterable[ResourceSlice], only_node: str | None
 ) -> tuple[Node, ...]:
-    known = _decoded(documents, "Node", SchedulingNode, check_node_amounts)
-    nodes: tuple[Node, ...] = known
+    nodes: tuple[Node, ...] = tuple(node for _, node in decoded(documents, SchedulingNode, "Node", check_node_amounts))
     if not nodes:
         names = [name for each in slices for name in (each.spec.node_name, *_device_nodes(each)) if name]
         nodes = tuple(_node(name) for name in dict.fromkeys(names))

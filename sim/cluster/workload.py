@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from dranode.api.documents import API_VERSION, decode
+from dranode.api.documents import API_VERSION
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
@@ -37,12 +37,10 @@ from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.controllers import claims_named
 from dranode.sim.cluster.extended import extended_of, is_special, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.manifests import check_manifests
+from dranode.sim.cluster.manifests import by_key, check_manifests, decoded, key_of
 from dranode.sim.cluster.pod_claims import KnownClaims, MissingObject, PodClaims, PodGroup, claim_from, pod_claims
-from dranode.sim.scheduler.amounts import DEFAULT_NAMESPACE, pod_amount_errors, with_defaults
+from dranode.sim.scheduler.amounts import pod_amount_errors, with_defaults
 from dranode.sim.scheduler.documents import SchedulingPod
-
-Named = TypeVar("Named", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)
 
 _HUGE: Final = (
     'device.driver == "dra.memory" && device.attributes["dra.memory"].hugeTLB && '
@@ -109,65 +107,25 @@ def read_workload(documents: Iterable[SourceDocument], features: Features) -> Wo
         DocumentError: a document of these kinds does not decode, two of a kind have one name, or a pod names claims or
             requests that there are not; says where.
     """
-    everything = tuple(documents)
-    found = _Documents(claims_named(everything))
-    check_manifests(everything)
-    for source in everything:
-        try:
-            found.enter(source)
-        except DocumentError as error:
-            raise DocumentError(f"{source.place}: {error}") from error
-    for source, pod in found.pods.values():
-        _check_pod(source, pod, found.claims, found.templates)
-    groups = found.groups if features.workload_resource_claims else None
-    placed = tuple(_pods(found, KnownClaims(found.claims, found.templates, groups, features.binding)))
-    classes = {kind.metadata.name: kind for kind in map(default_class, DEFAULT_CLASSES)} | found.classes
-    return WorkloadDocuments(placed, tuple(classes.values()), taint_rules(everything))
-
-
-class _Documents:
-    """The documents by kind and name, and the order of those that ask for something."""
-
-    def __init__(self, named: Iterable[tuple[str, ClaimKey]]) -> None:
-        """Start without any; `named` are the claims and templates that stand for no pod of their own."""
-        self.named = frozenset(named)
-        self.claims: dict[ClaimKey, ResourceClaim] = {}
-        self.templates: dict[ClaimKey, ResourceClaimTemplate] = {}
-        self.groups: dict[ClaimKey, PodGroup] = {}
-        self.pods: dict[ClaimKey, tuple[SourceDocument, SchedulingPod]] = {}
-        self.classes: dict[str, DeviceClass] = {}
-        self.order: list[tuple[str, ClaimKey]] = []
-
-    def enter(self, source: SourceDocument) -> None:
-        """Take in one document.
-
-        Raises:
-            DocumentError: it does not decode, has no name, or one of its kind and name is there already.
-        """
-        match source.kind:
-            case "ResourceClaim":
-                self._named(source, self.claims, _in_namespace(decode(ResourceClaim, source.document)))
-            case "ResourceClaimTemplate":
-                self._named(source, self.templates, _in_namespace(decode(ResourceClaimTemplate, source.document)))
-            case "PodGroup":
-                self._named(source, self.groups, _in_namespace(decode(PodGroup, source.document)))
-            case "Pod":
-                pod = with_defaults(_in_namespace(decode(SchedulingPod, source.document)), {})
-                self._named(source, self.pods, pod, (source, pod))
-            case "DeviceClass":
-                device_class = decode(DeviceClass, source.document)
-                if device_class.metadata.name in self.classes:
-                    raise DocumentError(f"there is already a DeviceClass {device_class.metadata.name}", "metadata.name")
-                self.classes[device_class.metadata.name] = device_class
-            case _:
-                pass
-
-    def _named(self, source: SourceDocument, known: dict[ClaimKey, Any], value: Named, entry: Any = None) -> None:
-        key = ClaimKey(value.metadata.namespace, value.metadata.name)
-        if key in known:
-            raise DocumentError(f"there is already a {source.kind} {key}", "metadata.name")
-        known[key] = entry or value
-        self.order.append((source.kind, key))
+    sources = tuple(documents)
+    check_manifests(sources)
+    claims = by_key(decoded(sources, ResourceClaim))
+    templates = by_key(decoded(sources, ResourceClaimTemplate))
+    groups = by_key(decoded(sources, PodGroup))
+    pods = {key: with_defaults(pod, {}) for key, pod in by_key(decoded(sources, SchedulingPod, "Pod")).items()}
+    classes = {name: default_class(name) for name in DEFAULT_CLASSES}
+    written: set[str] = set()
+    for source, device_class in decoded(sources, DeviceClass):
+        name = device_class.metadata.name
+        if name in written:
+            raise DocumentError(f"{source.place}: metadata.name: there is already a DeviceClass {name}")
+        written.add(name)
+        classes[name] = device_class
+    for source in sources:
+        if source.kind == "Pod":
+            _check_pod(source, pods[key_of(source)], claims, templates)
+    known = KnownClaims(claims, templates, groups if features.workload_resource_claims else None, features.binding)
+    return WorkloadDocuments(tuple(_pods(sources, pods, known)), tuple(classes.values()), taint_rules(sources))
 
 
 def with_special(pod: PodWithClaims, classes: Iterable[DeviceClass], features: Features) -> PodWithClaims:
@@ -242,20 +200,16 @@ def default_class(name: str) -> DeviceClass:
     )
 
 
-def _in_namespace(value: Named) -> Named:
-    if not value.metadata.name:
-        raise DocumentError("a name is required", "metadata.name")
-    metadata = msgspec.structs.replace(value.metadata, namespace=value.metadata.namespace or DEFAULT_NAMESPACE)
-    return msgspec.structs.replace(value, metadata=metadata)
-
-
-def _pods(documents: _Documents, known: KnownClaims) -> Iterator[PodWithClaims]:
-    own = {key: pod_claims(pod, known) for key, (_, pod) in documents.pods.items()}
+def _pods(
+    sources: Iterable[SourceDocument], pods: Mapping[ClaimKey, SchedulingPod], known: KnownClaims
+) -> Iterator[PodWithClaims]:
+    """Yield the pods of the documents, and one for each claim and template that no pod uses, in their order."""
+    own = {key: pod_claims(pod, known) for key, pod in pods.items()}
     # A claim and a template may have one name: that a pod uses the one says nothing of the other.
     used = {("ResourceClaim", claim) for claims in own.values() for claim in claims.entries.values()}
     used |= {
         (kind, ClaimKey(key.namespace, name))
-        for key, (_, pod) in documents.pods.items()
+        for key, pod in pods.items()
         for entry in pod.spec.resource_claims
         for kind, name in (
             ("ResourceClaim", entry.resource_claim_name),
@@ -263,18 +217,20 @@ def _pods(documents: _Documents, known: KnownClaims) -> Iterator[PodWithClaims]:
         )
         if name
     }
-    used |= documents.named
+    used |= set(claims_named(sources))
     # One that kube-scheduler has made for a pod's extended resources is not allocated by itself either.
     used |= {
         ("ResourceClaim", key)
         for key, claim in known.claims.items()
         if is_special(claim) and claim.status.allocation is None
     }
-    for kind, key in documents.order:
-        if kind == "Pod":
-            yield _pod(documents.pods[key][1], own[key])
-        elif (kind, key) not in used and kind != "PodGroup":
-            claim = known.claims[key] if kind == "ResourceClaim" else claim_from(known.templates[key], key.name, {})
+    for source in sources:
+        if source.kind == "Pod":
+            yield _pod(pods[key_of(source)], own[key_of(source)])
+        elif source.kind in ("ResourceClaim", "ResourceClaimTemplate") and (source.kind, key_of(source)) not in used:
+            key = key_of(source)
+            is_claim = source.kind == "ResourceClaim"
+            claim = known.claims[key] if is_claim else claim_from(known.templates[key], key.name, {})
             yield PodWithClaims(str(key), (_reserved(claim, _pod_reference(key)),))
 
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
-from msgspec.structs import replace
-
-from dranode.api.documents import decode
 from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
 from dranode.api.resource import (
-    APIDocument,
     DeviceClaim,
     DeviceClass,
-    ObjectMeta,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
@@ -26,20 +21,17 @@ from dranode.api.resource import (
 from dranode.sim.allocator.features import Features
 from dranode.sim.allocator.taint_rules import DeviceTaintRule, taint_rules
 from dranode.sim.cluster.holdings import ClaimKey
-from dranode.sim.cluster.manifests import check_manifests
+from dranode.sim.cluster.manifests import by_key, check_manifests, decoded
 from dranode.sim.cluster.pod_claims import PodGroup
 from dranode.sim.scheduler.amounts import (
-    DEFAULT_NAMESPACE,
     PriorityClass,
     check_node_amounts,
     check_pod_amounts,
     with_defaults,
 )
 from dranode.sim.scheduler.documents import SchedulingNode, SchedulingPod
-from dranode.sim.scheduler.terms import Namespaces, Owners
+from dranode.sim.scheduler.terms import LabeledObject, Namespaces, Owners
 
-_Namespaced = TypeVar("_Namespaced", PodGroup, ResourceClaim, ResourceClaimTemplate, SchedulingPod)
-_Document = TypeVar("_Document")
 # What kubectl has to get for a whole answer, and what is not known without it.
 NEEDED: Final[Mapping[str, str]] = {
     "Namespace": "the labels of namespaces, which a namespaceSelector asks for",
@@ -64,12 +56,6 @@ LIVE_KINDS: Final = (
 def live_kinds(features: Features) -> tuple[str, ...]:
     """Return the kinds that a cluster is asked for; PodGroups where they have claims."""
     return (*LIVE_KINDS, "PodGroup") if features.workload_resource_claims else LIVE_KINDS
-
-
-class LabeledNamespace(APIDocument, frozen=True, kw_only=True):
-    """A namespace."""
-
-    metadata: ObjectMeta = ObjectMeta()
 
 
 @dataclass(frozen=True)
@@ -137,53 +123,21 @@ def read_dump(sources: Sequence[SourceDocument], kinds: Iterable[str] = ()) -> C
         DocumentError: a document does not decode, or two have one name; says where.
     """
     check_manifests(sources)
-    priorities = {each.metadata.name: each for _, each in _decoded(sources, "PriorityClass", PriorityClass)}
-    pods = _named(_decoded(sources, "Pod", SchedulingPod, check_pod_amounts))
+    priorities = {priority.metadata.name: priority for _, priority in decoded(sources, PriorityClass)}
+    pods = by_key(decoded(sources, SchedulingPod, "Pod", check_pod_amounts))
     return ClusterDump(
-        tuple(_named_nodes(_decoded(sources, "Node", SchedulingNode, check_node_amounts))),
+        tuple(_named_nodes(decoded(sources, SchedulingNode, "Node", check_node_amounts))),
         tuple(with_defaults(pod, priorities) for pod in pods.values() if not pod.finished),
-        _named(_decoded(sources, "ResourceClaim", ResourceClaim)),
-        _named(_decoded(sources, "ResourceClaimTemplate", ResourceClaimTemplate)),
-        tuple(each for _, each in _decoded(sources, "ResourceSlice", ResourceSlice)),
-        tuple(each for _, each in _decoded(sources, "DeviceClass", DeviceClass)),
-        {each.metadata.name: each.metadata.labels for _, each in _decoded(sources, "Namespace", LabeledNamespace)},
+        by_key(decoded(sources, ResourceClaim)),
+        by_key(decoded(sources, ResourceClaimTemplate)),
+        tuple(slice_ for _, slice_ in decoded(sources, ResourceSlice)),
+        tuple(device_class for _, device_class in decoded(sources, DeviceClass)),
+        {each.metadata.name: each.metadata.labels for _, each in decoded(sources, LabeledObject, "Namespace")},
         Owners(sources),
         frozenset([*kinds, *(source.kind for source in sources)]),
         taint_rules(sources),
-        _named(_decoded(sources, "PodGroup", PodGroup)),
+        by_key(decoded(sources, PodGroup)),
     )
-
-
-def _decoded(
-    sources: Iterable[SourceDocument],
-    kind: str,
-    into: type[_Document],
-    check: Callable[[_Document], None] = lambda _: None,
-) -> list[tuple[SourceDocument, _Document]]:
-    values = []
-    for source in sources:
-        if source.kind == kind:
-            try:
-                value = decode(into, source.document)
-                check(value)
-                values.append((source, value))
-            except DocumentError as error:
-                raise DocumentError(f"{source.place}: {error}") from error
-    return values
-
-
-def _named(documents: Iterable[tuple[SourceDocument, _Namespaced]]) -> dict[ClaimKey, _Namespaced]:
-    """The documents by namespace and name, each with its namespace."""
-    named: dict[ClaimKey, _Namespaced] = {}
-    for source, value in documents:
-        metadata = replace(value.metadata, namespace=value.metadata.namespace or DEFAULT_NAMESPACE)
-        key = ClaimKey(metadata.namespace, metadata.name)
-        if not metadata.name:
-            raise DocumentError(f"{source.place}: metadata.name: a name is required")
-        if key in named:
-            raise DocumentError(f"{source.place}: metadata.name: there is already a {source.kind} {key}")
-        named[key] = replace(value, metadata=metadata)
-    return named
 
 
 def _named_nodes(documents: Iterable[tuple[SourceDocument, SchedulingNode]]) -> list[SchedulingNode]:
