@@ -1,11 +1,11 @@
 """The thread that owns the connection to the container runtime's NRI socket.
 
-It connects, registers, answers, sends updates out of turn, and connects again when the connection ends, for whatever
-reason: every connection begins with the runtime's whole state, so nothing is lost but time.
+It connects, registers, answers, sends unsolicited updates, and connects again whenever the connection ends. Every
+connection begins with the runtime's whole state, so a lost connection costs only time.
 
-A mistake in a decision costs neither the thread nor the connection: a request is answered with an error, what is
-due unasked is tried again a second later, and what could not be taken in is sent again on a new connection once
-decisions succeed again. Without a connection containers would start on every CPU.
+An error in a decision ends neither the thread nor the connection, because without a connection containers would start
+on every CPU. A request is answered with an error. Unsolicited work is tried again a second later. For an event that
+could not be processed, a new connection is made once decisions succeed again, and the runtime lists everything.
 """
 
 from __future__ import annotations
@@ -49,71 +49,72 @@ from dranode.driver.process.threads import Fatal, OwnedThread, Wake
 log = logging.getLogger(__name__)
 
 
-# Decides when to connect again.  Containers that are created while no plug-in is connected run on every CPU, so the
-# driver connects within a twentieth of a second to a runtime that starts or restarts: an attempt without a listener
-# disturbs no one, and a runtime opens its socket shortly before it creates containers. Waits grow only before the
-# very socket that we were turned away at, because a connecting plug-in stops all pod operations of the runtime for a
-# moment, and they stay short.
+# Decides when to connect again. Containers that are created while no plug-in is connected run on every CPU, so the
+# driver connects within 50 ms to a runtime that starts or restarts: an attempt without a listener disturbs nobody, and
+# a runtime opens its socket shortly before it creates containers. Waiting times grow only for a socket that refused
+# this plug-in, because a plug-in that connects stops all pod operations of the runtime for a moment.
 
 _NO_LISTENER: Final = (FileNotFoundError, ConnectionRefusedError)
-_LOOK: Final = 0.05
+_POLL: Final = 0.05
 _FIRST_DELAY: Final = 0.1
 _LONGEST_DELAY: Final = 2.0
-# A connection that was synchronized and held this long was a good one: the next attempt comes soon.
+# After a connection that was synchronized and lasted this long, in seconds, the next attempt comes soon.
 _HEALTHY_AFTER: Final = 10.0
-# How many reasons are logged until a connection is a good one again; garbage can be different each time.
+# How many different reasons are logged until a connection lasts again; a broken peer may send other garbage each time.
 _REASONS: Final = 8
 
 
 def delay(attempt: int, jitter: float) -> float:
-    """Seconds to wait after `attempt` (from 1) failures in a row at one runtime.
+    """Return the seconds to wait after so many failures in a row (from 1) at one runtime.
 
-    They double to a limit; `jitter` from 0 to 1 halves them.
+    They double up to a limit; `jitter`, from 0 to 1, reduces them by up to a half.
     """
     return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(attempt - 1, 32)) * (1 - jitter / 2)
 
 
 class Attempts:
-    """The attempts at one socket, for the thread that makes them."""
+    """The attempts to connect to one socket, for the thread that makes them."""
 
     def __init__(self, path: str, clock: Callable[[], float], jitter: Callable[[], float]) -> None:
-        """Prepare for the first; clock (seconds, monotonic) and jitter (0 to 1) as of the client."""
+        """Start without attempts; `clock` and `jitter` are those of the client."""
         self._path, self._clock, self._jitter = path, clock, jitter
         self._failures = 0
         self._began = 0.0
-        self._met: tuple[int, int, int] | None = None
-        self._said: set[str] = set()
+        self._tried: tuple[int, int, int] | None = None
+        self._logged: set[str] = set()
 
     def begin(self) -> None:
         """Note that an attempt is made now."""
         self._began = self._clock()
-        self._met = _identity(self._path)
+        self._tried = _identity(self._path)
 
     def failed(self, error: Exception, *, synchronized: bool) -> None:
-        """Note that the connection was not made or came to an end, and say why, once for each reason.
+        """Note that the connection could not be made or has ended; each reason is logged once.
 
         Args:
-            error: why.
-            synchronized: whether the runtime had listed its containers on it.
+            error: the reason.
+            synchronized: whether the runtime had listed its containers on the connection.
         """
         if synchronized and self._clock() - self._began >= _HEALTHY_AFTER:
             self._failures = 0
-            self._said.clear()
+            self._logged.clear()
+        # Without a listener nobody is disturbed by the next attempt, so it does not count as a failure.
         self._failures = 0 if isinstance(error, _NO_LISTENER) else self._failures + 1
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-        if reason not in self._said and len(self._said) < _REASONS:
-            self._said.add(reason)
+        if reason not in self._logged and len(self._logged) < _REASONS:
+            self._logged.add(reason)
             log.warning("nri=%s: no connection, trying again until there is one: %s", self._path, reason)
 
     def wait(self, wake: Wake, stopping: Callable[[], bool]) -> None:
         """Wait until the next attempt is due: after a while, or as soon as another runtime has opened the socket."""
-        until = self._clock() + (delay(self._failures, self._jitter()) if self._failures else _LOOK)
+        until = self._clock() + (delay(self._failures, self._jitter()) if self._failures else _POLL)
         poll = select.poll()
         poll.register(wake, select.POLLIN)
         while not stopping() and (left := until - self._clock()) > 0:
-            if poll.poll(min(left, _LOOK) * 1000):
+            if poll.poll(min(left, _POLL) * 1000):
                 wake.heard()
-            if _identity(self._path) not in (self._met, None):
+            # A runtime that restarts makes a new socket file, so its inode or its change time differ.
+            if _identity(self._path) not in (self._tried, None):
                 self._failures = 0
                 return
 
@@ -121,33 +122,30 @@ class Attempts:
 def _identity(path: str) -> tuple[int, int, int] | None:
     """Return what distinguishes a socket from the next one at its path; None if there is none."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - twenty times a second; a Path costs more than the call
+        status = os.stat(path)  # noqa: PTH116 - twenty times a second; a Path costs more than the call
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
-
-
-# Mistakes that no request can be answered with.
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 class Mistakes:
-    """Lets one thread live on after mistakes, and says each once as long as it is the same."""
+    """Keeps the thread alive after errors that no request can be answered with, and logs equal ones only once."""
 
     def __init__(self, driver: str) -> None:
-        """None was made so far by that driver."""
+        """Start without an error; `driver` is named in the log."""
         self._driver = driver
-        self._said = ""
+        self._last = ""
 
     @contextlib.contextmanager
     def survived(self, what: str) -> Iterator[None]:
-        """Survive a mistake in what is done meanwhile; `what` says for the log what came of it."""
+        """Catch and log errors in the `with` block; `what` says in the log what did not happen because of them."""
         try:
             yield
         except Exception as error:
             mistake = f"{what}: {in_words(error)}"
-            if mistake == self._said:
+            if mistake == self._last:
                 return
-            self._said = mistake
+            self._last = mistake
             if isinstance(error, DranodeError):
                 log.warning("driver=%s: %s: %s", self._driver, what, error)
             else:
@@ -155,31 +153,32 @@ class Mistakes:
 
     @property
     def made(self) -> bool:
-        """Return whether one was made since the last success."""
-        return bool(self._said)
+        """Return whether there was an error since the last success."""
+        return bool(self._last)
 
     def over(self) -> None:
-        """Say the next one again: what was tried again succeeded."""
-        self._said = ""
+        """Note a success, so that the next error is logged even if it is the same."""
+        self._last = ""
 
 
-# How long the runtime may take over a call of ours; it handles one plug-in at a time, each for up to 5 s.
+# How long the runtime may take to answer a call, in seconds; it handles one plug-in at a time, each for up to 5 s.
 _ANSWER_WITHIN: Final = 15.0
-# How long one send or the connection itself may take.
+# How long connecting and each send may take, in seconds.
 _IO_WITHIN: Final = 5.0
-# How often is looked whether something is due without being asked, while something waits and while nothing does.
+# How often to check for unsolicited work, in seconds: while a container waits for something, and otherwise.
 _TICK: Final = 1.0
 _IDLE: Final = 5.0
-# How soon after a change of the records containers are looked at: calls come in bursts, and their answers come first.
+# How long after a change of the records containers are compared, in seconds: calls come in bursts, and the runtime's
+# own requests, whose answers carry updates as well, should come first.
 _CALM: Final = 0.02
 
 
 class DisconnectedError(DranodeError):
-    """The connection is of no more use; the text says why."""
+    """The connection has to be given up, for the reason in the text."""
 
 
 class NRIClient:
-    """A plug-in of one container runtime, from `start` to `stop`."""
+    """The plug-in's connection to one container runtime, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -193,21 +192,22 @@ class NRIClient:
         jitter: Callable[[], float] = random.random,
         answered: Callable[[str, float], None] = lambda _method, _seconds: None,
     ) -> None:
-        """Prepare to connect; nothing is opened yet.
+        """Set the client up; nothing is opened yet.
 
         Args:
             socket_path: the runtime's NRI socket; it need not exist yet.
-            enforcer: decides what the runtime is answered.
+            enforcer: decides the answers.
             name: the plug-in's name; letters, digits and `_.+-`.
             index: two digits; runtimes call plug-ins in this order.
-            fatal: ends the process, should the thread die.
-            clock: seconds, monotonic.
-            jitter: a number from 0 to 1.
-            answered: called after every request that was answered, with the method and the seconds that it took.
+            fatal: ends the process if the thread dies.
+            clock: returns seconds, monotonic.
+            jitter: returns a random number from 0 to 1.
+            answered: called after every answer with the method and the seconds that it took.
 
         Raises:
-            ValueError: no runtime would take the name or the index.
+            ValueError: no runtime would accept the name or the index.
         """
+        # The session checks both, so that a wrong option ends the start and not the thread.
         Session(name, index)
         self._path = socket_path
         self._enforcer = enforcer
@@ -219,30 +219,30 @@ class NRIClient:
         self._wake = Wake()
         self._stopping = False
         self._mistakes = Mistakes(name)
-        # Whether something was not taken in because of one.
+        # Whether an event could not be processed because of an error.
         self._missed = False
         self._session: Session | None = None
-        # Since when no runtime has been connected, as far as none is.
+        # Since when no runtime has been connected; without meaning while one is.
         self._away_since = clock()
 
     @property
     def synchronized(self) -> bool:
-        """Return whether a runtime is connected and has been answered its whole state: from then on nothing escapes."""
+        """Return whether a runtime is connected and its whole state was answered. From then on no event is missed."""
         session = self._session
         return session is not None and session.synchronized
 
     @property
     def away_seconds(self) -> float:
-        """Return for how long no runtime has been connected and answered its whole state; 0 while one is."""
+        """Return for how many seconds no runtime has been synchronized; 0 while one is."""
         return 0.0 if self.synchronized else self._clock() - self._away_since
 
     def start(self) -> None:
-        """Connect, in the background and for as long as it takes."""
+        """Start to connect, in the background and for as long as it takes."""
         self._away_since = self._clock()
         self._thread.start()
 
     def stop(self, patience: float = 5.0) -> None:
-        """Disconnect for good and wait for the thread; may be called without `start` and more than once."""
+        """Disconnect, and wait for the thread; may be called without `start`, and more than once."""
         self._stopping = True
         self.notify()
         if self._thread.ident is not None:
@@ -251,7 +251,7 @@ class NRIClient:
             self._wake.close()
 
     def notify(self) -> None:
-        """Look now at what is due without being asked: the claims on record have changed, or drift was found."""
+        """Check for unsolicited work now: the claims on record have changed, or drift was found."""
         self._wake.up()
 
     # --- the thread ---
@@ -271,8 +271,12 @@ class NRIClient:
                         if synchronized:
                             self._away_since = self._clock()
                         self._session = None
+                        # What is known of the containers stays until the next Synchronize: they keep running without
+                        # us.
                         with self._mistakes.survived("the end of the connection was not noted"):
                             self._enforcer.disconnected()
+            # Everything that can end a connection comes here: the socket's errors, bytes that are not NRI, and our own
+            # reasons.
             except (OSError, DranodeError) as error:
                 if not self._stopping:
                     self._attempts.failed(error, synchronized=synchronized)
@@ -281,6 +285,7 @@ class NRIClient:
     def _connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
+            # The time limit stays for all later sends: a runtime that does not read would block the thread otherwise.
             sock.settimeout(_IO_WITHIN)
             sock.connect(self._path)
         except BaseException:
@@ -292,7 +297,7 @@ class NRIClient:
         """Serve one connection until it ends.
 
         Raises:
-            DisconnectedError: there is a reason to give it up.
+            DisconnectedError: the connection has to be given up.
             ProtocolError: what arrives is not NRI.
             OSError: the socket failed.
         """
@@ -301,7 +306,8 @@ class NRIClient:
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        # Once woken, this thread is woken by nothing but the runtime until it acts.
+        # After a wake-up only the runtime's requests are waited for until the thread acts, so that a burst of changes
+        # causes one comparison.
         calm = select.poll()
         calm.register(sock, select.POLLIN)
         woken = False
@@ -319,9 +325,11 @@ class NRIClient:
                 if woken:
                     self._wake.heard()
                     woken = False
-                if self._speak_up(sock, session):
+                if self._act_unsolicited(sock, session):
                     asked = now
                 next_tick = now + (_TICK if self._is_due(session) else _IDLE)
+            # A runtime that hangs keeps the socket open. Only a new connection finds out whether another one has taken
+            # its place.
             waiting = session.awaiting_updates or not session.registered
             if waiting and now - asked > _ANSWER_WITHIN:
                 raise DisconnectedError(f"the runtime has not answered for {_ANSWER_WITHIN:.0f} s")
@@ -337,24 +345,26 @@ class NRIClient:
             if out:
                 sock.sendall(out)
             if isinstance(event, SynchronizeRequest) and not session.synchronized:
-                # Not every runtime closes the connection then, and none calls the plug-in on it ever again.
-                raise DisconnectedError("the runtime's containers could not be taken in")
+                # Not every runtime closes the connection after a failed Synchronize, but none calls the plug-in on it
+                # again.
+                raise DisconnectedError("the list of the runtime's containers could not be processed")
         out = session.data_to_send()
         if out:
             sock.sendall(out)
 
     def _is_due(self, session: Session) -> bool:
-        """Return whether time alone may make something due soon."""
+        """Return whether something may become due soon only because time passes."""
         waits = session.awaiting_updates or not session.synchronized or self._missed or self._mistakes.made
         return waits or self._enforcer.unsolicited.waits
 
-    def _speak_up(self, sock: socket.socket, session: Session) -> bool:
-        """Do what is due without being asked; whether an answer is due now."""
+    def _act_unsolicited(self, sock: socket.socket, session: Session) -> bool:
+        """Send unsolicited updates, or reconnect, if that is due; returns whether an answer is expected now."""
+        # Before Synchronize the containers are unknown. NRI allows only one unsolicited call at a time.
         if not session.synchronized or session.awaiting_updates:
             return False
         updates: tuple[ContainerUpdate, ...] = ()
         due = succeeded = False
-        with self._mistakes.survived("what is due for containers could not be decided"):
+        with self._mistakes.survived("unsolicited updates could not be decided"):
             updates = self._enforcer.unsolicited.updates()
             due = not updates and self._enforcer.unsolicited.reconnection_due()
             succeeded = True
@@ -362,9 +372,9 @@ class NRIClient:
             session.update_containers(updates)
             sock.sendall(session.data_to_send())
         elif due:
-            raise DisconnectedError("a new connection is needed to set CPU sets right")
+            raise DisconnectedError("a new connection is needed to correct CPU sets")
         elif succeeded and self._missed:
-            raise DisconnectedError("a new connection is needed to be told again what could not be taken in")
+            raise DisconnectedError("a new connection is needed, because an event could not be processed")
         if succeeded:
             self._mistakes.over()
         return bool(updates)
@@ -376,12 +386,13 @@ class NRIClient:
             case RegistrationRefused():
                 raise DisconnectedError(f"the runtime refuses the plug-in: {event.message}")
             case _:
+                # Set in advance, so that it stays set if the event cannot be processed.
                 before, self._missed = self._missed, True
-                with self._mistakes.survived(f"{type(event).__name__} could not be taken in"):
-                    self._take_in(event)
+                with self._mistakes.survived(f"{type(event).__name__} could not be processed"):
+                    self._note(event)
                     self._missed = before
 
-    def _take_in(self, event: Notification) -> None:
+    def _note(self, event: Notification) -> None:
         match event:
             case PluginAccepted():
                 pass
@@ -428,13 +439,13 @@ class NRIClient:
         except DranodeError as error:
             log.warning("refused driver=%s %s: %s", self._identity[0], about(request), error)
             session.refuse(request, str(error))
-            # What is in the way may get other CPUs out of turn.
+            # The container that is in the way may get other CPUs by an unsolicited update.
             self.notify()
         except Exception as error:
             # Without an answer the runtime would wait, drop the plug-in and run the container on every CPU.
             log.exception("driver=%s %s: an NRI request failed", self._identity[0], about(request))
             if isinstance(request, StartRequest):
-                # The container was given its CPUs before.
+                # The container got its CPUs when it was created, so it can start.
                 self._missed = True
                 session.start(request)
             else:

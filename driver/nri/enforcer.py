@@ -1,4 +1,4 @@
-"""Answers the container runtime: has `driver/pinning/enforcement.py` decide, keeps the result, counts and reports.
+"""Answers the container runtime: lets `driver/pinning/enforcement.py` decide, keeps the result, counts and reports.
 
 One thread owns the NRI connection and calls all methods but `verify`, `status`, `running`, `is_certain` and
 `claims_in_use`. These read the containers while that thread may change them.
@@ -120,6 +120,8 @@ class Enforcer:
             try:
                 resources, updates = self._create(container)
             except DranodeError as error:
+                # An instance that does not answer must not report either: the other one does, and people would see
+                # everything twice.
                 if not self._enforced.silent:
                     raise
                 log.debug("the other instance has to refuse this: %s", error)
@@ -132,6 +134,8 @@ class Enforcer:
             containers = self._enforced.mended()
             if containers.get(container.id) is None:
                 self._meet(container)
+            # The runtime applies the container's own update last, perhaps only after its next call. So the next call
+            # does not prove that this update was applied (`Enforced.called`).
             self._enforced.resized = container.id
             allowed = enforcement.update(containers, self.node.snapshot(), container, requested, quota)
             return self._said(self._enforced.carry_out(allowed))
@@ -153,6 +157,7 @@ class Enforcer:
     def _synchronize(self, listed: tuple[Container, ...]) -> tuple[ContainerUpdate, ...]:
         known_drifts = self._enforced.drifts
         drifts = (*self.unsolicited.reconnecting, *known_drifts)
+        # A container that is not started has a cgroup whose limits may not be set yet.
         running = ((container, by_configuration(container)) for container in listed if container.started)
         effective = limits_in_time(Cgroups(self.root), running, self.clock)
 
@@ -201,6 +206,7 @@ class Enforcer:
         allowed = self._inquiry.decide(decide, containers)
         updates = self._enforced.carry_out(allowed)
         created = containers.get(container.id)
+        # The new container must not start before the others have left its CPUs.
         if created is not None and created.claims:
             updates = self.unsolicited.overtaken(updates)
         return allowed.resources, updates
@@ -214,6 +220,7 @@ class Enforcer:
         self._enforced.called()
         containers = self._enforced.containers
         pinned = containers.get(container.id)
+        # During a rolling update, the instance that answers also decides about starts.
         if pinned is not None and self.instance.speaks:
             overlapping = self._gate.in_the_way(containers, self.node.snapshot(), pinned)
             if overlapping:
@@ -254,6 +261,7 @@ class Enforcer:
         Returns:
             All drifts, including those that repairs could not correct.
         """
+        # The corrections go into the next answer, or into an unsolicited update if the runtime accepts these.
         drifts = self._verifier.check(lambda: self._enforced.containers, self.node.snapshot(), self._enforced.moving())
         self._enforced.drifts = self._verifier.worth
         return drifts

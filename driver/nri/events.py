@@ -1,6 +1,6 @@
 """The requests and reports of a container runtime to an NRI plug-in, as values.
 
-A request (`stream` says which) is to be answered through the session, once; everything else has been answered already.
+A request, which has a `stream`, must be answered through the session exactly once. Everything else has been answered.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 from dranode.driver.claims.uses import PodSandbox
 from dranode.driver.pinning.containers import Container, Resources
 
-# Before NRI 0.12.1 an unsolicited UpdateContainers beside a container event can lock the runtime up for good
+# Before NRI 0.12.1, an unsolicited UpdateContainers during a container event can deadlock the runtime
 # (containerd/containerd issue 13733).
 _SAFE_UPDATES: Final = (0, 12, 1)
 
-# A version between tags ("v0.12.1-31-g8ec8b28") has all that its tag has; a pre-release ("v0.12.1-rc.1") has not.
+# A version after a tag ("v0.12.1-31-g8ec8b28") has everything that the tag has; a pre-release ("v0.12.1-rc.1") may not.
 _VERSION: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:-\d+-g[0-9a-f]+)?(?:\+.*)?", re.ASCII)
 
 
@@ -27,7 +27,7 @@ class RuntimePeer(msgspec.Struct, frozen=True):
     Attributes:
         name: `containerd` or `cri-o`.
         version: its own version.
-        nri: the version of its NRI as it says it; empty before NRI 0.12.
+        nri: the version of NRI that it reports; empty before NRI 0.12.
         request_timeout: how long it waits for an answer, in seconds.
     """
 
@@ -38,10 +38,7 @@ class RuntimePeer(msgspec.Struct, frozen=True):
 
     @property
     def takes_unsolicited_updates(self) -> bool:
-        """Return whether UpdateContainers is safe.
-
-        A version that is missing or not understood is taken for an old one.
-        """
+        """Return whether UpdateContainers is safe; it is not if the version is missing or cannot be parsed."""
         match = _VERSION.fullmatch(self.nri)
         return match is not None and tuple(int(part or 0) for part in match.groups()) >= _SAFE_UPDATES
 
@@ -55,7 +52,7 @@ class PluginAccepted(msgspec.Struct, frozen=True):
 
 
 class RegistrationRefused(msgspec.Struct, frozen=True):
-    """The runtime did not accept the plug-in; it leaves the socket open, and the plug-in has to close it."""
+    """The runtime did not accept the plug-in. It leaves the socket open, so the plug-in has to close it."""
 
     message: str
 
@@ -67,7 +64,7 @@ class Configured(msgspec.Struct, frozen=True):
 
 
 class SynchronizeRequest(msgspec.Struct, frozen=True):
-    """Everything that exists now; however many messages it came in. The answer is updates."""
+    """All containers that exist now, from one or more messages. The answer is updates."""
 
     stream: int
     containers: tuple[Container, ...]
@@ -84,8 +81,8 @@ class UpdateRequest(msgspec.Struct, frozen=True):
     """Somebody asks for new resources for a container. The answer is updates, of this one too, or a refusal.
 
     Attributes:
-        requested: the CPUs and memory nodes that are asked for; empty where nothing is.
-        quota: the quota that is asked for in microseconds; 0 if none is.
+        requested: the requested CPUs and memory nodes; empty if none are requested.
+        quota: the requested quota in microseconds; 0 if none is requested.
     """
 
     stream: int
@@ -102,9 +99,9 @@ class StopRequest(msgspec.Struct, frozen=True):
 
 
 class StartRequest(msgspec.Struct, frozen=True):
-    """A container is made, with the process that will become its own, and is about to be started.
+    """A container was created, with the process that will become its own, and is about to be started.
 
-    The answer says nothing, or is a refusal.
+    The answer is empty, or a refusal.
     """
 
     stream: int
@@ -133,13 +130,13 @@ class PodGone(msgspec.Struct, frozen=True):
 
 
 class UpdatesAnswered(msgspec.Struct, frozen=True):
-    """The answer to unsolicited updates; with a text, at least one of them was not applied."""
+    """The answer to unsolicited updates. If it has a text, at least one of them was not applied."""
 
     error: str = ""
 
 
 class ShutdownAnnounced(msgspec.Struct, frozen=True):
-    """The runtime says that it is about to close the connection."""
+    """The runtime announces that it will close the connection."""
 
 
 Notification = (
@@ -149,7 +146,7 @@ NRIEvent = RegistrationRefused | NRIRequest | Notification
 
 
 def about(request: NRIRequest) -> str:
-    """Return what a request is about, as pairs for the log: `pod=` and `container=`, or how many `containers=`."""
+    """Return the subject of a request for the log: `pod=` and `container=`, or the number of `containers=`."""
     if isinstance(request, SynchronizeRequest):
         return f"containers={len(request.containers)}"
     return f"pod={request.container.pod} container={request.container.name}"

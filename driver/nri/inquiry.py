@@ -41,7 +41,8 @@ class Sightings:
         new = [container for container in containers if container.id not in self._seen]
         if new:
             cgroups = Cgroups(self._root)
-            self._seen.update(one.id for one in new if cgroups.shows_processes(cgroup_folder(one.cgroup)))
+            shown = (container for container in new if cgroups.shows_processes(cgroup_folder(container.cgroup)))
+            self._seen.update(container.id for container in shown)
 
     def require(self, containers: Iterable[Container]) -> None:
         """Log once for each of these running containers if none of its processes can be seen."""
@@ -63,7 +64,8 @@ class Sightings:
         """Return the ids of the containers whose processes were seen before and are gone now."""
         cgroups = Cgroups(self._root)
         seen = (container for container in containers if container.id in self._seen)
-        return frozenset(one.id for one in seen if not cgroups.has_processes(cgroup_folder(one.cgroup)))
+        ended = (container for container in seen if not cgroups.has_processes(cgroup_folder(container.cgroup)))
+        return frozenset(container.id for container in ended)
 
     def keep(self, ids: Iterable[str]) -> None:
         """Forget all other containers."""
@@ -122,6 +124,8 @@ class Inquiry(msgspec.Struct, frozen=True):
 
     def _decide(self, decide: Decide, containers: Containers, reread: Callable[[], PinSnapshot]) -> Allowed:
         snapshot, evidence = self.node.snapshot(), Evidence()
+        # Each turn adds evidence for what was asked, and a decision asks for nothing twice, so this ends after few
+        # turns.
         while True:
             decision = decide(snapshot, evidence)
             match decision:
@@ -129,6 +133,7 @@ class Inquiry(msgspec.Struct, frozen=True):
                     snapshot, evidence = reread(), replace(evidence, reread=True)
                 case AskKubelet():
                     answer = self.node.pod_claims(decision.pods)
+                    # A pod without an answer is entered as None, so that it is not asked about again.
                     answers = {pod.uid: None if answer is None else answer.get(pod.uid) for pod in decision.pods}
                     evidence = replace(evidence, pods={**evidence.pods, **answers})
                 case AskProcesses():

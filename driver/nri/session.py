@@ -130,8 +130,7 @@ def _changed(resources: Resources) -> nri.LinuxResources:
     """Return new resources for an existing container as a message.
 
     `runc update` ignores `hugepageLimits`. It writes files of cgroup v2, and refuses them on v1. Both limits are set,
-    as at
-    creation: one counts pages when they are reserved (`rsvd`), the other when they are used.
+    as at creation: one counts pages when they are reserved (`rsvd`), the other when they are used.
     """
     linux = _linux(resources)
     _set_files(linux, resources, ("max", "rsvd.max"))
@@ -197,6 +196,7 @@ def understand(stream: int, call: Call) -> NRIEvent | SynchronizePart | None:
 
 
 def _configure(_stream: int, body: nri.ConfigureRequest) -> NRIEvent:
+    # Old runtimes do not send their time limit. The default of all runtimes is 2 s.
     timeout = body.request_timeout / 1000 if body.request_timeout > 0 else RuntimePeer().request_timeout
     return Configured(RuntimePeer(body.runtime_name, body.runtime_version, body.nri_version, timeout))
 
@@ -206,6 +206,7 @@ def _synchronize(stream: int, body: nri.SynchronizeRequest) -> SynchronizePart:
     containers = tuple(
         container_of(container, PodSandbox(container.pod_sandbox_id))
         for container in body.containers
+        # A stopped container keeps no CPUs, and its claims may be another container's by now.
         if container.state != nri.CONTAINER_STOPPED
     )
     return SynchronizePart(stream, pods, containers, body.more)
@@ -267,6 +268,7 @@ _METHODS: Final[Mapping[str, tuple[type[Message], Callable[[int, Any], NRIEvent 
     "StartContainer": (nri.ContainerEvent, _start),
     "PostStartContainer": (nri.ContainerEvent, _started),
     "RemoveContainer": (nri.ContainerEvent, _removed),
+    # Not subscribed to. A runtime may call them all the same, and an error would fail the pod.
     "RunPodSandbox": (nri.PodEvent, _nothing),
     "UpdatePodSandbox": (nri.PodEvent, _nothing),
     "PostUpdatePodSandbox": (nri.PodEvent, _nothing),
@@ -297,6 +299,7 @@ _SUBSCRIBED: Final = (
 EVENTS: Final = sum(1 << (event - 1) for event in _SUBSCRIBED)
 """The events that are subscribed to, as a bit mask; 0 would mean all events."""
 
+# The characters that runtimes allow in names of plug-ins (containerd/nri, pkg/api/plugin.go, CheckPluginName).
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
 _INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
 
@@ -320,9 +323,9 @@ class Session:
             ValueError: the name or the index is not valid, so the runtime would refuse it.
         """
         if not _NAME.fullmatch(name):
-            raise ValueError(f'"{name}" is no NRI plug-in name: it has to consist of letters, digits and _.+-')
+            raise ValueError(f'"{name}" is not an NRI plug-in name: it has to consist of letters, digits and _.+-')
         if not _INDEX.fullmatch(index):
-            raise ValueError(f'"{index}" is no NRI plug-in index: it has to be two digits')
+            raise ValueError(f'"{index}" is not an NRI plug-in index: it has to be two digits')
         self._name, self._index, self._events = name, index, events
         self._demultiplexer = Demultiplexer()
         self._calls, self._answers = ttrpc.Decoder(), ttrpc.Decoder()
@@ -409,6 +412,7 @@ class Session:
     def _answered(self, message: ttrpc.Message) -> Iterator[NRIEvent]:
         if message.stream not in self._waiting:
             return
+        # All methods of NRI are unary, so a stream would never end.
         if message.type == ttrpc.MessageType.DATA:
             raise ProtocolError(f"the runtime streams data on stream {message.stream}, where one answer is due")
         if message.type == ttrpc.MessageType.RESPONSE:
@@ -418,6 +422,7 @@ class Session:
     def _register_answered(self, answer: ttrpc.Response) -> NRIEvent:
         if answer.code:
             return RegistrationRefused(answer.message or f"status {answer.code}")
+        # Configure and Synchronize may have come before this answer.
         self.registered = True
         return PluginAccepted()
 
@@ -466,6 +471,7 @@ class Session:
     # --- calls of the runtime ---
 
     def _called(self, message: ttrpc.Message) -> Iterator[NRIEvent]:
+        # ttrpc ignores types of messages that it does not know; streams of data are not used by NRI.
         if message.type != ttrpc.MessageType.REQUEST:
             return
         stream = message.stream
@@ -490,6 +496,7 @@ class Session:
                 yield event
 
     def _accept(self, message: ttrpc.Message) -> ttrpc.Call:
+        # The rule of ttrpc for the streams of a client: odd, and ascending.
         if message.stream % 2 == 0 or message.stream <= self._last_stream:
             text = f"stream id {message.stream} has to be odd and greater than {self._last_stream}"
             raise CallError(ttrpc.StatusCode.INVALID_ARGUMENT, text)
@@ -500,6 +507,8 @@ class Session:
         return call
 
     def _synchronize(self, part: SynchronizePart) -> Iterator[NRIEvent]:
+        # A node with many containers does not fit into one message (4 MiB), so NRI sends the list in parts and expects
+        # an answer to each.
         self._parts.append(part)
         if part.more:
             self._answer(part.stream, nri.SynchronizeResponse(more=True))

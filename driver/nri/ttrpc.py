@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 from dranode.api.errors import DranodeError
 from dranode.proto import ttrpc_pb2
 
-# NRI's connection multiplexer: several byte streams over one socket. No I/O.  A frame is an 8-byte header (connection
-# id, payload length, both unsigned 32-bit big-endian) and its payload (containerd/nri, pkg/net/multiplex). Frames
-# mean nothing beyond that: a message may span frames and a frame may hold several messages. Frames of a connection
-# that is not open are dropped; empty frames are legal.
+# NRI's connection multiplexer: several byte streams over one socket. A frame is an 8-byte header (connection id and
+# payload length, both unsigned 32-bit big-endian) and its payload (containerd/nri, pkg/net/multiplex). Frames do not
+# delimit messages: a message may span frames, and a frame may have several messages. Frames of a connection that is
+# not open are dropped, and empty frames are legal.
 
 PLUGIN_CONNECTION: Final = 1
 """The connection on which the runtime calls the plug-in."""
@@ -34,7 +34,7 @@ _FRAME_HEADER: Final = struct.Struct(">II")
 
 
 class ProtocolError(DranodeError):
-    """The runtime's byte stream makes no sense; only a new connection helps."""
+    """The runtime's byte stream is not valid; only a new connection helps."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -45,12 +45,12 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def frame(connection: int, payload: bytes) -> bytes:
-    """One frame."""
+    """Return one frame."""
     return _FRAME_HEADER.pack(connection, len(payload)) + payload
 
 
 class Demultiplexer:
-    """Takes what comes from the socket, in pieces of any size, and says which bytes belong to which connection."""
+    """Sorts the bytes of the socket, in pieces of any size, by connection."""
 
     def __init__(self, connections: frozenset[int] = frozenset((PLUGIN_CONNECTION, RUNTIME_CONNECTION))) -> None:
         self._open = connections
@@ -64,7 +64,7 @@ class Demultiplexer:
         return bool(self._header) or self._remaining > 0
 
     def receive_data(self, data: bytes) -> list[Chunk]:
-        """The payload in `data`, in order, without that of connections that are not open.
+        """Return the payload in `data`, in order, without that of connections that are not open.
 
         Raises:
             ProtocolError: a frame is longer than `MAX_FRAME`.
@@ -76,6 +76,7 @@ class Demultiplexer:
                 piece = data[at : at + self._remaining]
                 self._remaining -= len(piece)
                 at += len(piece)
+                # The payload of an unknown connection is skipped, as the Go implementation does.
                 if self._connection in self._open:
                     chunks.append(Chunk(self._connection, piece))
                 continue
@@ -93,7 +94,7 @@ class Demultiplexer:
         return chunks
 
 
-# The protocol's limit, which newer peers enforce; older runtimes send more and have to be understood.
+# The protocol's limit, which newer peers enforce. Older runtimes send more, which has to be accepted.
 MAX_SENT: Final = 4 << 20
 MAX_RECEIVED: Final = 16 << 20
 
@@ -101,7 +102,7 @@ _HEADER: Final = struct.Struct(">IIBB")
 
 
 class MessageType(IntEnum):
-    """The types of messages that there are; others are to be ignored."""
+    """The types of messages; unknown types are ignored."""
 
     REQUEST = 1
     RESPONSE = 2
@@ -130,7 +131,7 @@ class Call(msgspec.Struct, frozen=True):
     """A request.
 
     Attributes:
-        timeout: what is left of the caller's patience, in seconds; 0 if it did not say.
+        timeout: how long the caller still waits, in seconds; 0 if it did not say.
     """
 
     service: str
@@ -140,7 +141,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A response: a payload, or a status code that is not 0 and a text."""
+    """A response: a payload, or a status code other than 0 with a text."""
 
     payload: bytes = b""
     code: int = 0
@@ -148,7 +149,7 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class Decoder:
-    """Takes one connection's bytes, in pieces of any size, and gives back whole messages."""
+    """Makes whole messages of one connection's bytes, which come in pieces of any size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -159,7 +160,7 @@ class Decoder:
         return bool(self._buffer)
 
     def receive_data(self, data: bytes) -> list[Message]:
-        """The messages that are complete now.
+        """Return the messages that are complete now.
 
         Raises:
             ProtocolError: a message is longer than `MAX_RECEIVED`.
@@ -167,8 +168,10 @@ class Decoder:
         self._buffer += data
         messages: list[Message] = []
         at = 0
+        # One piece may end in the middle of a message and have several before that.
         while len(self._buffer) - at >= _HEADER.size:
             length, stream, kind, flags = _HEADER.unpack_from(self._buffer, at)
+            # Without a limit, four damaged bytes could make this process wait for, and keep, up to 4 GiB.
             if length > MAX_RECEIVED:
                 raise ProtocolError(
                     f"the runtime announced a ttrpc message of {length} bytes, and the limit is {MAX_RECEIVED}: "
@@ -184,29 +187,30 @@ class Decoder:
 
 
 def encode_message(connection: int, message: Message) -> bytes:
-    """A message as it goes to the socket: header and data as two frames, the second left out if there is no data.
+    """Encode a message for the socket: header and data as two frames, only one if there is no data.
 
-    The Go side reads a frame into a buffer of 4,096 bytes and fails on a larger one unless it asked for that size,
-    which it does for the data once it has seen the header.
+    Go's side reads a frame into a buffer of 4,096 bytes and fails on a larger one, unless it has asked for that size.
+    It asks for the size of the data once it has read the header.
     """
     header = frame(connection, _HEADER.pack(len(message.data), message.stream, message.type, message.flags))
     return header + frame(connection, message.data) if message.data else header
 
 
 def request(stream: int, call: Call) -> Message:
-    """The message that makes a call."""
+    """Return the message that makes a call."""
     body = ttrpc_pb2.Request(service=call.service, method=call.method, payload=call.payload)
     body.timeout_nano = round(call.timeout * 1e9)
     return Message(stream, MessageType.REQUEST, 0, body.SerializeToString())
 
 
 def response(stream: int, answer: Response) -> Message:
-    """The message that answers the call on `stream`; an answer that is too large becomes an error that says so."""
+    """Return the message that answers the call on `stream`. An answer that is too large becomes an error."""
     body = ttrpc_pb2.Response(payload=answer.payload)
     if answer.code:
         body.status.code = answer.code
         body.status.message = answer.message
     data = body.SerializeToString()
+    # The runtime would close the connection if the message were too large. An error fails only this call.
     if len(data) > MAX_SENT:
         text = f"the answer has {len(data)} bytes, and ttrpc's limit is {MAX_SENT}"
         return response(stream, Response(code=StatusCode.RESOURCE_EXHAUSTED, message=text))
@@ -214,7 +218,7 @@ def response(stream: int, answer: Response) -> Message:
 
 
 def read_request(message: Message) -> Call | None:
-    """The call that a request makes; None if its data does not decode."""
+    """Return the call in a request; None if its data does not decode."""
     try:
         body = ttrpc_pb2.Request.FromString(message.data)
     except DecodeError:
@@ -223,7 +227,7 @@ def read_request(message: Message) -> Call | None:
 
 
 def read_response(message: Message) -> Response:
-    """Return what a response says.
+    """Return the response in a message.
 
     Raises:
         ProtocolError: its data does not decode.

@@ -1,7 +1,7 @@
-"""Does what is due without a request: updates out of turn, another question to kubelet, and reconnections.
+"""Work that no request of the runtime asks for: unsolicited updates, questions to kubelet, and reconnections.
 
-NRI calls an update that answers no request of the runtime unsolicited. The thread that owns the connection calls all
-methods but `waiting` and `lag`, which other threads may read.
+Unsolicited is NRI's word for an update that answers no request. The thread that owns the connection calls all methods
+but `waiting` and `lag`, which other threads may read.
 """
 
 from __future__ import annotations
@@ -34,23 +34,20 @@ from dranode.driver.pinning.snapshot import PinSnapshot
 log = logging.getLogger(__name__)
 
 
-# The state of enforcement, for metrics, health and `doctor`.
-
-
 class EnforcementStatus(msgspec.Struct, frozen=True):
-    """The state of enforcement that metrics, health and `doctor` show.
+    """The state of enforcement, for metrics, health and `doctor`. All counters begin at the start of the process.
 
     Attributes:
-        runtime: the runtime at the other end; None while there is none.
-        containers: how many are known.
-        waiting: how many have a mask that is not (yet) the right one.
+        runtime: the runtime that is connected; None while there is none.
+        containers: the number of known containers.
+        waiting: the number of containers that do not have the right mask yet.
         lag: for how many seconds the first of them has been waiting.
-        refused: container creations that were refused, since start.
-        updates: masks that were sent to containers that existed, since start.
-        drifts: containers that were found on other CPUs than they should have, since start.
-        unpinned: containers that were found without a CPU set when a runtime connected, since start.
-        reconnections: those made to mend masks, since start.
-        connections: connections to a runtime, since start.
+        refused: the number of container creations that were refused.
+        updates: the number of masks that were sent to existing containers.
+        drifts: the number of containers that were found on other CPUs than they should have.
+        unpinned: the number of containers that were found without a CPU set when a runtime connected.
+        reconnections: the number of reconnections to correct masks.
+        connections: the number of connections to a runtime.
     """
 
     runtime: RuntimePeer | None = None
@@ -65,25 +62,23 @@ class EnforcementStatus(msgspec.Struct, frozen=True):
     connections: int = 0
 
 
-# The containers that are enforced: what is known of them, what they were sent, and the figures of both.
-
-# Seconds that a runtime may take for the masks that it was sent, which it applies one after another, unless it says
-# something before.
+# How long a runtime may take to apply the masks that it was sent, one after another, in seconds. A call from it ends
+# that time earlier.
 _SETTLING: Final = 10.0
 
 
 class Enforced(msgspec.Struct):
-    """The containers of one runtime. The thread that owns the connection changes them.
+    """The containers of one runtime, and what they were sent. The thread that owns the connection changes them.
 
     Attributes:
-        clock: seconds, monotonic.
-        containers: those that are known.
-        status: the figures so far.
-        drifts: what the verifier, another thread, found since it was last looked at.
-        silent: whether another instance answers what is decided now, and counts it.
-        elsewhere: whether another instance may have moved containers since this one knew where they are.
-        out_of_turn: whether updates are on their way that answer no request.
-        resized: the container that the last request was to update, whose own update comes last.
+        clock: returns seconds, monotonic.
+        containers: the known containers.
+        status: the counters.
+        drifts: what the verifier, another thread, has found since the last decision.
+        silent: whether another instance answers the present request, and counts it.
+        elsewhere: whether another instance may have moved containers since this one knew their masks.
+        out_of_turn: whether unsolicited updates have not been answered yet.
+        resized: the container that the last request was to update; its own update comes last.
     """
 
     clock: Callable[[], float]
@@ -98,14 +93,14 @@ class Enforced(msgspec.Struct):
     _sent_at: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def mended(self) -> Containers:
-        """Return the containers, with what the kernel was found to say of them since the last decision."""
+        """Return the containers, after noting the drifts that were found in the kernel since the last decision."""
         drifts, self.drifts = self.drifts, ()
         if drifts:
             self.containers.carry_out(drifted(self.containers, drifts))
         return self.containers
 
     def carry_out(self, allowed: Allowed) -> tuple[ContainerUpdate, ...]:
-        """Take note of a decision, and return the updates that are to be sent."""
+        """Note a decision, and return the updates to send."""
         for warning in allowed.warnings:
             log.warning("%s", warning)
         self.containers.carry_out(allowed.change)
@@ -117,15 +112,16 @@ class Enforced(msgspec.Struct):
         return allowed.updates
 
     def take_back(self, ids: Iterable[str]) -> None:
-        """Take note that updates were decided and did not arrive: these containers may have other resources."""
+        """Note that updates were decided but did not arrive, so that these containers may have other resources."""
         late = map(self.containers.get, ids)
-        self.containers.carry_out(ContainerChange(tuple(each.in_doubt() for each in late if each)))
+        self.containers.carry_out(ContainerChange(tuple(pinned.in_doubt() for pinned in late if pinned)))
 
     def called(self) -> None:
-        """Take note that the runtime calls: it has done, or failed to do, what its last calls were answered with.
+        """Note that the runtime calls: it has applied, or failed to apply, the updates of earlier answers.
 
-        Runtimes call for one thing after another and hold their lock until its answer is carried out.
+        A runtime makes one call after another, and holds its lock until the answer has been carried out.
         """
+        # Unsolicited updates are applied outside the runtime's calls, so a call says nothing about them.
         if not self.out_of_turn:
             self._sent_at = {key: at for key, at in self._sent_at.items() if key == self.resized}
         self.resized = ""
@@ -136,34 +132,31 @@ class Enforced(msgspec.Struct):
         return {key: at for key, at in self._sent_at.items() if now - at < _SETTLING}
 
 
-# An instance of a driver at a runtime: alone, or one of two while the driver is being replaced.
-
-
 class Instance(Protocol):
-    """An instance's part: this one answers, or the other.
+    """The role of this instance of the driver: alone, or one of two during a rolling update.
 
-    Both instances are asked everything and both decide, so that either can go on where the other ends; one answers.
+    The runtime calls both instances. Both decide everything, so that either can continue alone, but only one answers.
     """
 
     @property
     def active(self) -> bool:
-        """Return whether this instance sends updates out of turn."""
+        """Return whether this instance sends unsolicited updates."""
 
     @property
     def speaks(self) -> bool:
-        """Return whether this instance answers with adjustments where no other is shown the same.
+        """Return whether this instance answers with changes to calls that only one instance gets.
 
-        Without being active it does so as long as the active one is not connected to the runtime.
+        An instance that is not active does so as long as the active one is not connected to the runtime.
         """
 
     def adjusts(self, request: str) -> bool:
-        """Return whether this instance answers the request with adjustments."""
+        """Return whether this instance answers the request with changes."""
 
     def connected(self) -> None:
-        """Take note that a runtime shows requests to this instance from now on."""
+        """Note that a runtime sends requests to this instance from now on."""
 
     def disconnected(self) -> None:
-        """Take note that no runtime shows requests to this instance any more."""
+        """Note that no runtime sends requests to this instance any more."""
 
 
 class _Alone(msgspec.Struct, frozen=True):
@@ -185,22 +178,22 @@ ALONE: Final[Instance] = _Alone()
 """The only instance: it answers everything."""
 
 
-# Seconds after an unsolicited update that failed.
+# How long to wait after an unsolicited update that failed, in seconds.
 _RETRY: Final = 30.0
-# Seconds until kubelet is asked again about containers that are there.
+# How long until kubelet is asked again about existing containers, in seconds.
 _ASK_AGAIN: Final = 5.0
-# The same where it has answered that they have not the claims that they name: it may just have started.
+# The same if it has answered that they do not have the claims that they name: it may just have started.
 _ASK_DENIED: Final = 30.0
 
 
 class Unsolicited(msgspec.Struct):
-    """Decides what to do for containers that nothing is asked about at the moment.
+    """Decides what to do for containers although the runtime does not ask.
 
     Attributes:
         enforced: the containers.
-        inquiry: finds out what a decision needs to know.
-        instance: whether this instance acts, or another one.
-        catch_up: finds out where containers are that another instance may have moved.
+        inquiry: answers the questions of decisions.
+        instance: the role of this instance.
+        catch_up: reads the masks of containers that another instance may have moved.
     """
 
     enforced: Enforced
@@ -208,43 +201,43 @@ class Unsolicited(msgspec.Struct):
     instance: Instance
     catch_up: Callable[[], None]
     _lag: Lag = msgspec.field(default_factory=Lag)
-    # The drifts that the reconnection which was asked for is to mend.
+    # The drifts that the reconnection has to correct.
     _reconnecting: tuple[Drift, ...] = ()
     _sent: tuple[ContainerUpdate, ...] = ()
-    # Whether an answer has said the same as the updates that are on their way.
+    # Whether an answer has repeated the updates that were sent and not answered yet.
     _overtaken: bool = False
     _not_before: float = 0.0
     _asked_at: float = float("-inf")
 
     @property
     def waiting(self) -> int:
-        """Return how many containers have a mask that is not (yet) the right one."""
+        """Return the number of containers that do not have the right mask yet."""
         return len(self._lag.waiting)
 
     @property
     def waits(self) -> bool:
-        """Return whether a container waits for a mask, for kubelet's word or for a reconnection."""
+        """Return whether a container waits for a mask, for kubelet's answer or for a reconnection."""
         containers = self.enforced.containers
         return bool(self._lag.waiting or containers.unheard or containers.denied or containers.unsure)
 
     @property
     def lag(self) -> float:
-        """For how many seconds the first of them has been waiting."""
+        """Return for how many seconds the first of them has been waiting."""
         return self._lag.seconds(self.enforced.clock())
 
     @property
     def reconnecting(self) -> tuple[Drift, ...]:
-        """The drifts that a reconnection is to mend; none unless one was due since `synchronized`."""
+        """Return the drifts that a reconnection has to correct; none if none was due since `synchronized`."""
         return self._reconnecting
 
     def synchronized(self) -> None:
-        """Take note that a connection has begun: its drifts are mended, and kubelet has just been asked."""
+        """Note that a connection has begun: its answer corrects the drifts, and kubelet has just been asked."""
         self._reconnecting = ()
         self._settle()
         self._asked_at = self.enforced.clock()
 
     def updates(self) -> tuple[ContainerUpdate, ...]:
-        """Updates to send out of turn; none to a runtime that cannot take them, none from an instance that waits."""
+        """Return the updates to send; none if the runtime does not accept them, or another instance is active."""
         now = self.enforced.clock()
         self._ask_again(now)
         if not self.instance.active:
@@ -257,18 +250,20 @@ class Unsolicited(msgspec.Struct):
         waiting = frozenset(pinned.container.id for pinned, _ in due)
         self._lag = self._lag.seen(waiting, now)
         if not due:
-            # So that the next look begins here.
+            # The next comparison needs to consider only what changes from here on.
             containers.carry_out(ContainerChange(settled=snapshot))
             return ()
         runtime = self.enforced.status.runtime
+        # The next answer to a request carries these updates; a long wait ends with a reconnection.
         if runtime is None or not runtime.takes_unsolicited_updates or now < self._not_before:
             return ()
+        # With `ignore_failure` the runtime would report success although a mask was not set.
         change, self._sent = settled(due, snapshot, ignore_failure=False)
         self.enforced.out_of_turn = True
         return self.enforced.carry_out(Allowed(change, updates=self._sent))
 
     def answered(self, error: str) -> None:
-        """Take note of what became of the updates. The runtime does not say which of them failed."""
+        """Note the answer to the updates. The runtime does not say which of them failed."""
         if error:
             log.warning(
                 "runtime=%s: it did not apply every CPU set of %d containers: %s",
@@ -277,29 +272,32 @@ class Unsolicited(msgspec.Struct):
                 error,
             )
             self._not_before = self.enforced.clock() + _RETRY
+            # Any of them may have failed, so all of them get their masks again.
             self.enforced.take_back(update.container_id for update in self._sent)
         self._settle()
 
     def overtaken(self, updates: tuple[ContainerUpdate, ...]) -> tuple[ContainerUpdate, ...]:
-        """Return the updates that an answer has to bring so that no container starts before them: with those sent.
+        """Return the updates of an answer, with the unsolicited ones that were sent but not answered yet.
 
-        A runtime holds its lock from its question to the end of what the answer asks for. What it was sent out of turn
-        and has not answered by then, it is carried out afterwards, if at all, when the container has started.
+        A runtime holds its lock from its request until the answer has been carried out. It would apply unsolicited
+        updates only after that, when the container has started already.
         """
         if self._overtaken:
             return updates
-        named, known = {each.container_id for each in updates}, self.enforced.containers
-        sent = [each for each in self._sent if each.container_id not in named and known.get(each.container_id)]
+        named, known = {update.container_id for update in updates}, self.enforced.containers
+        sent = [update for update in self._sent if update.container_id not in named and known.get(update.container_id)]
         self._overtaken = bool(self._sent)
-        return (*updates, *(replace(each, ignore_failure=True) for each in sent))
+        return (*updates, *(replace(update, ignore_failure=True) for update in sent))
 
     def reconnection_due(self) -> bool:
-        """Return whether masks have waited so long that a reconnection has to mend them; a true answer is noted.
+        """Return whether to reconnect now; if so, that is noted.
 
-        So it is once ledger and hardware can be read again: of containers that were taken in meanwhile only the runtime
-        knows all that shows whose they are, and it says that once a connection. Before that it would say it in vain,
-        and containers that are created between two connections are held to nothing. An instance that waits for its
-        time needs one for that reason as well, and for no other: no other instance can tell it.
+        A reconnection is due if masks have been wrong for a long time and the runtime accepts no unsolicited updates.
+
+        It is also due when ledger and hardware can be read again, if containers were added meanwhile: only the runtime
+        knows everything that identifies them, and it sends that once in a connection. It is not made before that,
+        because the answer could not be used, and containers that are created without a connection are not pinned. An
+        instance that is not active needs this reconnection too, since the other instance cannot pass the list on.
         """
         containers, runtime = self.enforced.containers, self.enforced.status.runtime
         if runtime is None or not (self.instance.active or containers.unsure):
@@ -307,7 +305,8 @@ class Unsolicited(msgspec.Struct):
         now = self.enforced.clock()
         if containers.clarified(self._snapshot()):
             log.warning(
-                "runtime=%s: reconnecting, because containers came while ledger or hardware was unread", runtime
+                "runtime=%s: reconnecting, because containers were created while ledger or hardware could not be read",
+                runtime,
             )
             self._count_reconnection()
             return True
@@ -321,7 +320,7 @@ class Unsolicited(msgspec.Struct):
         )
         self._lag = replace(self._lag, since=None, reconnected=now)
         self._count_reconnection()
-        # The runtime would tell the masks that it set, not those that containers have.
+        # The runtime will list the masks that it has set, not those that the containers really have.
         self._reconnecting = tuple(
             Drift(pinned.container, *effective_of(resources).beside(pinned.effective))
             for pinned, resources in changes(containers, self._snapshot())
@@ -329,7 +328,7 @@ class Unsolicited(msgspec.Struct):
         return True
 
     def _settle(self) -> None:
-        """Take note that no update is on its way any more."""
+        """Note that every update was answered."""
         self._sent, self._overtaken, self.enforced.out_of_turn = (), False, False
         self.enforced.called()
 
@@ -338,10 +337,11 @@ class Unsolicited(msgspec.Struct):
         self.enforced.status = replace(status, reconnections=status.reconnections + 1)
 
     def _ask_again(self, now: float) -> None:
-        """Look again, after a while, at the containers that kubelet did not vouch for."""
+        """Identify, after a while, the containers again whose claims kubelet did not confirm."""
         containers = self.enforced.containers
         if not (containers.unheard or containers.denied) or self._snapshot().unread is not None:
             return
+        # A question may take a second of the thread that answers the runtime, so it is not repeated often.
         if now - self._asked_at < (_ASK_AGAIN if containers.unheard else _ASK_DENIED):
             return
         self._asked_at = now

@@ -58,6 +58,7 @@ def limits_in_time(
         asked: the containers, the most important first, each with the limits to compare with.
         clock: returns seconds, monotonic.
     """
+    # Reading stops long before the runtime's own limit, because the decision needs time too.
     until = clock() + _READING
     limits: dict[str, Effective] = {}
     for container, expected_cpus in asked:
@@ -126,7 +127,7 @@ class Verifier(msgspec.Struct):
         found = drift(settled, snapshot, {key: effective for key, effective in read.items() if effective})
         # Reading takes a while. A container that was given another mask meanwhile has not drifted either.
         now = containers()
-        drifts = tuple(one for one in found if now.get(one.container.id) is settled.get(one.container.id))
+        drifts = tuple(drift for drift in found if now.get(drift.container.id) is settled.get(drift.container.id))
         compared = {key for key, effective in read.items() if effective and now.get(key) is settled.get(key)}
         with self._lock:
             self._repairs = self._repairs.seen(drifts, {pinned.container.id for pinned in now} - compared)
@@ -166,6 +167,7 @@ class Verifier(msgspec.Struct):
         lifted = [pinned for pinned in containers if pinned.container.started and expected(pinned, snapshot).lift_quota]
         self._capped &= {pinned.container.id for pinned in lifted}
         for pinned in lifted:
+            # The quota of a container whose update is still due says nothing yet.
             late = settled.get(pinned.container.id) is None
             own = None if late else cgroups.cpu_limit(_own_folder(pinned.container))
             limits = (cgroups.cpu_limit(_pod_folder(pinned.container)), own)
@@ -196,6 +198,7 @@ class Verifier(msgspec.Struct):
             claimed = limit_sums(claim.hugepages for claim in having(pinned, snapshot))
             folder = _pod_folder(pinned.container)
             of_pod = ((size, limit, cgroups.page_limit(folder, size)) for size, limit in claimed)
+            # A limit that cannot be read is not reported as too small.
             short = [(size, limit, pod) for size, limit, pod in of_pod if pod is not None and pod < limit]
             if not short or pinned.container.id in self._short:
                 continue
@@ -267,14 +270,16 @@ class StartGate(msgspec.Struct):
         )
         compared = {key_of(pinned.container) for pinned in containers if pinned.container.id in runs_on}
         since = {overlap.key: self._since.get(overlap.key, now) for overlap in overlapping}
+        # A container that was not compared now (it is being created again, or could not be read) keeps its time, so
+        # that the delay does not start again with each attempt.
         remembered = {key: at for key, at in self._since.items() if key not in compared and now - at < _FORGOTTEN_AFTER}
         self._since = remembered | since
         self._in_the_way = {key: overlap for key, overlap in self._in_the_way.items() if key in remembered}
         self._in_the_way |= {overlap.key: overlap for overlap in overlapping}
-        lasting = tuple(one for one in overlapping if now - self._since[one.key] >= START_DELAY_SECONDS)
+        lasting = tuple(overlap for overlap in overlapping if now - self._since[overlap.key] >= START_DELAY_SECONDS)
         if lasting:
             log.error(
-                "pod=%s container=%s: it starts all the same, because what is in the way has been for %.0f s: %s",
+                "pod=%s container=%s: started although its CPUs are not free, because they were not for %.0f s: %s",
                 starting.container.pod,
                 starting.container.name,
                 START_DELAY_SECONDS,

@@ -90,7 +90,7 @@ def test_a_mistake_in_what_is_due_unasked_is_said_once_and_tried_again(
     runtime.handshake()
     eventually(lambda: broken.calls > 3)
     assert runtime.create(container("g", "p1"), P1).adjust.linux.resources.cpu.cpus == "0-7"
-    assert caplog.text.count("what is due for containers could not be decided") == 1
+    assert caplog.text.count("unsolicited updates could not be decided") == 1
     broken.error = None
     calls = broken.calls
     eventually(lambda: broken.calls > calls + 1)
