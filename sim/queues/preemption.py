@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from dranode.sim.queues.assign import Simulation
-from dranode.sim.queues.assignment import FlavorMode
+from dranode.sim.queues.assign import FlavorMode, Simulation
 from dranode.sim.queues.quota import QuotaNode, Usage
 from dranode.sim.queues.values import Admitted, FlavorResource, PreemptionPolicy, Queues, Workload
 

@@ -10,8 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dranode.sim.queues.assign import ends_search
-from dranode.sim.queues.assignment import LAST_FLAVOR, FlavorAttempt, FlavorMode, FlavorVerdict, PodSetAssignment, Scan
+from dranode.sim.queues.assign import (
+    LAST_FLAVOR,
+    FlavorAttempt,
+    FlavorMode,
+    FlavorVerdict,
+    PodSetAssignment,
+    Scan,
+    ends_search,
+)
 from dranode.sim.queues.setup import Setup
 from dranode.sim.queues.simulate import Nodes, Situation, Step, simulate
 from dranode.sim.queues.values import Admitted, FlavorFungibility, Fungible, Queues

@@ -8,33 +8,272 @@ from typing import Any, Final
 
 import msgspec
 
+from dranode.api.errors import DocumentError
 from dranode.api.manifests import SourceDocument
-from dranode.api.resource import APIDocument, ResourceSlice
+from dranode.api.quantity import Quantity
+from dranode.api.resource import APIDocument, DeviceClass, ResourceClaimTemplate, ResourceSlice
 from dranode.api.unknown_fields import unknown_fields
-from dranode.sim.queues.checks import check_use
-from dranode.sim.queues.configuration import (
-    cluster_queue_names,
-    devices_of,
-    priorities_of,
-    queues_of,
-    selectors_of,
-    stopped_in,
-)
+from dranode.sim.cluster.workload import DEFAULT_CLASSES, default_class
+from dranode.sim.queues.checks import check_ancestors, check_groups, check_policies, check_use
+from dranode.sim.queues.counts import Devices
 from dranode.sim.queues.documents import (
     API_GROUP,
     CONFIG_GROUP,
     ClusterQueueDocument,
     ClusterQueueSpec,
+    CohortDocument,
     CohortSpec,
+    ConfigurationDocument,
+    LocalQueueDocument,
     LocalQueueSpec,
+    PriorityClassDocument,
+    ResourceFlavorDocument,
     ResourceFlavorSpec,
+    ResourceGroupSpec,
     WorkloadDocument,
     WorkloadSpec,
 )
 from dranode.sim.queues.quota import Usage, unused_quota
 from dranode.sim.queues.sources import JOB, QUEUE_LABEL, SourceValue, find, of_kind
-from dranode.sim.queues.values import Admitted, Queues, Workload, not_simulated_gates
+from dranode.sim.queues.values import (
+    Admitted,
+    ClusterQueue,
+    Cohort,
+    FlavorResource,
+    QueueGates,
+    Queues,
+    Quota,
+    ResourceFlavor,
+    ResourceGroup,
+    Workload,
+    amount,
+    not_simulated_gates,
+)
 from dranode.sim.queues.workloads import WorkloadContext, admitted_of, ages, namespaces_of, workload_of
+
+_DEFAULT: Final = ("WorkloadPriorityClass", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The start of a simulation.
+
+    Attributes:
+        pending: workloads that wait.
+        admitted: workloads that hold quota.
+        usage: how much that is.
+        documents: by key, what each workload was read from.
+        notes: what the documents say and the simulation leaves out, one sentence each.
+    """
+
+    queues: Queues
+    pending: tuple[Workload, ...]
+    admitted: tuple[Admitted, ...]
+    usage: Usage
+    documents: Mapping[str, WorkloadDocument]
+    notes: tuple[str, ...] = ()
+
+
+def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] | None = None) -> Setup:
+    """Read queues and workloads among some documents, as `dranode.driver.machine.yaml_files` reads them.
+
+    Workloads that have finished or are not active are left out. `published` is what the cluster publishes; without it
+    no workload is refused because too few devices match.
+
+    Raises:
+        DocumentError: a document does not fit, or does not fit the others; says file, object and path.
+    """
+    sources = tuple(sources)
+    values = find(sources)
+    queues = queues_of(values)
+    policies = {item.name: item.value.spec.stop_policy for item in of_kind(values, ClusterQueueDocument)}
+    policies |= {item.key: item.value.spec.stop_policy for item in of_kind(values, LocalQueueDocument)}
+    around = WorkloadContext(
+        queues,
+        devices_of(values, published),
+        {item.key: item.apply(_behind, item.value, queues) for item in of_kind(values, LocalQueueDocument)},
+        {name: policy for name, policy in policies.items() if policy != _RUNNING},
+        {item.name: item.value.spec.namespace_selector for item in of_kind(values, ClusterQueueDocument)},
+        namespaces_of(sources),
+        {
+            (item.value.kind, item.name): item.value.value
+            for item in values
+            if isinstance(item.value, PriorityClassDocument)
+        },
+    )
+    documents = tuple(_with_class(item, around) for item in of_kind(values, WorkloadDocument))
+    pending: list[Workload] = []
+    admitted: list[Admitted] = []
+    usage = unused_quota(queues)
+    for item, created in zip(documents, ages(documents), strict=True):
+        if item.value.status.since("Finished") is not None or not item.value.spec.active:
+            continue
+        workload = item.apply(workload_of, item.value, item.key, created, around)
+        if item.value.status.admission is None:
+            pending.append(workload)
+            continue
+        holder = item.apply(admitted_of, item.value, item.value.status.admission, workload, queues)
+        admitted.append(holder)
+        usage = usage.charge(workload.queue, holder.usage)
+    for queue in of_kind(values, ClusterQueueDocument):
+        queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
+    read = {item.key: item.value for item in documents}
+    return Setup(queues, tuple(pending), tuple(admitted), usage, read, not_simulated(sources))
+
+
+def _with_class(item: SourceValue[WorkloadDocument], around: WorkloadContext) -> SourceValue[WorkloadDocument]:
+    """A Job without a WorkloadPriorityClass has the one called `default`, if there is one."""
+    spec = item.value.spec
+    named = spec.priority_class_ref.get("kind") == _DEFAULT[0]
+    if not item.prefix or named or not around.queues.gates.workload_priority_class_defaulting:
+        return item
+    if _DEFAULT not in around.priorities:
+        return item
+    spec = msgspec.structs.replace(spec, priority_class_ref=dict(zip(("kind", "name"), _DEFAULT, strict=True)))
+    return replace(item, value=msgspec.structs.replace(item.value, spec=spec))
+
+
+_STRICT: Final = {"": False, "BestEffortFIFO": False, "StrictFIFO": True}
+_IGNORES: Final = {"BlockUndeclared": False, "IgnoreUndeclared": True}
+_RUNNING: Final = "None"
+
+
+def queues_of(documents: Iterable[SourceValue[Any]]) -> Queues:
+    """Queues, cohorts and flavors.
+
+    Raises:
+        DocumentError: a name that nothing defines, a limit that limits nothing, a negative number, a circle of cohorts.
+    """
+    documents = tuple(documents)
+    configuration, gates = ConfigurationDocument(), QueueGates()
+    for source in of_kind(documents, ConfigurationDocument):
+        configuration = source.value
+        source.apply(_check_configuration, configuration)
+        gates = source.apply(QueueGates.of, configuration.feature_gates)
+    flavors = {item.name: _flavor(item) for item in of_kind(documents, ResourceFlavorDocument)}
+    cohorts = {item.name: item.apply(_cohort, item.value, flavors) for item in of_kind(documents, CohortDocument)}
+    for item in of_kind(documents, CohortDocument):
+        item.apply(check_ancestors, item.name, cohorts)
+    strategy = configuration.resources.quota_check_strategy
+    ignores = _choice(_IGNORES, strategy, "resources.quotaCheckStrategy")
+    return Queues(
+        {
+            item.name: item.apply(_cluster_queue, item.value, flavors)
+            for item in of_kind(documents, ClusterQueueDocument)
+        },
+        cohorts,
+        flavors,
+        ignore_undeclared=ignores and gates.quota_check_strategy,
+        gates=gates,
+    )
+
+
+def devices_of(documents: Iterable[SourceValue[Any]], published: Iterable[ResourceSlice] | None) -> Devices:
+    """Return what turns devices into quota; `published` is what the cluster publishes, where that is known.
+
+    Raises:
+        DocumentError: a mapping counts something else than devices.
+    """
+    documents = tuple(documents)
+    mapped: dict[str, str] = {}
+    for item in of_kind(documents, ConfigurationDocument):
+        for name, resource in item.apply(_mapped, item.value):
+            mapped.setdefault(name, resource)
+    classes = {name: default_class(name) for name in DEFAULT_CLASSES}
+    classes |= {item.name: item.value for item in of_kind(documents, DeviceClass)}
+    return Devices(
+        mapped,
+        {item.key: item.value.spec.spec for item in of_kind(documents, ResourceClaimTemplate)},
+        tuple(classes.values()),
+        None if published is None else tuple(published),
+    )
+
+
+def _check_configuration(configuration: ConfigurationDocument) -> None:
+    shares = configuration.fair_sharing
+    if shares is not None and not (isinstance(shares, Mapping) and shares.get("enable") is False):
+        raise DocumentError(
+            "preemption by fair shares is not simulated; remove it to simulate preemption by priority",
+            "fairSharing",
+        )
+
+
+def _mapped(configuration: ConfigurationDocument) -> list[tuple[str, str]]:
+    """DeviceClasses, each with the name that its devices count under."""
+    named = {"resources.": configuration.resources.device_class_mappings, "": configuration.device_class_mappings}
+    pairs: list[tuple[str, str]] = []
+    for place, mappings in named.items():
+        for number, mapping in enumerate(mappings):
+            if mapping.sources:
+                raise DocumentError(
+                    f'counts "{mapping.name}" by sources, but only whole devices can be counted here; remove sources',
+                    f"{place}deviceClassMappings[{number}].sources",
+                )
+            pairs += [(name, mapping.name) for name in mapping.device_class_names]
+    return pairs
+
+
+def _behind(document: LocalQueueDocument, queues: Queues) -> str:
+    name = document.spec.cluster_queue
+    if name not in queues.cluster_queues:
+        raise DocumentError(f'no document defines ClusterQueue "{name}"; add it', "spec.clusterQueue")
+    return name
+
+
+def _flavor(item: SourceValue[ResourceFlavorDocument]) -> ResourceFlavor:
+    spec = item.value.spec
+    return ResourceFlavor(item.name, spec.node_labels, spec.node_taints, spec.tolerations)
+
+
+def _cohort(document: CohortDocument, flavors: Mapping[str, ResourceFlavor]) -> Cohort:
+    spec = document.spec
+    check_groups(spec.resource_groups, flavors, lends=bool(spec.parent_name), cohort=True)
+    return Cohort(document.metadata.name, spec.parent_name, _quotas(spec.resource_groups))
+
+
+def _cluster_queue(document: ClusterQueueDocument, flavors: Mapping[str, ResourceFlavor]) -> ClusterQueue:
+    spec = document.spec
+    check_groups(spec.resource_groups, flavors, lends=bool(spec.cohort_name), cohort=False)
+    check_policies(spec)
+    groups = tuple(
+        ResourceGroup(group.covered_resources, tuple(flavor.name for flavor in group.flavors))
+        for group in spec.resource_groups
+    )
+    return ClusterQueue(
+        document.metadata.name,
+        spec.cohort_name,
+        groups,
+        _quotas(spec.resource_groups),
+        spec.flavor_fungibility,
+        spec.preemption,
+        _choice(_STRICT, spec.queueing_strategy, "spec.queueingStrategy"),
+    )
+
+
+def _quotas(groups: tuple[ResourceGroupSpec, ...]) -> dict[FlavorResource, Quota]:
+    return {
+        FlavorResource(flavor.name, quota.name): Quota(
+            amount(quota.name, quota.nominal_quota),
+            _limit(quota.name, quota.borrowing_limit),
+            _limit(quota.name, quota.lending_limit),
+        )
+        for group in groups
+        for flavor in group.flavors
+        for quota in flavor.resources
+    }
+
+
+def _limit(resource: str, quantity: Quantity | None) -> int | None:
+    return None if quantity is None else amount(resource, quantity)
+
+
+def _choice(table: Mapping[str, bool], word: str, path: str) -> bool:
+    if word not in table:
+        raise DocumentError(f'"{word}" is none of {", ".join(name for name in table if name)}', path)
+    return table[word]
+
+
+# What decides in a cluster and not here.
 
 _SPECS: Final[Mapping[str, type[APIDocument]]] = {
     "ClusterQueue": ClusterQueueSpec,
@@ -106,79 +345,3 @@ def _at(document: Any, path: str) -> Any:
 def _labels(source: SourceDocument) -> Mapping[str, Any]:
     labels = _at(source.document, "metadata.labels")
     return labels if isinstance(labels, Mapping) else {}
-
-
-_DEFAULT: Final = ("WorkloadPriorityClass", "default")
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The start of a simulation.
-
-    Attributes:
-        pending: workloads that wait.
-        admitted: workloads that hold quota.
-        usage: how much that is.
-        documents: by key, what each workload was read from.
-        notes: what the documents say and the simulation leaves out, one sentence each.
-    """
-
-    queues: Queues
-    pending: tuple[Workload, ...]
-    admitted: tuple[Admitted, ...]
-    usage: Usage
-    documents: Mapping[str, WorkloadDocument]
-    notes: tuple[str, ...] = ()
-
-
-def load(sources: Iterable[SourceDocument], published: Iterable[ResourceSlice] | None = None) -> Setup:
-    """Read queues and workloads among some documents, as `dranode.driver.machine.yaml_files` reads them.
-
-    Workloads that have finished or are not active are left out. `published` is what the cluster publishes; without it
-    no workload is refused because too few devices match.
-
-    Raises:
-        DocumentError: a document does not fit, or does not fit the others; says file, object and path.
-    """
-    sources = tuple(sources)
-    values = find(sources)
-    queues = queues_of(values)
-    around = WorkloadContext(
-        queues,
-        devices_of(values, published),
-        cluster_queue_names(values, queues),
-        stopped_in(values),
-        selectors_of(values),
-        namespaces_of(sources),
-        priorities_of(values),
-    )
-    documents = tuple(_with_class(item, around) for item in of_kind(values, WorkloadDocument))
-    pending: list[Workload] = []
-    admitted: list[Admitted] = []
-    usage = unused_quota(queues)
-    for item, created in zip(documents, ages(documents), strict=True):
-        if item.value.status.since("Finished") is not None or not item.value.spec.active:
-            continue
-        workload = item.apply(workload_of, item.value, item.key, created, around)
-        if item.value.status.admission is None:
-            pending.append(workload)
-            continue
-        holder = item.apply(admitted_of, item.value, item.value.status.admission, workload, queues)
-        admitted.append(holder)
-        usage = usage.charge(workload.queue, holder.usage)
-    for queue in of_kind(values, ClusterQueueDocument):
-        queue.apply(check_use, usage, queue.name, queue.value.spec.resource_groups)
-    read = {item.key: item.value for item in documents}
-    return Setup(queues, tuple(pending), tuple(admitted), usage, read, not_simulated(sources))
-
-
-def _with_class(item: SourceValue[WorkloadDocument], around: WorkloadContext) -> SourceValue[WorkloadDocument]:
-    """A Job without a WorkloadPriorityClass has the one called `default`, if there is one."""
-    spec = item.value.spec
-    named = spec.priority_class_ref.get("kind") == _DEFAULT[0]
-    if not item.prefix or named or not around.queues.gates.workload_priority_class_defaulting:
-        return item
-    if _DEFAULT not in around.priorities:
-        return item
-    spec = msgspec.structs.replace(spec, priority_class_ref=dict(zip(("kind", "name"), _DEFAULT, strict=True)))
-    return replace(item, value=msgspec.structs.replace(item.value, spec=spec))

@@ -19,8 +19,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Final, Protocol
 
-from dranode.sim.queues.assign import Oracle, assign
-from dranode.sim.queues.assignment import Assignment, FlavorMode, Moment, SearchState
+from dranode.sim.queues.assign import Assignment, FlavorMode, Moment, Oracle, SearchState, assign
 from dranode.sim.queues.preemption import Preemptor
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.setup import Setup

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dranode.sim.queues.assign import Simulation, assign
-from dranode.sim.queues.assignment import LAST_FLAVOR, FlavorMode, Moment, SearchState
+from dranode.sim.queues.assign import LAST_FLAVOR, FlavorMode, Moment, SearchState, Simulation, assign
 from dranode.sim.queues.preemption import Preemptor
 from dranode.sim.queues.quota import Usage
 from dranode.sim.queues.report import Anywhere, run_queues

@@ -9,8 +9,18 @@ from typing import Any
 
 import pytest
 
-from dranode.sim.queues.assign import Oracle, Simulation, assign, visiting_order
-from dranode.sim.queues.assignment import LAST_FLAVOR, Assignment, FlavorMode, Moment, SearchState, still_valid
+from dranode.sim.queues.assign import (
+    LAST_FLAVOR,
+    Assignment,
+    FlavorMode,
+    Moment,
+    Oracle,
+    SearchState,
+    Simulation,
+    assign,
+    still_valid,
+    visiting_order,
+)
 from dranode.sim.queues.setup import Setup, load
 from dranode.sim.queues.values import FlavorResource, Workload
 from tests.fakes.queues import (

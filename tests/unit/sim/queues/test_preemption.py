@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dranode.sim.queues.assignment import FlavorMode
+from dranode.sim.queues.assign import FlavorMode
 from dranode.sim.queues.preemption import Preemptor
 from dranode.sim.queues.setup import load
 from dranode.sim.queues.values import FlavorResource

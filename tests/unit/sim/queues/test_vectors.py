@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from dranode.api.quantity import Quantity
-from dranode.sim.queues.assign import Simulation, assign
-from dranode.sim.queues.assignment import (
+from dranode.sim.queues.assign import (
     LAST_FLAVOR,
     Assignment,
     FlavorMode,
     Moment,
     PodSetAssignment,
     SearchState,
+    Simulation,
+    assign,
     still_valid,
 )
 from dranode.sim.queues.preemption import Preemptor
