@@ -85,6 +85,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
         """
         if self.metadata is None:
             return
+        # Metadata without a record is left over from a crash between the removal of both.
         for uid in self._strays(self.metadata):
             self.metadata.remove(ClaimRef("", "", uid), ())
         self.metadata.remove_older()
@@ -96,6 +97,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
             MetadataError: some metadata cannot be written. The spec is written all the same, without these mounts.
             DranodeError: the spec cannot be written, or something that it names is missing.
         """
+        # Numbers of device nodes and the like are read now: they may have changed since the claim was prepared.
         grants = self.plugin.complete(record.ref, record.grants)
         described = self._describe(record)
         original = record if self._copies(record, grants) else None
@@ -152,6 +154,7 @@ class ClaimFiles(msgspec.Struct, dict=True):
             DranodeError: a file cannot be removed.
         """
         self.written.pop(claim.uid, None)
+        # The spec goes first: a spec must not mount metadata that is gone, or a container would fail to start.
         self.specs.remove(claim.uid)
         if self.metadata is not None:
             self.metadata.remove(claim, requests)

@@ -69,12 +69,14 @@ class DecisionLock:
         """
         with self._threads, contextlib.ExitStack() as stack:
             try:
+                # After the lock among threads, because one thread at a time may hold a `FileLock`.
                 stack.enter_context(self._processes.held())
                 self._store.refresh()
             except LedgerError as error:
                 self._note_unread(str(error))
                 raise UnreadError(str(error)) from error
             self._note_read()
+            # Also after an error: what was read before it may have changed why new claims are blocked.
             stack.callback(self._note_blocked)
             try:
                 if self._boot_id is not None:

@@ -73,6 +73,7 @@ class Discovery:
             for warning in inventory.warnings:
                 if warning not in before:
                     log.warning("driver=%s: %s", self._plugin.driver, warning)
+            # The same object tells others, by identity, that nothing has changed.
             if inventory != self.known:
                 self.known = inventory
 

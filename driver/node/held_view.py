@@ -43,6 +43,7 @@ class HeldView(msgspec.Struct):
 
         A process that only undoes claims, such as `dranode drain`, never reads hardware and has no snapshot.
         """
+        # Before the first reading of the hardware, a snapshot would look like that of a machine without CPUs.
         if self.put_off or not self.discovery.tried:
             return
         snapshot = self.follow(self.discovery.known, self._unread(unread))
@@ -71,6 +72,7 @@ class HeldView(msgspec.Struct):
         elif self.snapshot is None or inventory is not self._inventory:
             self.snapshot = replace(plugin.pool(inventory), claims=self._claims)
         self._inventory = inventory
+        # `_claims` is kept for the time after that; what is shown meanwhile is everything that might be held.
         if unread is not None:
             claims = PinnedClaims.of(map(plugin.pinned, unread.records))
             self.snapshot = replace(self.snapshot, claims=claims, unread=unread)
@@ -84,6 +86,7 @@ class HeldView(msgspec.Struct):
         return self.snapshot
 
     def _followed(self, pins: Pins) -> PinnedClaims:
+        # Only claims that changed are read, since a node may have hundreds and this runs in every Prepare.
         touched = self.store.book.touched
         if touched is None:
             return PinnedClaims.of(map(pins.pinned, self.store.book.known()))

@@ -73,6 +73,8 @@ class Interpreter(msgspec.Struct):
                 self.commit(effect, failures)
                 continue
             claim = _claim_of(effect)
+            # If hardware could not be configured, its CDI spec must not be written; if it could not be restored, the
+            # record stays.
             if claim.uid in failures:
                 continue
             try:
@@ -99,6 +101,7 @@ class Interpreter(msgspec.Struct):
         Raises:
             LedgerError: the commit failed.
         """
+        # The record of a claim whose restore failed is kept, so that its devices are not given out in that state.
         kept = Commit(
             put=tuple(record for record in commit.put if record.uid not in failures),
             drop=tuple(uid for uid in commit.drop if uid not in failures),
@@ -185,6 +188,7 @@ class UnfinishedClaims(msgspec.Struct):
             LedgerError: the ledger cannot be written; nothing is on record then.
         """
         with self.lock.held():
+            # Between the question and this answer kubelet may have unprepared the claim, or prepared it again.
             put = tuple(after for before, after in pairs if self._is_needed(before, after))
             if put:
                 with self.store.transaction():

@@ -128,6 +128,7 @@ def header_damage(header: bytes) -> str | None:
         return None
     if len(header) < HEADER_BYTES:
         return f"its header has {len(header)} of {HEADER_BYTES} bytes"
+    # Other fields, such as the number of pages, change with each commit and are checked by SQLite itself.
     for (first, end), allowed in _FIXED.items():
         if header[first:end] not in allowed:
             return f"its header has {header[first:end].hex()} at byte {first}"
@@ -137,6 +138,7 @@ def header_damage(header: bytes) -> str | None:
 def schema_damage(db: sqlite3.Connection) -> str | None:
     """Return what is wrong with the tables; None if nothing is, or if the file has none yet."""
     tables = dict(db.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view')"))
+    # A file without tables is new. One with other tables is damaged, or is no ledger.
     if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         return None
     for name, text in TABLES.items():
@@ -182,6 +184,7 @@ def encoded(record: Record) -> tuple[str, bytes, str, bytes, int]:
 
 def matches(record: Record, body: bytes, checksum: bytes) -> bool:
     """Return whether a record's row has this body and this checksum, as they stand in the file."""
+    # At the end of the file there may be no bytes left, which would count as a checksum of 0.
     if not checksum:
         return False
     expected = _checksum(record.uid, msgspec.json.encode(record.devices), str(record.held), body)
@@ -306,6 +309,7 @@ def errors_in(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         # Errors of Python's sqlite3 module itself have no code: a misuse or a closed handle, not a damaged file.
+        # Extended codes, such as SQLITE_CORRUPT_INDEX, have the primary code in their lowest byte.
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _CORRUPT:
             raise CorruptLedgerError(f"the ledger {path} is damaged: {error}") from error
@@ -326,6 +330,7 @@ def move_aside(path: Path) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     aside = path.with_name(f"{path.name}.corrupt-{stamp}-{os.getpid()}")
     try:
+        # The file itself goes last: if the process dies in between, the next start still finds a ledger to move aside.
         for suffix in ("-wal", "-shm", ""):
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
@@ -342,7 +347,7 @@ SCHEMA_WITH_LOSS: Final = 2
 """The schema of a ledger that may lack claims. A dranode that does not know about losses refuses to open it."""
 
 
-def newer_sentence(path: Path, schema: int) -> str:
+def newer_schema_error(path: Path, schema: int) -> str:
     """Return the error for a ledger whose schema is newer than this dranode."""
     return (
         f"{path} was written by a newer dranode (schema {schema}, this one knows {SCHEMA_WITH_LOSS}); "
@@ -366,6 +371,7 @@ class Ledger:
         self._commits = 0
         with errors_in(path):
             refuse_damage(path, damage_of(path))
+            # `isolation_level=None` leaves transactions to us: Python would begin deferred ones by itself.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
             self._db.text_factory = text
             try:
@@ -379,6 +385,7 @@ class Ledger:
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute(f"PRAGMA wal_autocheckpoint={_JOURNAL_PAGES}")
         with self.transaction():
+            # One transaction, so that two instances that start together do not both create the tables.
             refuse_damage(self.path, schema_damage(self._db))
             if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 for statement in TABLES.values():
@@ -393,7 +400,8 @@ class Ledger:
     def _check_schema(self) -> None:
         schema = self._number("schema")
         if schema > SCHEMA_WITH_LOSS:
-            raise LedgerError(newer_sentence(self.path, schema))
+            raise LedgerError(newer_schema_error(self.path, schema))
+        # Schema 2 and the reason for the doubt are always written together, so one without the other is damage.
         if schema not in (SCHEMA, SCHEMA_WITH_LOSS) or (schema == SCHEMA_WITH_LOSS) != bool(self._meta("doubt")):
             refuse_damage(self.path, f"its schema has the number {schema}")
 
@@ -422,6 +430,7 @@ class Ledger:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
+                # Which claims are in the file now is not known for sure; `commit` reads them again.
                 self._uids = None
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
@@ -468,6 +477,8 @@ class Ledger:
         on_file = self._uids if self._uids is not None else set()
         with errors_in(self.path):
             for record in put:
+                # `INSERT OR REPLACE` would hide a damaged key: both statements must affect exactly the rows that are
+                # expected.
                 self._put(record, there=record.uid in on_file)
                 on_file.add(record.uid)
             for uid in drop:

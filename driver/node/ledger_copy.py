@@ -93,6 +93,7 @@ class LedgerCopy:
                 "ledger lacks: see to the disk, or put an empty file in its place, so that a ledger that has had "
                 "claims counts as it is"
             ) from error
+        # Each line ends with a newline, so the last element is empty. If it is not, a line was cut off.
         head = _decoded(_Head, lines[0])
         if head is not None and head.copy > _VERSION:
             raise LedgerError(
@@ -121,11 +122,14 @@ class LedgerCopy:
         temporary = self.path.with_name(f"{self.path.name}.new")
         try:
             with temporary.open("wb") as file:
+                # The copy has what the ledger has, such as environment variables for containers, so only root may read
+                # it.
                 os.fchmod(file.fileno(), 0o600)
                 file.write(_encoded(head))
                 file.writelines(map(_encoded, rows))
                 file.flush()
                 os.fsync(file.fileno())
+            # A crash before this line leaves the old copy, a crash after it the new one. Neither leaves half of one.
             temporary.replace(self.path)
             _flush(self.path.parent)
         except OSError as error:
@@ -134,6 +138,7 @@ class LedgerCopy:
 
     def append(self, commits: int, put: tuple[Record, ...], drop: tuple[str, ...], notes: str | None = None) -> bool:
         """Append a commit; False if the copy has to be rewritten instead, because it is too long or missing."""
+        # Counted down before the line is written: a copy that was never read has no room, so it is rewritten first.
         self._room -= 1
         if self._room < 0:
             return False
@@ -157,6 +162,7 @@ class LedgerCopy:
                 os.close(handle)
         except OSError:
             return False
+        # A disk that is full may take half of a line. Its checksum then fails, and the copy is rewritten now.
         return written == len(data)
 
     def forget(self) -> None:
@@ -197,6 +203,7 @@ def _decoded(kind: type[_T], line: bytes) -> _T | None:
 
 def _line(data: bytes, bodies: Mapping[bytes, Record]) -> _Line | None:
     """Decode a line, with its records from `bodies` if they are there; None if the line is damaged."""
+    # Records stay in JSON at first: most of them are the same bytes as in the ledger and need not be decoded twice.
     line = _decoded(_FoundLine, data)
     if line is None:
         return None
@@ -242,6 +249,7 @@ def refuse_behind(path: Path, contents: Contents, copied: Copied | None) -> None
     """
     if copied is None:
         return
+    # The copy is written after the ledger's commit, so an intact ledger is never behind it.
     if copied.commits > contents.commits:
         raise CorruptLedgerError(
             f"the ledger {path} is not the one that was written last: it ends with commit {contents.commits} and its "
@@ -268,6 +276,7 @@ def _rows(data: bytes) -> Iterator[Record]:
         end = _end(data, beginning.start())
         body = data[beginning.start() : end]
         try:
+            # A deleted row may still be in a free page. `salvaged` decides by the other sources whether it counts.
             record = decode_json(Record, body)
             if any(matches(record, body, data[end : end + width]) for width in _WIDTHS):
                 yield record

@@ -55,6 +55,8 @@ class LedgerRecovery:
         """
         copied = self._copy.read(contents.bodies)
         refuse_behind(self.path, contents, copied)
+        # Only a copy of the very same commit can replace rows: an older one could bring back devices that were
+        # released.
         if copied is not None and contents.damaged and copied.whole and copied.commits == contents.commits:
             contents = self._with_repaired_rows(ledger, contents, copied)
         if contents.notes_damage:
@@ -116,6 +118,7 @@ class LedgerRecovery:
 
     def note(self, number: int, commit: Commit) -> None:
         """Note a commit of the transaction, with its number."""
+        # Not written to the copy yet: the transaction may still fail.
         self._commits.append((number, commit))
         if commit.notes is not None:
             self.notes, self.notes_lost = commit.notes, ""
@@ -180,6 +183,8 @@ class LedgerRecovery:
         try:
             with ledger.transaction():
                 ledger.restore(rescued.records.values(), rescued.commits, rescued.doubt, rescued.notes)
+                # If the rescued claims are from before a reboot, their hardware has to be configured again; the boot id
+                # says so.
                 ledger.set_meta("boot_id", prepared_under(copied, specs, self.boot_id))
         finally:
             ledger.close()
@@ -229,6 +234,7 @@ class SpecRecords(msgspec.Struct, frozen=True):
 
         If it says neither, the record is a lost one (`Record.lost`).
         """
+        # A spec that cannot be read says nothing, so the claim may hold any device.
         spec = self.specs.read(uid)
         if spec is None:
             return Record(uid=uid)
@@ -236,6 +242,7 @@ class SpecRecords(msgspec.Struct, frozen=True):
         if copy is not None:
             return copy
         try:
+            # The spec may be of another driver of the same kind that ran here before, such as dra-driver-cpu.
             grant = self.plugin.recover(uid, spec) if isinstance(self.plugin, Recovers) else None
         except Exception:
             log.exception("uid=%s driver=%s: its CDI spec is not understood", uid, self.plugin.driver)

@@ -112,15 +112,15 @@ class DeviceMetadata(msgspec.Struct, frozen=True):
             return Described(problem=str(error))
         mounts: dict[str, Mount] = {}
         failures: list[str] = []
-        for each in files:
+        for file in files:
             try:
-                self._write(each)
+                self._write(file)
             except OSError as error:
-                failures.append(f'of request "{each.request}": {error.strerror}')
+                failures.append(f'of request "{file.request}": {error.strerror}')
                 # An older file may still be mounted by running containers, so it stays mounted.
-                if not _can_be_mounted(self.folder / each.file):
+                if not _can_be_mounted(self.folder / file.file):
                     continue
-            mounts[each.device] = each.mount
+            mounts[file.device] = file.mount
         if not failures:
             return Described(mounts)
         reasons = ", ".join(failures)

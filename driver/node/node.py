@@ -181,6 +181,7 @@ class NodeClaims:
             UnreadError: the hardware cannot be read; what was read before stays known.
             UsageError: the hardware is read for the first time, and the driver's options do not fit it.
         """
+        # The watcher needs to know both that hardware has changed and that it cannot be read any more.
         before, unread = self.discovery.known, self.discovery.unread
         try:
             self.discovery.read()
@@ -411,6 +412,7 @@ class NodeClaims:
                 if uid in failures:
                     outcomes[uid] = failures[uid]
                     continue
+                # `granted` counts a claim once, also if kubelet prepares it again after a restart.
                 outcomes[uid] = Prepared(self.files.devices(record), new=uid not in before)
                 if uid not in before:
                     self.granted(record)
@@ -474,6 +476,7 @@ class NodeClaims:
             UnreadError: the ledger cannot be read.
         """
         with self._lock.held():
+            # The caller found out without the lock that the claim is gone. It may have been prepared again since.
             unchanged = (record for record in records if self.store.book.record(record.uid) == record)
             return self._undo(tuple(record.ref for record in unchanged))
 

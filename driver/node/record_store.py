@@ -117,6 +117,7 @@ class RecordBook:
 
     def replace(self, entries: Iterable[Entry]) -> None:
         """Replace all entries."""
+        # The indexes are only read under the lock on decisions, so they may be built one after another.
         fresh = {entry.uid: entry for entry in entries}
         self.held, self.unknown, self.damaged = Held(), {}, {}
         for entry in fresh.values():
@@ -227,6 +228,7 @@ class RecordStore:
 
     def close(self) -> None:
         """Close the ledger; the next `refresh` opens it again."""
+        # A closing line says that the copy is complete, which is only true if the ledger was read.
         if self._ledger is not None and not self._stale:
             self.recovery.close()
         self._shut()
@@ -378,12 +380,14 @@ class RecordStore:
         ledger = self._ledger if self._fresh and self._ledger is not None else self.refresh()
         self._fresh = False
         try:
+            # First the ledger, then its copy: a copy must never have a commit that the ledger lacks.
             self.recovery.begin()
             with ledger.transaction():
                 yield
             self.recovery.follow(self.book.on_file, damaged=bool(self.book.damaged))
         except BaseException as error:
             self._stale = True
+            # Kept for the next `refresh`, which rebuilds the ledger: this transaction has to fail in any case.
             if isinstance(error, CorruptLedgerError):
                 self._shut()
                 self._corrupt = error
@@ -421,6 +425,8 @@ class RecordStore:
             return
         with self.transaction():
             ledger.set_meta("boot_id", boot_id)
+            # Hardware forgets its configuration in a reboot. kubelet prepares the claims again before their containers
+            # start.
             configured = (record for record in self.book.on_file().values() if was_configured(self._plugin, record))
             self.commit(Commit(put=tuple(map(restarted, configured))))
 
@@ -468,6 +474,7 @@ class RecordStore:
         """
         entries = tuple(filter(None, map(self.book.entry, sorted(self.book.unknown))))
         for entry in entries:
+            # A leftover is only a CDI spec. Removing it is what makes the claim forgotten.
             if not entry.on_file:
                 self._specs.specs.remove(entry.uid)
         with self.transaction():

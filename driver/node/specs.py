@@ -90,6 +90,7 @@ class Specs(msgspec.Struct, frozen=True):
         if uid_problem(uid) is not None:
             return None
         try:
+            # Why it cannot be read does not matter here: in both cases it does not say what the claim holds.
             return read_spec(self.path(uid))
         except (OSError, CDIError):
             return None
@@ -108,6 +109,7 @@ class Specs(msgspec.Struct, frozen=True):
             return
         except OSError as error:
             raise self._unlisted(error) from error
+        # For root this fails only on a file system that is mounted read-only, which is the usual reason.
         if not os.access(self.directory, os.W_OK | os.X_OK):
             raise SpecError(
                 f"CDI specs cannot be written to {self.directory}: look whether it is mounted for writing; "

@@ -24,7 +24,7 @@ from dranode.driver.kubelet.sockets import MAX_SOCKET_PATH, uri
 from dranode.driver.machine.cgroups import Cgroups
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
-from dranode.driver.node.ledger import SCHEMA_WITH_LOSS, Contents, decoded_notes, newer_sentence
+from dranode.driver.node.ledger import SCHEMA_WITH_LOSS, Contents, decoded_notes, newer_schema_error
 from dranode.driver.node.specs import Specs
 from dranode.driver.pinning.container_cgroups import is_pod_folder
 from dranode.proto import dra_v1_pb2 as dra
@@ -164,7 +164,7 @@ def _records(host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], u
             yield Records(plugin.driver, path, error=str(error))
             continue
         if contents.schema > SCHEMA_WITH_LOSS:
-            yield Records(plugin.driver, path, error=newer_sentence(host.place(path), contents.schema), newer=True)
+            yield Records(plugin.driver, path, error=newer_schema_error(host.place(path), contents.schema), newer=True)
             continue
         known = {record.uid for record in contents.records} | {row.uid for row in contents.damaged}
         written = _written(specs)
