@@ -240,7 +240,7 @@ class Enforcer:
             self._sightings.require(self._users(pinned))
         if pinned is not None and pinned.claims:
             self.starts(pinned.claims)
-        return pinned is not None and pinned.doubtful
+        return pinned is not None and pinned.resend
 
     def removed(self, container: Container) -> None:
         """Note that a container was removed."""

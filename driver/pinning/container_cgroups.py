@@ -1,7 +1,7 @@
 """The containers of pods as the kernel's files show them, and which container a cgroup's folder belongs to.
 
-What starts from a pod's cgroups and what starts from the node's processes meets here, so all who ask for a pod's
-containers are given the same ones.
+Containers are found by a pod's cgroups and by the node's processes. Both ways lead through this module, so that all
+callers see the same containers of a pod.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 
 _MONITOR: Final = "conmon-"
-# The UID of a static pod may be any text of its manifest; `pods` is a part of other folders' names.
+# The UID of a static pod may be any text that its manifest says. The folder `kubepods` is not a pod's.
 _POD: Final = re.compile(r"(?:.*-)?pod(?!s(?:[-.]|$))(.+?)(?:\.slice)?")
 _CONTAINER: Final = re.compile(rf"(?!.*{_MONITOR})(?:.*-)?([0-9a-f]{{64}})(?:\.scope)?")
 
@@ -46,7 +46,7 @@ class ContainerCgroup(msgspec.Struct, frozen=True):
         cgroup: its cgroup, without a leading slash.
         hierarchy: the folder of the hierarchy that has this cgroup; empty if it is known only by its processes.
         cpus: the CPUs on which its cgroup may run; None if that cannot be read.
-        processes: those of it that `/proc` shows, with those of cgroups below.
+        processes: its processes in `/proc`, including those in cgroups below its own.
     """
 
     pod: str
@@ -72,7 +72,8 @@ class ContainerCgroup(msgspec.Struct, frozen=True):
 
     @property
     def actual(self) -> CPUSet:
-        """Return the CPUs on which it runs: its cgroup's, else those that its processes did not give up."""
+        """Return the CPUs on which it runs: its cgroup's, or the union of its processes' masks if that is unknown."""
+        # A process may narrow its own mask (sched_setaffinity(2)), so the cgroup is the better source.
         return CPUSet.union(process.cpus for process in self.processes) if self.cpus is None else self.cpus
 
     @property
@@ -82,25 +83,27 @@ class ContainerCgroup(msgspec.Struct, frozen=True):
 
     @property
     def env(self) -> frozenset[str]:
-        """Return the names of all environment variables that can be read of its processes."""
+        """Return the names of the environment variables of its processes, as far as these can be read."""
         return frozenset(name for process in self.processes for name in process.env or ())
 
     @property
     def hidden(self) -> bool:
-        """Return whether a process of it cannot be looked into, so that variables may be missing."""
+        """Return whether the environment of one of its processes cannot be read, so that variables may be missing."""
         return any(process.env is None for process in self.processes)
 
 
 def with_processes(
     containers: Iterable[ContainerCgroup], processes: Iterable[Process], pods: Iterable[str] | None
 ) -> tuple[ContainerCgroup, ...]:
-    """Return these containers with their processes, and the containers of pods that are known only by processes.
+    """Return these containers with their processes, and those of the pods that only processes show.
 
-    Those of every pod if `pods` is None.
-
-    A container is known by its pod and its folder's name: the folders above may look different to a process, whose
-    cgroup is given as this process's own cgroup namespace sees it.
+    Args:
+        containers: the containers whose cgroups were found.
+        processes: the processes of the node.
+        pods: the UIDs of the pods; None for all pods.
     """
+    # The key is the pod and the name of the container's folder, not the whole path: `/proc/<pid>/cgroup` is relative to
+    # the reader's cgroup namespace, so the folders above may look different (cgroup_namespaces(7)).
     known = {(container.pod, container.folder): container for container in containers}
     members: dict[tuple[str, str], list[Process]] = {}
     pods = None if pods is None else tuple(pods)
@@ -115,14 +118,15 @@ def with_processes(
 
 
 def is_pod_folder(name: str, pod_uid: str) -> bool:
-    """Return whether a folder is a pod's cgroup: its name has the UID as it is, or with `_` for `-` (systemd)."""
+    """Return whether a folder is a pod's cgroup: its name contains the UID, perhaps with `_` for `-` (systemd)."""
+    # A `-` in the name of a systemd slice separates the levels of nesting, so kubelet writes the UID with `_`.
     return bool(pod_uid) and (pod_uid in name or pod_uid.replace("-", "_") in name)
 
 
 def pod_of_folder(name: str) -> str:
-    """Return the UID of the pod whose cgroup a folder is, by kubelet's names for them; empty if it is not a pod's.
+    """Return the UID of the pod whose cgroup has this name; empty if it is not a pod's.
 
-    The names are `pod<UID>`, and `kubepods-burstable-pod<UID>.slice` with `_` for `-` in the UID (systemd).
+    kubelet names them `pod<UID>`, or `kubepods-burstable-pod<UID>.slice` with `_` for `-` in the UID (systemd).
     """
     match = _POD.fullmatch(name)
     return match[1].replace("_", "-") if match is not None else ""
@@ -139,9 +143,9 @@ def container_id(folder: str) -> str:
 
 
 def container_cgroup(cgroup: str, pod_uid: str) -> str:
-    """Return the container's cgroup, a folder of its pod's, that a process is in; empty if the pod has no such.
+    """Return the container's cgroup in the path of a process's cgroup; empty if it is not in one of the pod's.
 
-    A monitor of CRI-O has a cgroup beside its container's, and is in none.
+    CRI-O's monitor has a cgroup beside the container's, and does not belong to the container.
     """
     # Only the first folder below the pod's counts: a container with its own cgroup namespace may have cgroups below it.
     parts = cgroup.split("/")

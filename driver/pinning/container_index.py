@@ -1,7 +1,7 @@
 """All existing containers, indexed so that a changed record finds the containers that it concerns; and their drift.
 
-A node may have hundreds of containers, and every Prepare changes the shared pool, so a change must not compare them
-all.
+A node may have hundreds of containers, and every Prepare changes the shared pool. A change must not compare all
+containers.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Containers:
         return bool(self._unsure or self._memory_unsure)
 
     def clarified(self, snapshot: PinSnapshot) -> bool:
-        """Return whether there are such containers although the ledger can be read again: they are to be identified."""
+        """Return whether there are such containers and their ledger can be read again, so they can be identified."""
         return bool(
             (self._unsure and snapshot.unread is None) or (self._memory_unsure and snapshot.memory_unread is None)
         )
@@ -238,7 +238,7 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 def changes(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Pinned, Resources]]:
-    """Yield the containers that do not have what they should, with the right resources; no mask is ever empty."""
+    """Yield the containers whose resources are wrong, with the right ones; no mask is ever empty."""
     # While the ledger cannot be read it is not known who holds what, so no mask is changed.
     if snapshot.unread is not None:
         return
@@ -261,7 +261,7 @@ def has_what_it_should(pinned: Pinned, resources: Resources) -> bool:
         (not resources.cpus or resources.cpus.mask == pinned.cpus.mask)
         and (not resources.mems or resources.mems.mask == pinned.mems.mask)
         and (not resources.hugepages or set(resources.hugepages) <= set(pinned.hugepages))
-        and not (pinned.doubtful and resources)
+        and not (pinned.resend and resources)
     )
 
 
@@ -339,8 +339,8 @@ def drifted(containers: Containers, drifts: Iterable[Drift]) -> ContainerChange:
 def to_compare(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Container, Effective]]:
     """Yield the containers that the other instance may have moved, with the limits that this one last gave them.
 
-    Containers with claims come first, in case time does not suffice for all: a container of the shared pool simply gets
-    its resources again.
+    Containers with claims come first, because there may not be time for all. If a container of the shared pool was not
+    compared, it simply gets its resources again.
     """
     for pinned in sorted(containers, key=lambda pinned: not pinned.claims):
         last = _last_given(pinned, snapshot)
@@ -351,10 +351,10 @@ def to_compare(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[
 def overruled(containers: Containers, snapshot: PinSnapshot, limits: Mapping[str, Effective]) -> ContainerChange:
     """Return the change that notes which containers the other instance may have moved.
 
-    It may have decided by other records or settings. If the kernel shows other limits than this instance gave, the
-    container gets its resources again. The same applies to containers of the shared pool whose CPUs could not be read,
-    because each claim that comes or goes moves them. All else that a container has follows from its own claims, so
-    limits that could not be read are no sign of a change.
+    It may have had other records or settings. If the kernel shows other limits than this instance gave, the container
+    gets its resources again. The same applies to containers of the shared pool whose CPUs could not be read, because
+    each claim that comes or goes moves them. The other limits of a container follow from its own claims, so they are
+    assumed unchanged if they could not be read.
 
     Args:
         containers: the known containers.
@@ -379,7 +379,7 @@ def _overruled(pinned: Pinned, snapshot: PinSnapshot, actual: Effective) -> Pinn
     if pinned.unheard:
         # The other instance may have got kubelet's answer, so the container stays on the CPUs of a claim if it runs
         # there.
-        return replace(pinned, cpus=pinned.cpus if actual.cpus is None else actual.cpus, doubtful=True)
+        return replace(pinned, cpus=pinned.cpus if actual.cpus is None else actual.cpus, resend=True)
     return pinned.in_doubt()
 
 
@@ -399,14 +399,14 @@ def _with(pinned: Pinned, actual: Effective) -> Pinned:
         cpus=pinned.cpus if actual.cpus is None else actual.cpus,
         mems=pinned.mems if actual.nodes is None else actual.nodes,
         hugepages=limits_over(pinned.hugepages, actual.hugepages),
-        doubtful=True,
+        resend=True,
     )
 
 
 # A runtime whose NRI is older than 0.12.1 accepts updates safely only in the answers to its own calls, and on a quiet
-# node the next call may be far away. A reconnection makes the runtime call Synchronize, but no pod can start meanwhile,
-# so it is made only after a while, and seldom. If repairs do not cure a drift, NRI cannot reach its cause, such as the
-# mask of a parent cgroup, so repairs end.
+# node the next call may be far away. A reconnection makes the runtime call Synchronize. No pod can start meanwhile, so
+# the driver waits a while before it reconnects, and does so seldom. If repairs do not remove a drift, its cause is out
+# of NRI's reach, for example the mask of a parent cgroup, so the driver gives up.
 
 WRONG_MASK_SECONDS: Final = 60.0
 """How long a container may have the wrong mask before a reconnection is due, in seconds."""
@@ -422,8 +422,8 @@ class Repairs(msgspec.Struct, frozen=True):
     """The repairs of drift so far.
 
     Attributes:
-        tries: for each drifting container, its limits in the kernel, and how often in a row they were found.
-        fresh: the drifts that the last check found for the first time.
+        tries: for each drifting container, its limits in the kernel, and how many checks in a row showed them.
+        fresh: the drifts that the last check showed for the first time.
         hopeless: the drifts whose repair was given up after the last check.
         worth: the drifts to repair now.
     """
@@ -436,8 +436,8 @@ class Repairs(msgspec.Struct, frozen=True):
     def seen(self, drifts: Iterable[Drift], unseen: Collection[str] = ()) -> Repairs:
         """Return the repairs after another check.
 
-        A container that is not among `drifts` is cured, unless it is `unseen`, that is, it was not compared: the repair
-        of its last drift may still be under way.
+        A container that is not among `drifts` is right again, unless it is `unseen`: it was not compared, because the
+        repair of its last drift may still be under way.
         """
         tries = {key: tried for key, tried in self.tries.items() if key in unseen}
         by_tries: dict[int, list[Drift]] = {}
@@ -453,9 +453,9 @@ class Repairs(msgspec.Struct, frozen=True):
         return Repairs(tries, tuple(by_tries.get(1, ())), tuple(by_tries.get(REPAIRS + 1, ())), tuple(worth))
 
     def met(self, drifts: Iterable[Drift]) -> Repairs:
-        """Return the repairs after the answer to a Synchronize, which repairs these drifts for the first time.
+        """Return the repairs after the answer to a Synchronize, which repairs these drifts.
 
-        A drift that was given up is repaired once with every connection, and stays given up.
+        A drift that was given up stays given up, although each Synchronize tries to repair it once more.
         """
         fresh = tuple(drift for drift in drifts if self.tries.get(drift.container.id, (None, 0))[0] != drift.actual)
         return replace(
@@ -467,8 +467,8 @@ class Lag(msgspec.Struct, frozen=True):
     """How long mask changes have been waiting, in seconds of one monotonic clock.
 
     Attributes:
-        since: since when there have always been waiting containers; None if none waits.
-        reconnected: when the last reconnection was made for them; None if there was none.
+        since: when the time without interruption began in which containers wait; None if none waits.
+        reconnected: when the driver last reconnected for them; None if it never did.
         waiting: the containers that wait for their masks.
     """
 
@@ -480,8 +480,7 @@ class Lag(msgspec.Struct, frozen=True):
         """Return the lag after another check; it goes on as long as a container that waited before still waits."""
         if not waiting:
             return replace(self, since=None, waiting=waiting)
-        # If none of the containers that waited before still waits, updates do arrive, only new ones are due. The time
-        # starts again.
+        # If no container that waited before still waits, updates do arrive, and the time starts again.
         since = self.since if self.waiting & waiting else None
         return replace(self, since=now if since is None else since, waiting=waiting)
 

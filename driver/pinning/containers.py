@@ -1,12 +1,12 @@
 """Containers as the runtime describes them, what they should have, and the changes to ask the runtime for.
 
-A container should have the CPUs of its claims, or else the shared pool, and memory from the nodes that its claims say.
+A container with claims should have their CPUs, every other container the shared pool. Its claims also decide from which
+NUMA nodes it takes memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -94,7 +94,7 @@ class ContainerUpdate(msgspec.Struct, frozen=True):
 
 
 class Effective(msgspec.Struct, frozen=True):
-    """The limits of a container in the kernel. What could not be read, or was not asked for, is None or missing.
+    """The limits of a container in the kernel. A limit that was not read is None or missing.
 
     Attributes:
         cpus: the CPUs (`cpuset.cpus.effective`).
@@ -107,7 +107,7 @@ class Effective(msgspec.Struct, frozen=True):
     hugepages: HugepageLimits = NO_LIMITS
 
     def beside(self, other: Effective) -> tuple[Effective, Effective]:
-        """Return the limits of this and of `other` that both have and that differ."""
+        """Return the limits that both have with different values: those of this one, and those of `other`."""
         # A limit that could not be read on one side is left out: it is not known to differ.
         theirs = dict(other.hugepages)
         pages = tuple(pair for pair in self.hugepages if pair[0] in theirs and theirs[pair[0]] != pair[1])
@@ -153,9 +153,6 @@ def _amount(limit: int) -> str:
     return "any amount" if limit >= 1 << 62 else str(Quantity.binary(limit))
 
 
-K = TypeVar("K")
-
-
 class Pinned(msgspec.Struct, frozen=True):
     """An existing container with its claims and what it was given; its environment is not kept.
 
@@ -166,19 +163,19 @@ class Pinned(msgspec.Struct, frozen=True):
         mems: the memory nodes that this driver last gave it; empty if it gave none.
         hugepages: the limits of huge pages that it has.
         parts: if it has only some allocation results of a claim, the claim's key and the number of each result.
-        provisional: it got its resources between its creation and its start. The runtime may have read its
-            configuration before the update, so its real mask is unknown until it gets the resources again.
+        provisional: it was updated between its creation and its start. The runtime may have read its configuration
+            before the update, so its real mask is unknown until its resources are sent again.
         unsure: it was added while the ledger could not be read, so it may have other claims than these. Its mask is not
             changed until the runtime reports it again.
-        unresolved: it names an unknown claim, and may have it.
+        unresolved: it names a claim that is not known, and may have it.
         unheard: it names a claim on record, but kubelet did not answer whether its pod has the claim. `container` keeps
-            the environment, so that it can be identified again. Until then it stays on CPUs that claims hold, if it
-            runs there, because only a driver puts a container there.
+            the environment, so that it can be identified again. If it runs on CPUs that claims hold, it stays there
+            until then, because only a driver puts a container there.
         denied: it names a claim on record, but kubelet says that its pod does not have it. `container` keeps the
             environment too, because a kubelet that has just started may not know the pod yet.
         memory_unsure: like `unsure`, for claims that only hold memory.
-        doubtful: it may have other resources than these, because an update did not arrive, or because the kernel showed
-            others. It gets its resources again, whatever they are.
+        resend: its resources are sent again even if they seem right, because an update did not arrive, or because the
+            kernel showed others.
     """
 
     container: Container
@@ -193,7 +190,7 @@ class Pinned(msgspec.Struct, frozen=True):
     denied: bool = False
     hugepages: HugepageLimits = NO_LIMITS
     memory_unsure: bool = False
-    doubtful: bool = False
+    resend: bool = False
 
     @property
     def effective(self) -> Effective:
@@ -207,7 +204,7 @@ class Pinned(msgspec.Struct, frozen=True):
             cpus=resources.cpus or self.cpus,
             mems=resources.mems or self.mems,
             hugepages=limits_over(self.hugepages, resources.hugepages),
-            doubtful=False,
+            resend=False,
         )
 
     def updated(self, resources: Resources) -> Pinned:
@@ -222,16 +219,16 @@ class Pinned(msgspec.Struct, frozen=True):
         return running.in_doubt() if self.provisional else running
 
     def in_doubt(self) -> Pinned:
-        """Return the container as one that may have other resources than it was given."""
-        return replace(self, cpus=CPUSet(), doubtful=True)
+        """Return the container with its mask unknown, so that its resources are sent again."""
+        return replace(self, cpus=CPUSet(), resend=True)
 
 
 def resources_for(claims: Iterable[PinnedClaim], snapshot: PinSnapshot, own: HugepageLimits = NO_LIMITS) -> Resources:
     """Return the resources that a container with these claims should have.
 
-    Its CPUs are those of its claims, and the shared pool's too if a claim asks for that. Without claims they are the
-    shared pool's; none if the pool is empty. Its memory comes from the nodes of claims that hold memory. If there are
-    none, it comes from the nodes of its CPUs if every claim with CPUs asks for that.
+    Its CPUs are those of its claims, plus the shared pool if a claim asks for that. Without claims it gets the shared
+    pool, which may be empty. Its memory comes from the nodes of claims that hold memory. If it has no such claim, its
+    memory comes from the nodes of its CPUs, provided that every claim with CPUs asks for that.
 
     Args:
         claims: the claims.
@@ -255,13 +252,12 @@ def _pages(claims: Iterable[PinnedClaim], snapshot: PinSnapshot, own: HugepageLi
 
 
 def _for_pods(nodes: CPUSet, snapshot: PinSnapshot) -> CPUSet:
-    """Return the memory nodes that pods may use, of those of a container; if none is left, all that pods may use."""
+    """Return the container's memory nodes that pods may use; if there are none, all nodes that pods may use."""
     # An empty answer would leave the container's memory nodes unchanged.
     return (nodes & snapshot.mems or snapshot.mems) if nodes and snapshot.mems else nodes
 
 
-def _cpus(having_cpus: Iterable[PinnedClaim], snapshot: PinSnapshot) -> CPUSet:
-    having_cpus = tuple(having_cpus)
+def _cpus(having_cpus: Collection[PinnedClaim], snapshot: PinSnapshot) -> CPUSet:
     cpus = expected_cpus((claim.cpus for claim in having_cpus), snapshot.online)
     if cpus is None:
         return snapshot.shared
@@ -269,7 +265,7 @@ def _cpus(having_cpus: Iterable[PinnedClaim], snapshot: PinSnapshot) -> CPUSet:
 
 
 def bound_nodes(claims: Iterable[PinnedClaim]) -> CPUSet:
-    """Return the nodes of the memory that a container's claims hold; none if its memory may also come from others."""
+    """Return the nodes of the memory that a container's claims hold; none if it may also take memory elsewhere."""
     having_memory = [claim for claim in claims if claim.nodes]
     binds = any(claim.binds for claim in having_memory)
     return CPUSet.union(claim.nodes for claim in having_memory) if binds else CPUSet()
@@ -302,7 +298,7 @@ def expected(pinned: Pinned, snapshot: PinSnapshot) -> Resources:
 
 
 def keeps_memory(pinned: Pinned, snapshot: PinSnapshot) -> bool:
-    """Return whether a container's memory is not changed, because it is not known what its claims hold."""
+    """Return whether a container's memory stays unchanged because its claims may hold more than is known."""
     return pinned.unsure or pinned.memory_unsure or snapshot.lacks_claims
 
 

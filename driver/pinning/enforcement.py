@@ -68,7 +68,7 @@ class Allowed(msgspec.Struct, frozen=True):
         updates: the updates of other containers.
         warnings: one sentence for each problem that was found.
         unpinned: the listed containers that had no CPU set.
-        drifts: the containers that run on other CPUs, according to the kernel, than the runtime says.
+        drifts: the containers whose CPUs in the kernel differ from those that the runtime reports.
     """
 
     change: ContainerChange = msgspec.field(default_factory=ContainerChange)
@@ -153,10 +153,10 @@ def update(
     # necessary.
     cpus = right.cpus or stays_on(own, snapshot)
     kept = Resources(
-        cpus if own.doubtful or (resources.cpus or own.cpus) != cpus else CPUSet(),
-        right.mems if own.doubtful or (resources.mems or own.mems) != right.mems else NO_CPUS,
+        cpus if own.resend or (resources.cpus or own.cpus) != cpus else CPUSet(),
+        right.mems if own.resend or (resources.mems or own.mems) != right.mems else NO_CPUS,
         lift_quota=right.lift_quota and quota > 0,
-        hugepages=tuple(limit for limit in right.hugepages if own.doubtful or limit not in own.hugepages),
+        hugepages=tuple(limit for limit in right.hugepages if own.resend or limit not in own.hugepages),
         unified=right.unified,
     )
     if kept:
@@ -208,10 +208,10 @@ def synchronize(
 
     Args:
         snapshot: the claims on record and the machine.
-        listed: all containers, as the runtime describes them. It says the mask that it has set, or was about to set
-            when it was killed, so the kernel has to be asked too.
+        listed: all containers, as the runtime describes them. It reports the mask that it has set, or was about to set
+            when it was killed, so the kernel's files are read too.
         evidence: the answers to earlier questions.
-        drifts: the containers that were known to run on other CPUs before.
+        drifts: the containers that were known to run on the wrong CPUs before.
         effective: the limits of containers in the kernel, by container id, as far as they could be read.
     """
     listed = tuple(listed)
@@ -255,9 +255,9 @@ def synchronize(
 def pinned_as_listed(
     snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT
 ) -> Pinned | AskLedger | AskKubelet:
-    """Identify an existing container whose creation this driver did not see; returns a question if one is necessary.
+    """Identify an existing container whose creation this driver did not see, or return the question that this needs.
 
-    The container cannot be refused any more. If it names a claim that it does not have, it belongs to the shared pool.
+    The container can no longer be refused. If it names a claim that it does not have, it belongs to the shared pool.
     If kubelet did not answer whether its pod has the claim, the container is identified again later (`heard`).
     """
     identity = identify(container, snapshot, evidence, exists=True)
@@ -282,7 +282,7 @@ def pinned_as_listed(
 
 
 def heard(containers: Containers, snapshot: PinSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
-    """Identify the containers again for which kubelet did not answer, or whose claim it denied."""
+    """Identify the containers again for which kubelet did not answer or denied that their pod has the claim."""
     # kubelet may have been starting: its pod-resources API lists a pod only some time after a restart.
     put: list[Pinned] = []
     pods: list[PodSandbox] = []
@@ -295,10 +295,10 @@ def heard(containers: Containers, snapshot: PinSnapshot, evidence: Evidence = NO
             case AskKubelet() as ask:
                 pods.extend(ask.pods)
             case Pinned() as again:
-                put.append(replace(again, provisional=pinned.provisional, doubtful=pinned.doubtful))
+                put.append(replace(again, provisional=pinned.provisional, resend=pinned.resend))
     return AskKubelet(tuple(dict.fromkeys(pods))) if pods else Allowed(ContainerChange(tuple(put)))
 
 
 def _slim(container: Container) -> Container:
-    """Return a container without the fields that only its identification needs; environments take much memory."""
+    """Return a container without the fields that are needed only to identify it; environments take much memory."""
     return replace(container, env=(), cdi_devices=())

@@ -42,7 +42,7 @@ class Evidence(msgspec.Struct, frozen=True):
         reread: whether the ledger has been read again, so that the snapshot has every claim with its current CPUs.
         pods: kubelet's answers by pod UID; None if it did not answer in time or does not list the pod. A pod that is
             missing here was not asked about.
-        gone: the containers whose processes have ended, of those asked about; None if nobody has checked.
+        gone: those of the containers asked about whose processes have ended; None if that was not checked.
     """
 
     reread: bool = False
@@ -94,8 +94,8 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
         container: the container.
         snapshot: the claims on record.
         evidence: the answers to earlier questions.
-        exists: whether the container was created before, so that its CPUs say something. If it runs on held CPUs only,
-            and on all of the claim's that are online, no question is needed: only a driver puts a container there.
+        exists: whether the container was created before. If it runs only on held CPUs, among them all online CPUs of
+            the claim, then it has the claim and no question is needed: only a driver puts a container there.
     """
     claims: list[PinnedClaim] = []
     refusals: list[str] = []
@@ -105,7 +105,7 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
         claim = snapshot.claims.get(key)
         if claim is None:
             # kubelet prepares claims before it creates containers, so a claim that another instance prepared is in the
-            # ledger by now. Only then it is certain that the claim does not exist.
+            # ledger by now. If it is not there either, it does not exist.
             if not evidence.reread:
                 return Identity(ask=AskLedger())
             refusals.append(_unknown(container, key, snapshot))
@@ -141,7 +141,7 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
 
 
 def mentions(container: Container, snapshot: PinSnapshot) -> dict[str, str | None]:
-    """Return the claims that the container names, by key, each with the value of its variable, None without one."""
+    """Return the keys of the claims that a container names, with the value of the variable; None for a CDI device."""
     mentioned: dict[str, str | None] = dict.fromkeys(snapshot.claims_of_devices(container.cdi_devices))
     for names in snapshot.claim_names:
         mentioned.update(names.in_env(container.env))
@@ -175,7 +175,7 @@ def _says(value: str, cpus: CPUSet) -> bool:
 
 
 def _may_use(container: Container, claim: PinnedClaim, snapshot: PinSnapshot, evidence: Evidence) -> str | AskKubelet:
-    """Return an empty text if the container's pod may use the claim, else the reason why not, or a question."""
+    """Return why the container's pod may not use the claim, empty if it may, or a question."""
     pod = container.pod
     # `status.reservedFor` at the time of Prepare. A pod that shares the claim and came later is not in it, because
     # kubelet does not prepare a claim again that it has prepared already.
@@ -198,7 +198,7 @@ def _may_use(container: Container, claim: PinnedClaim, snapshot: PinSnapshot, ev
 def _unnamed(container: Container, snapshot: PinSnapshot, evidence: Evidence, *, exists: bool) -> Identity:
     """Identify a container that names no claim although its pod has some.
 
-    Not every container of a pod has its claims, but perhaps the runtime does not inject CDI devices.
+    That is normal for a container without claims. But perhaps the runtime does not inject CDI devices.
     """
     answer = _answer(container.pod, evidence)
     if isinstance(answer, AskKubelet):

@@ -1,7 +1,8 @@
-"""The cgroup of all pods, and what it leaves them of the machine: no container gets a CPU or memory beyond it.
+"""The CPUs and the memory nodes of the cgroup of all pods: no container gets more than these.
 
-cgroup v1 refuses a container that is to have more (EACCES); in v2 it gets what its parent has of it, or all that the
-parent has, which other claims may hold (Documentation/admin-guide/cgroup-v2.rst, Cpuset, and cgroup-v1/cpusets.rst).
+If a container asks for more, cgroup v1 refuses the write (EACCES). cgroup v2 accepts it and gives the container the
+CPUs that its parent has too. If there are none, it gets all CPUs of the parent, which other claims may hold. The same
+applies to memory nodes (Documentation/admin-guide/cgroup-v2.rst, Cpuset, and cgroup-v1/cpusets.rst).
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class PodsCgroup(msgspec.Struct, frozen=True):
     """The CPUs and the memory that the cgroup of all pods has.
 
     Attributes:
-        folder: where it is, with a leading slash; empty if there is none, and nothing is limited.
-        cpus: the CPUs on which pods may run; None if no cgroup limits them.
-        nodes: the NUMA nodes from which they may take memory; None if no cgroup limits them.
+        folder: its folder, with a leading slash; empty if there is none, so that nothing is limited.
+        cpus: the CPUs on which pods may run; None if they are not limited.
+        nodes: the NUMA nodes from which they may take memory; None if they are not limited.
     """
 
     folder: str = ""
@@ -37,7 +38,7 @@ class PodsCgroup(msgspec.Struct, frozen=True):
         return NO_CPUS if self.nodes is None else nodes - self.nodes
 
     def cpu_problems(self, cpus: CPUSet) -> Iterator[HardwareProblem]:
-        """Yield that the cgroup lacks some of these CPUs, which are those of the machine."""
+        """Yield a problem if the cgroup lacks some of the machine's CPUs."""
         if lacking := self.lacks(cpus):
             yield HardwareProblem(
                 "pods-cgroup-cpus",
@@ -47,7 +48,7 @@ class PodsCgroup(msgspec.Struct, frozen=True):
             )
 
     def node_problems(self, nodes: CPUSet) -> Iterator[HardwareProblem]:
-        """Yield that the cgroup lacks some of these NUMA nodes, which are those of the machine with memory."""
+        """Yield a problem if the cgroup lacks some of the machine's NUMA nodes with memory."""
         if lacking := self.lacks_nodes(nodes):
             yield HardwareProblem(
                 "pods-cgroup-memory",
@@ -57,9 +58,10 @@ class PodsCgroup(msgspec.Struct, frozen=True):
             )
 
 
+# Some administrators keep CPUs from pods on purpose, so this is not always an error.
 _FIX: Final = (
-    "if pods should have these {}, give them to that cgroup and to all above it ({} of the systemd slices, cpuset of "
-    "the container or virtual machine that the node is); if not, nothing needs to be done"
+    "if pods should have these {}, add them to that cgroup and to all cgroups above it ({} of the systemd slices, or "
+    "the cpuset of the container or virtual machine that is the node); otherwise nothing needs to be done"
 )
 UNLIMITED: Final = PodsCgroup()
 """The value for a machine where pods have no cgroup, or where no cgroup limits them."""

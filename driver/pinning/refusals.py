@@ -1,4 +1,4 @@
-"""Why a container must not be created or started, and problems of claims that do not stop one."""
+"""The reasons why a container must not be created or started, and problems of claims that are only reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dranode.driver.pinning.snapshot import PinnedClaim, PinSnapshot
 
 
 def users_in_the_way(container: Container, claim: PinnedClaim, containers: Containers) -> tuple[Container, ...]:
-    """Return the containers because of which this one must not use the claim."""
+    """Return the containers that keep this one from using the claim."""
     if not claim.exclusive:
         return ()
     # With `sharing: pod`, containers of the same pod may use the claim together. A sandbox without a pod UID was not
@@ -27,7 +27,7 @@ def users_in_the_way(container: Container, claim: PinnedClaim, containers: Conta
 def claims_shared_unduly(containers: Containers, snapshot: PinSnapshot) -> Iterator[str]:
     """Yield a sentence for each claim that several containers use although it cannot be shared.
 
-    That happens if the second one was created while no driver could refuse it.
+    That happens if the second container was created while no driver was connected to refuse it.
     """
     for claim in snapshot.claims.values():
         for user in containers.users(claim.key):
@@ -75,7 +75,7 @@ def why_occupied(
         if other.container.id not in drop and keys.isdisjoint(other.claims) and not runs_on.isdisjoint(held):
             names = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
             return (
-                f"{other.container} still runs on CPUs {runs_on}, of which {names} holds some, and "
+                f"{other.container} still runs on CPUs {runs_on}, and {names} holds some of them, but "
                 f"{_why_unmoved(snapshot, container)}"
             )
     return ""
@@ -127,9 +127,9 @@ def why_memory_elsewhere(container: Container, claims: tuple[PinnedClaim, ...]) 
     memory = ", ".join(str(claim.claim) for claim in claims if claim.nodes & elsewhere)
     local = ", ".join(str(claim.claim) for claim in claims if claim.cpus)
     return (
-        f"{container} has memory on NUMA nodes {elsewhere} by claim {memory}, but claim {local} asks for memory that "
-        f"is local to its CPUs, on NUMA nodes {near}: align the claims by matchAttribute "
-        "resource.kubernetes.io/numaNode, or leave out memory: local"
+        f"claim {memory} gives {container} memory on NUMA nodes {elsewhere}, but claim {local} asks for memory that is "
+        f"local to its CPUs, on NUMA nodes {near}: align the claims with matchAttribute "
+        "resource.kubernetes.io/numaNode, or remove memory: local"
     )
 
 
@@ -138,13 +138,13 @@ def offline_claims(claims: Iterable[PinnedClaim], snapshot: PinSnapshot) -> Iter
     for claim in claims:
         offline = claim.cpus - snapshot.online
         if offline:
-            yield f"claim {claim.claim} has CPUs {claim.cpus}, of which {offline} are offline or not for pods"
+            yield f"claim {claim.claim} has CPUs {claim.cpus}, but {offline} are offline or not for pods"
 
 
-# When a container is about to start: which CPUs of a claim would two containers use? The runtime applies the updates of
-# an answer before it goes on, but it does not report those that failed: `runc update` returned an error, kubelet had
-# cancelled its call, or the other container was just being created and had read its configuration before. So the kernel
-# is asked where containers run, and what was sent to them proves nothing.
+# Before a container starts: would two containers use the same CPUs of a claim? The runtime applies the updates of an
+# answer before it goes on, but it does not report those that failed: `runc update` returned an error, kubelet had
+# cancelled its call, or the other container was just being created and had read its configuration before. An update
+# that was sent therefore proves nothing, and the kernel's files decide where containers run.
 
 
 class Overlap(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ class Overlap(msgspec.Struct, frozen=True):
         return key_of(self.intruder)
 
     def __str__(self) -> str:
-        return f"{self.intruder} is on CPUs {self.runs_on}, of which claim {self.claim} holds {self.cpus}"
+        return f"{self.intruder} is on CPUs {self.runs_on}, but claim {self.claim} holds {self.cpus}"
 
 
 def key_of(container: Container) -> tuple[str, str]:
@@ -205,8 +205,7 @@ def overlaps_at_start(
         containers: the known containers.
         snapshot: the claims on record and the machine.
         starting: the container, which was created and does not run yet.
-        runs_on: the CPUs of containers in the kernel, by container id. A container that is missing overlaps with
-            nobody.
+        runs_on: the CPUs of containers in the kernel, by container id. A container that is missing has no overlap.
 
     Returns:
         The overlaps of the container with claims of running containers, and those of other containers with its claims.

@@ -26,7 +26,7 @@ NO_LIMITS: Final[HugepageLimits] = ()
 
 
 def limit_sums(limits: Iterable[HugepageLimits]) -> HugepageLimits:
-    """Return the sum of several limits, for each page size."""
+    """Return the sum of several limits by page size."""
     sums: dict[int, int] = {}
     for size, amount in (pair for pairs in limits for pair in pairs):
         sums[size] = sums.get(size, 0) + amount
@@ -44,12 +44,11 @@ def limits_held_to(
     """Return the limits that a container should have. Page sizes that are left out are not changed.
 
     Args:
-        claimed: what its claims were given.
-        own: what it is configured with.
+        claimed: the amounts that its claims hold.
+        own: the limits in its configuration.
         sizes: the page sizes for which containers can be limited.
-        exclusive: whether it may have no other pages than those of its claims. Otherwise a limit is raised to what the
-            claims were given, but never lowered: with the feature gate DRANodeAllocatableResources, kubelet counts the
-            claims already.
+        exclusive: whether it may have only the pages of its claims. Otherwise a limit is raised to the claimed amount,
+            but never lowered: with the feature gate DRANodeAllocatableResources, kubelet has already added the claims.
     """
     given, before = dict(claimed), dict(own)
     if exclusive:
@@ -134,14 +133,14 @@ def _is_index(text: str) -> bool:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The part that one allocation result of a claim was given.
+    """The share of one allocation result in what its claim holds.
 
     Attributes:
         index: its number in the allocation.
         cpus: the CPUs on which a container with only this result runs.
         held: the CPUs that no other claim gets.
         mems: `cpuset.mems` of such containers; empty if they take memory from anywhere.
-        with_pool: whether such containers run on the shared pool besides.
+        with_pool: whether such containers also run on the shared pool.
         nodes, binds, memory, hugepages: as in `PinnedClaim`.
     """
 
@@ -157,7 +156,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def exclusive(self) -> bool:
-        """Return whether it holds something, which one container at a time may use."""
+        """Return whether it holds CPUs or memory, so that only one container at a time may use it."""
         return bool(self.held) or bool(self.nodes)
 
 
@@ -175,13 +174,13 @@ class PinnedClaim(msgspec.Struct, frozen=True):
         mems: for a claim that holds CPUs, the `cpuset.mems` that is local to them; empty if its containers take memory
             from anywhere.
         lift_quota: whether its containers have no CFS quota.
-        parts: what each allocation result was given, if containers can have only some results; else empty.
-        with_pool: whether its containers run on the shared pool besides.
-        nodes: for a claim that holds memory, the NUMA nodes of that.
-        binds: whether its containers take memory from such nodes alone.
-        memory: for a claim that holds ordinary memory, the bytes of that.
+        parts: the share of each allocation result, if containers can have single results; else empty.
+        with_pool: whether its containers also run on the shared pool.
+        nodes: the NUMA nodes of the memory that it holds.
+        binds: whether its containers take memory only from these nodes.
+        memory: the ordinary memory that it holds, in bytes.
         hugepages: how much its containers may have in huge pages.
-        driver: the driver that gave it, in a snapshot of several drivers; else empty.
+        driver: the driver that prepared it, in a snapshot of several drivers; else empty.
     """
 
     claim: ClaimRef
@@ -201,7 +200,7 @@ class PinnedClaim(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the claim's key in its snapshot; two drivers may each have given something to the claim."""
+        """Return the claim's key in its snapshot, which contains the driver if several drivers share the snapshot."""
         return claim_key(self.driver, self.claim.uid)
 
     @property
@@ -234,7 +233,7 @@ class PinnedClaim(msgspec.Struct, frozen=True):
 
 
 class PinnedClaims(Mapping[str, PinnedClaim]):
-    """Claims on record by their keys, with sums over all of them. A change costs only what has changed.
+    """Claims on record by their keys, with sums that a change updates without visiting all claims.
 
     Attributes:
         by_key: the claims.
@@ -297,7 +296,7 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
             rest = self.held - CPUSet.union(claim.held for claim in old)
         else:
             # No decision makes claims overlap, but recovered records may. Then another claim may still hold the CPUs of
-            # the dropped one, so the sum is made again.
+            # the dropped one, so the union is computed from all claims.
             rest = CPUSet.union(claim.held for key, claim in by_key.items() if key not in new)
         return type(self)(
             by_key,
@@ -328,7 +327,7 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
     Attributes:
         claims: all claims on record by key, also those without a container; see `claim_key`.
         online: the CPUs that are online.
-        reserved: the CPUs that no claim ever gets.
+        reserved: the CPUs that no claim gets.
         mems: the machine's memory nodes; empty if unknown.
         variable: the prefix of the variable that CDI injects, before the claim's UID; empty if there is none.
         part_variable: the prefix of the variable of one allocation result, before `<UID>_<number>`; empty if there is
@@ -377,7 +376,7 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def machine(self) -> tuple[object, ...]:
-        """Return the parts that concern all containers; if they change, every container has to be compared."""
+        """Return the fields that concern all containers: if one changes, every container has to be compared."""
         return self.online, self.mems, self.page_sizes, self.exclusive_pages, self.unified_pages
 
     @property
@@ -394,11 +393,11 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def shared(self) -> CPUSet:
-        """Return the CPUs of containers without a claim: the online ones that neither claims hold nor are reserved.
+        """Return the CPUs of containers without a claim: online CPUs that are not reserved and that no claim holds.
 
-        If claims hold all others, it is the reserved CPUs; perhaps none is left. If the records have never been read,
-        it is only the reserved CPUs, because no claim gets these. A claim that was prepared with other options may hold
-        some of them; these are left out.
+        If claims hold all of these, it is the reserved CPUs, as far as no claim holds them either: a claim that was
+        prepared with other options may hold some. If the records have never been read, it is only the reserved CPUs,
+        because claims do not get these.
         """
         # Blind means that unknown claims may hold any CPU. Only the reserved CPUs are safe then.
         if self.unread is not None and self.unread.blind:
@@ -420,7 +419,7 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
     def parts_of(self, key: str, devices: Iterable[str], env: Iterable[str]) -> frozenset[int]:
         """Return the numbers of the claim's allocation results that a container has; none if nothing names a result.
 
-        If the runtime reports CDI devices, only they count. Otherwise the variables count that CDI has injected.
+        If the runtime reports CDI devices, only these count. Otherwise the variables count that CDI has injected.
         """
         devices = tuple(devices)
         for names in self.claim_names:
@@ -440,7 +439,7 @@ class Pins(ABC):
 
     @abstractmethod
     def pool(self, inventory: Inventory) -> PinSnapshot:
-        """Return what containers may use without any claim: the machine's CPUs or NUMA nodes, and the reserved CPUs.
+        """Return a snapshot without claims: the machine's CPUs or NUMA nodes, and the reserved CPUs.
 
         Called after `discover` has returned another inventory, under the lock on decisions. The framework adds a
         `PinnedClaim` for each record and enforces the result.
@@ -452,7 +451,7 @@ class Pins(ABC):
     def unread_pool(self) -> PinSnapshot:
         """Return what is known about the machine while `discover` has never succeeded.
 
-        Called instead of `pool` if the hardware cannot be read at the start. If no online CPU is known, containers of
+        Called instead of `pool` if the hardware cannot be read at start-up. If no online CPU is known, containers with
         claims get the CPUs of their claims, and all others the reserved CPUs.
         """
         return PinSnapshot()
@@ -461,8 +460,8 @@ class Pins(ABC):
     def pinned(self, record: Record) -> PinnedClaim:
         """Return what a record means for the containers of its claim.
 
-        Called when a claim is prepared, and for every record at a start, before `discover` may have succeeded. So the
-        answer must follow from the record alone: what the driver needs is in `record.grants`.
+        Called when a claim is prepared, and for every record at start-up, perhaps before `discover` has succeeded. So
+        the answer must follow from the record alone; the driver's grants are in `record.grants`.
 
         Example:
             return PinnedClaim(record.ref, cpus=record.cpus, held=record.held)
@@ -472,7 +471,7 @@ class Pins(ABC):
 class JoinedSnapshots(msgspec.Struct):
     """The snapshots of several drivers joined into one, which one NRI plug-in enforces.
 
-    Two drivers may each have given something to the same claim, so the keys begin with the driver.
+    Two drivers may each have prepared a part of the same claim, so the keys begin with the driver.
     """
 
     _latest: dict[str, PinSnapshot] = msgspec.field(default_factory=dict)

@@ -67,7 +67,7 @@ def test_a_claims_container_does_not_start_while_the_runtime_cannot_move_the_oth
     assert node.effective(other) == ONLINE
     with pytest.raises(grpc.RpcError) as refused:
         cri.call("StartContainer", container_id=made)
-    assert f'container "other" of pod default/b is on CPUs {ONLINE}, of which claim default/mine holds {cpus}' in (
+    assert f'container "other" of pod default/b is on CPUs {ONLINE}, but claim default/mine holds {cpus}' in (
         refused.value.details()
     )
     (node.folder / "fails").unlink()
@@ -97,6 +97,6 @@ def test_a_container_that_was_being_made_when_a_claim_came_does_not_start_on_its
     waits.unlink()
     thread.join()
     (reason,) = reasons
-    assert f"of which claim default/mine holds {cpus}; kubelet will create it again, on other CPUs" in reason
+    assert f"but claim default/mine holds {cpus}; kubelet will create it again, on other CPUs" in reason
     again = cri.run(B, "late", attempt=1)
     assert (node.effective(main), node.effective(again)) == (cpus, ONLINE - cpus)

@@ -106,7 +106,7 @@ def test_it_starts_when_the_others_have_left(bench: Bench) -> None:
 
 def test_it_does_not_start_beside_one_whose_update_was_lost_and_which_gets_it_again(bench: Bench) -> None:
     assert len(bench.enforcer.create(MINE)[1]) == 1
-    with pytest.raises(RefusedError, match='container "other" of pod default/other is on CPUs 0-7, of which claim'):
+    with pytest.raises(RefusedError, match='container "other" of pod default/other is on CPUs 0-7, but claim'):
         bench.enforcer.starting(MINE)
     assert bench.enforcer.status().refused == 1
     # The runtime takes down what did not start, and kubelet has it made again.

@@ -302,6 +302,6 @@ def test_cpus_that_are_offline_are_left_out_and_said() -> None:
     on_record = snapshot(claim("a", "0-3"), online="0-1,4-7")
     allowed = made(NONE, on_record, container("g", env=env("a", "0-3")))
     assert str(allowed.resources.cpus) == "0-1"
-    assert allowed.warnings == ("claim default/claim-a has CPUs 0-3, of which 2-3 are offline or not for pods",)
+    assert allowed.warnings == ("claim default/claim-a has CPUs 0-3, but 2-3 are offline or not for pods",)
     gone = snapshot(claim("a", "0-3"), online="4-7")
     assert "every CPU of default/claim-a is offline" in refusal(NONE, gone, container("g", env=env("a", "0-3")))

@@ -224,7 +224,7 @@ def test_a_claims_container_waits_for_those_that_came_meanwhile_until_the_runtim
     late = PinnedClaim(ClaimRef("default", "late", "late"), CPUSet((3, 6)), CPUSet((3, 6)), frozenset(("pod-late",)))
     world.node.now = replace(EMPTY, claims={"late": late})
     new = replace(container("late", CPUSet(), ("DRA_CPUSET_late=3,6",)), started=False)
-    refusal = "still runs on CPUs 3,6, of which default/late holds some, and it was reported while.*in a moment"
+    refusal = "still runs on CPUs 3,6, and default/late holds some of them, but it was reported while.*in a moment"
     with pytest.raises(RefusedError, match=refusal):
         world.enforcer.create(new)
     assert world.enforcer.unsolicited.reconnection_due()

@@ -209,9 +209,9 @@ class TestBesideCPUs:
         local = fake.snapshot(fake.claim("a", "0-1", mems="0"), mems="0-1")
         assert made(NONE, self.on_record(part(0, "0"), cpus=local), self.mine(0)).resources.mems == NODE_0
         assert refusal(NONE, self.on_record(part(0, "0-1"), cpus=local), self.mine(0)) == (
-            'container "main" of pod default/p1 has memory on NUMA nodes 1 by claim default/claim-a, but claim '
-            "default/claim-a asks for memory that is local to its CPUs, on NUMA nodes 0: align the claims by "
-            "matchAttribute resource.kubernetes.io/numaNode, or leave out memory: local"
+            'claim default/claim-a gives container "main" of pod default/p1 memory on NUMA nodes 1, but claim '
+            "default/claim-a asks for memory that is local to its CPUs, on NUMA nodes 0: align the claims with "
+            "matchAttribute resource.kubernetes.io/numaNode, or remove memory: local"
         )
 
     def test_a_claim_that_one_driver_drops_stays_with_the_other(self) -> None:

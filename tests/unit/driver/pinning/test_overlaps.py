@@ -28,7 +28,7 @@ def found(starting: Pinned, *others: Pinned, on: dict[str, str]) -> list[str]:
 
 def test_a_container_that_is_still_on_the_claims_cpus_is_in_the_way() -> None:
     (text,) = found(MINE, pinned(FREE), on={MINE.container.id: "0-1", FREE.id: "1,4-7"})
-    assert text == 'container "free" of pod default/p9 is on CPUs 1,4-7, of which claim default/claim-a holds 1'
+    assert text == 'container "free" of pod default/p9 is on CPUs 1,4-7, but claim default/claim-a holds 1'
 
 
 def test_one_that_has_left_is_not() -> None:
@@ -52,7 +52,7 @@ def test_a_container_that_was_made_on_cpus_of_a_claim_in_use_is_in_the_way_itsel
     late = pinned(FREE, started=False)
     user = pinned(container("mine"), "a")
     (text,) = found(late, user, on={late.container.id: "0-7", user.container.id: "0-1"})
-    assert text == 'container "free" of pod default/p9 is on CPUs 0-7, of which claim default/claim-a holds 0-1'
+    assert text == 'container "free" of pod default/p9 is on CPUs 0-7, but claim default/claim-a holds 0-1'
     # Nobody uses claim b yet; who will is not let on its CPUs before this one has left.
     assert found(late, replace(user, container=replace(user.container, started=False)), on={FREE.id: "0-7"}) == []
 
@@ -69,7 +69,7 @@ def test_a_refusal_says_who_is_in_the_way_and_what_follows() -> None:
     runs_on = {MINE.container.id: CPUSet((0, 1)), FREE.id: CPUSet(range(8))}
     in_the_way = overlaps_at_start(Containers((MINE, pinned(FREE))), HELD, MINE, runs_on)
     assert start_refusal(MINE.container, in_the_way) == (
-        'container "mine" of pod default/p1 cannot start yet: container "free" of pod default/p9 is on CPUs 0-7, of '
-        "which claim default/claim-a holds 0-1; the other one is moved, and kubelet will start this one again"
+        'container "mine" of pod default/p1 cannot start yet: container "free" of pod default/p9 is on CPUs 0-7, but '
+        "claim default/claim-a holds 0-1; the other one is moved, and kubelet will start this one again"
     )
     assert start_refusal(FREE, in_the_way).endswith("kubelet will create it again, on other CPUs")
