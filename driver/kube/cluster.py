@@ -85,6 +85,7 @@ class KubeCluster:
             UsageError: the API does not allow the driver's or the node's name.
         """
         wanted = DesiredSlices(driver, self._node_name, inventory)
+        # Made here once, so that a name that the API would refuse ends the start with a sentence.
         wanted.specs()
         for problem in publishable(inventory).warnings[len(inventory.warnings) :]:
             log.warning("driver=%s slices: %s", driver, problem)

@@ -238,6 +238,7 @@ def _pass_on(stderr: IO[bytes] | None, said: bytearray) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         while piece := stderr.read(1024):
+            # Only the end is kept, since that is where a program usually says why it failed.
             said += piece
             del said[: -2 * _LAST_WORDS]
             sys.stderr.write(piece.decode(errors="replace"))

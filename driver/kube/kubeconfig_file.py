@@ -238,6 +238,7 @@ def _resolved(path: Path) -> _File:
 
 def _resolved_exec(program: ConfigExec | None, folder: Path) -> ConfigExec | None:
     """Resolve a command that is a path; a plain name is looked up in PATH when the program is run."""
+    # As for kubectl: `./get-token` is relative to the kubeconfig, `get-token` is a command of the system.
     if program is None or os.sep not in program.command:
         return program
     return msgspec.structs.replace(program, command=str(folder / program.command))

@@ -136,6 +136,7 @@ def _trust(context: ssl.SSLContext, bundle: bytes) -> None:
     """
     trusted = False
     for block in _CERTIFICATE.findall(bundle):
+        # A block that cannot be parsed does not spoil the others, as in Go's `AppendCertsFromPEM`.
         with contextlib.suppress(ValueError, ssl.SSLError):
             context.load_verify_locations(cadata=ssl.PEM_cert_to_DER_cert(block.decode()))
             trusted = True

@@ -40,6 +40,7 @@ class RuntimePeer(msgspec.Struct, frozen=True):
     def takes_unsolicited_updates(self) -> bool:
         """Return whether UpdateContainers is safe; it is not if the version is missing or cannot be parsed."""
         match = _VERSION.fullmatch(self.nri)
+        # If in doubt, updates wait for the next request, which is slow but safe.
         return match is not None and tuple(int(part or 0) for part in match.groups()) >= _SAFE_UPDATES
 
     def __str__(self) -> str:
