@@ -109,7 +109,7 @@ def _made(name: str, root: Root, options: Mapping[str, Any]) -> Plugin:
 
 def _options_of(driver: str, declared_all: Declarations, options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The framework's options, then the driver's own, so that its own count where both are called the same."""
-    drivers = {each.parameter for each in declared_all.options}
+    drivers = {option.parameter for option in declared_all.options}
     yield from ((name, value) for name, value in options.items() if name not in drivers)
     for each in declared_all.of(driver):
         yield each.field, options.get(each.parameter, each.option.default)

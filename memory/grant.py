@@ -110,7 +110,8 @@ def grant_memory(claim: AllocatedClaim, held: Held, devices: Sequence[MemoryDevi
     """
     by_name = {device.name: device for device in devices}
     asked = [
-        _Asked(claim.ref, each, by_name[each.result.device], memory_settings(each.configs)) for each in claim.results
+        _Asked(claim.ref, result, by_name[result.result.device], memory_settings(result.configs))
+        for result in claim.results
     ]
     _check_mounts(asked)
     sizes = [0 if each.admin else _consumed(each) for each in asked]

@@ -42,7 +42,7 @@ def memory_problems(
             f"pass --reserved-memory {','.join(f'{number}:1Gi' for number in with_cpus)}, with what kubelet reserves",
         )
     if _COMMON in machine.page_sizes:
-        yield from (_fragmented(each) for each in counts if each.id in with_cpus and _is_fragmented(each))
+        yield from (_fragmented(count) for count in counts if count.id in with_cpus and _is_fragmented(count))
 
 
 def _no_pages(machine: MachineMemory) -> Iterator[HardwareProblem]:

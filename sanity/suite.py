@@ -132,7 +132,7 @@ def unanswered(bench: Bench, checks: Sequence[Check], breach: Breach) -> list[Ch
 
 def unproven(outcomes: Sequence[CheckOutcome]) -> str:
     """Return why a run proves nothing: claims were to be tried, and none was; empty if it proves something."""
-    tried = [each for each in outcomes if each.check.group in _CLAIM_GROUPS]
+    tried = [outcome for outcome in outcomes if outcome.check.group in _CLAIM_GROUPS]
     if not tried or any(each.verdict is not Verdict.SKIPPED for each in tried):
         return ""
     return f"no claim was tested: {tried[0].text}"

@@ -123,7 +123,7 @@ class IRQBalance:
             except (OSError, ValueError) as error:
                 silent[path] = f"/{path} does not answer ({error}): {_UNTOLD}"
         said = tuple(sentence for path, sentence in silent.items() if quiet or path in noted)
-        return BalancerState(tuple(settings), frozenset(silent) - {each.path for each in settings}, said)
+        return BalancerState(tuple(settings), frozenset(silent) - {setting.path for setting in settings}, said)
 
     def ban(self, setting: Setting, cpus: CPUSet) -> None:
         """Have these CPUs banned and no others, from irqbalance's next round on (10 s by default).
@@ -400,12 +400,13 @@ class Peers(msgspec.Struct):
         """Decide what they are to be told; what is on record of the kernel's files stays."""
         # Claims may have come or gone since they were asked.
         settings = [
-            replace(each, needed=machine.quiet) if each.kind is Kind.BANNED else each for each in asked.settings
+            replace(setting, needed=machine.quiet) if setting.kind is Kind.BANNED else setting
+            for setting in asked.settings
         ]
         mine = {path for path in noted.settings if is_peers(path)}
         silent = asked.balancer.silent | {path for path in mine if path.startswith(UNITS)}
         others = (noted.settings.keys() | (noted.interrupts or {}).keys()) - mine
-        return tuning(settings, noted, machine, (silent - {each.path for each in settings}) | others)
+        return tuning(settings, noted, machine, (silent - {setting.path for setting in settings}) | others)
 
     def carry_out(self, tuned: Tuning) -> Outcome:
         """Tell them what was decided."""
@@ -418,7 +419,7 @@ class Peers(msgspec.Struct):
             except OSError as error:
                 failures[write.setting.path] = error
         units = (write.setting for write in tuned.writes if write.setting.kind is Kind.UNIT)
-        return Outcome(failures, {each.path: now for each in units if (now := self._reread(each)) is not None})
+        return Outcome(failures, {unit.path: now for unit in units if (now := self._reread(unit)) is not None})
 
     def noted_after(self, tuned: Tuning, outcome: Outcome, noted: TuningNotes) -> TuningNotes:
         """Return the notes as they are by now, with what came of telling them."""
@@ -431,7 +432,7 @@ class Peers(msgspec.Struct):
         mine = {path: known for path, known in noted.settings.items() if is_peers(path)}
         refused = tuple(refused_settings(tuned, replace(noted, settings=mine), outcome.failures))
         said = (*asked.balancer.said, *refused)
-        self.said = (*said, *unread_settings(mine, [each.path for each in asked.settings], said))
+        self.said = (*said, *unread_settings(mine, [setting.path for setting in asked.settings], said))
 
     def _units(self) -> tuple[Setting, ...]:
         """Return what systemd allows the units of the host, if it says so and the kernel heeds it."""

@@ -100,12 +100,12 @@ class Tuner(msgspec.Struct):
             self._report((stays,), machine)
             return
         partitions, unseen = self._partitions(claims)
-        granted = tuple(each for each in partitions if not each.others)
+        granted = tuple(partition for partition in partitions if not partition.others)
         # Where containers are not known, what their partitions were granted stays.
         needed = exclusive_settings(self.root, granted, () if unseen else noted.settings)
         settings = (*self._settings(noted.settings), *needed)
         told = frozenset(filter(is_peers, noted.settings))
-        paths = told | {each.path for each in settings}
+        paths = told | {setting.path for setting in settings}
         unseen_paths = (noted.settings.keys() | (noted.interrupts or {}).keys()) - paths
         unread = told | self._unread(unseen_paths)
         self._peers_have = bool(told)
@@ -221,7 +221,9 @@ class Tuner(msgspec.Struct):
         if self.peers.by_systemd is not False or any(path.startswith(UNITS) for path in noted):
             # Where systemd answers, or has not been asked yet, it writes to their cgroups what their units say. What
             # was written there before goes back.
-            settings = tuple(replace(each, kept=True) if each.kind is Kind.SLICE else each for each in settings)
+            settings = tuple(
+                replace(setting, kept=True) if setting.kind is Kind.SLICE else setting for setting in settings
+            )
         return settings
 
     def _write(self, tuned: Tuning) -> dict[str, OSError]:

@@ -262,7 +262,7 @@ class Recovers(ABC):
 
 def plain_grants(claim: AllocatedClaim) -> tuple[Grant, ...]:
     """A grant for each result, with nothing particular to it."""
-    return tuple(Grant.of(each.result) for each in claim.results)
+    return tuple(Grant.of(result.result) for result in claim.results)
 
 
 def needs_configuring(plugin: Plugin, grants: tuple[Grant, ...]) -> bool:

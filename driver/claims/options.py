@@ -150,7 +150,7 @@ class Declarations(NamedTuple):
 
     def of(self, driver: str) -> tuple[DriverOption, ...]:
         """The options of one driver."""
-        return tuple(each for each in self.options if each.driver == driver)
+        return tuple(option for option in self.options if option.driver == driver)
 
 
 def declarations(declared: Iterable[tuple[str, object]]) -> Declarations:

@@ -119,8 +119,8 @@ def counting(claim: AllocatedClaim) -> AllocatedClaim:
     return replace(
         claim,
         results=tuple(
-            replace(each, configs=tuple(config for config in each.configs if not config.repeated))
-            for each in claim.results
+            replace(result, configs=tuple(config for config in result.configs if not config.repeated))
+            for result in claim.results
         ),
     )
 
@@ -155,8 +155,10 @@ def _results(record: Record) -> list[tuple[object, ...]]:
 
 
 def _asked(claim: AllocatedClaim) -> list[tuple[object, ...]]:
-    results = (each.result for each in claim.results)
-    return [(one.request, one.pool, one.device, one.share_id, bool(one.admin_access)) for one in results]
+    results = (result.result for result in claim.results)
+    return [
+        (result.request, result.pool, result.device, result.share_id, bool(result.admin_access)) for result in results
+    ]
 
 
 class Circumstances(msgspec.Struct, frozen=True):
@@ -195,7 +197,7 @@ def decide_claim(ref: ClaimRef, claim: ResourceClaim, record: Record | None, giv
     # This applies to claims on record too: kubelet asks again before it creates a new sandbox, and its containers would
     # not be pinned.
     why = given.not_enforced
-    if why is not None and not why.chosen and any(not each.result.admin_access for each in mine.results):
+    if why is not None and not why.chosen and any(not result.result.admin_access for result in mine.results):
         raise ClaimError(why.message)
     relation = known(mine, record)
     if relation is Known.SAME and record is not None:

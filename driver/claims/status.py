@@ -78,9 +78,16 @@ def prepared_states(
 def failed_states(driver: str, claim: ResourceClaim, message: str) -> tuple[DeviceState, ...]:
     """The states of the driver's devices of a claim that cannot be prepared."""
     return tuple(
-        DeviceState(one.pool, one.device, one.share_id, ready=False, reason=PREPARE_FAILED, message=message)
-        for one in readable_results(claim.status.allocation)
-        if one.driver == driver
+        DeviceState(
+            result.pool,
+            result.device,
+            result.share_id,
+            ready=False,
+            reason=PREPARE_FAILED,
+            message=message,
+        )
+        for result in readable_results(claim.status.allocation)
+        if result.driver == driver
     )
 
 
@@ -115,9 +122,9 @@ def _condition(state: DeviceState, before: Mapping[str, Any] | None, now: str) -
     status = "True" if state.ready else "False"
     since = next(
         (
-            str(one.get("lastTransitionTime") or now)
-            for one in (before or {}).get("conditions") or ()
-            if one.get("type") == READY and one.get("status") == status
+            str(condition.get("lastTransitionTime") or now)
+            for condition in (before or {}).get("conditions") or ()
+            if condition.get("type") == READY and condition.get("status") == status
         ),
         now,
     )

@@ -159,5 +159,7 @@ class Announcer:
         self._published, self._withdrawn = inventory, withdrawn
 
     def _taints_differ(self, inventory: Inventory) -> bool:
-        published = {} if self._published is None else {each.name: each.taints for each in self._published.devices}
-        return any(published.get(each.name, each.taints) != each.taints for each in inventory.devices)
+        published = (
+            {} if self._published is None else {device.name: device.taints for device in self._published.devices}
+        )
+        return any(published.get(device.name, device.taints) != device.taints for device in inventory.devices)

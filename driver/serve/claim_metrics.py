@@ -70,7 +70,7 @@ def _unread(usage: ClaimsUsage) -> _Samples:
 
 def _of_pods(figure: Figure) -> tuple[_Family, Callable[[ClaimsUsage], _Samples]]:
     def read(usage: ClaimsUsage) -> _Samples:
-        return (((*_claim(each.claim), each.pod), each.values[figure]) for each in usage.pods if figure in each.values)
+        return (((*_claim(pod.claim), pod.pod), pod.values[figure]) for pod in usage.pods if figure in pod.values)
 
     make = GaugeMetricFamily if figure in GAUGES else CounterMetricFamily
     name, text = _NAMES[figure]

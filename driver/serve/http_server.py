@@ -225,7 +225,7 @@ class HTTPPages:
 
     def _serve(self) -> None:
         while not self._stopping:
-            ends = min((each.ends for each in self._connections), default=None)
+            ends = min((connection.ends for connection in self._connections), default=None)
             patience = None if ends is None else max(0.0, ends - self._clock())
             for key, _ in self._selector.select(patience):
                 if key.fileobj is self._listener:
@@ -235,7 +235,7 @@ class HTTPPages:
                 elif key.data in self._connections:
                     self._go_on(key.data)
             now = self._clock()
-            for late in [each for each in self._connections if each.ends <= now]:
+            for late in [connection for connection in self._connections if connection.ends <= now]:
                 log.debug("http client=%s: hung up on for being slow", late.peer)
                 self._hang_up(late)
 

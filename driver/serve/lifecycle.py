@@ -203,7 +203,10 @@ class Hardware(msgspec.Struct):
     def _mind_claims(self) -> None:
         plugin, inventory, not_enforced = self.node.plugin, self.node.inventory, self.node.not_enforced()
         records = {record.uid: record for record in self.node.records()}
-        before, now = self.impaired, {each.claim.uid: each for each in plugin.impairments(inventory, records.values())}
+        before, now = (
+            self.impaired,
+            {impairment.claim.uid: impairment for impairment in plugin.impairments(inventory, records.values())},
+        )
         lost = [records[uid] for uid, each in now.items() if before.get(uid) != each]
         restored = [records[uid] for uid in (before.keys() - now.keys()) & records.keys()]
         # All that may fail comes before any of it counts as reported.

@@ -168,7 +168,7 @@ def _disturbed(drivers: Iterable[DriverService]) -> Iterator[tuple[str, Disturba
     """Return what has disturbed claims that want quiet CPUs; of two instances the active one says it."""
     for driver in drivers:
         if driver.active:
-            yield from ((driver.plugin.driver, each) for each in driver.node.disturbances())
+            yield from ((driver.plugin.driver, disturbance) for disturbance in driver.node.disturbances())
 
 
 def _used(drivers: Iterable[DriverService]) -> Iterator[tuple[str, ClaimsUsage]]:

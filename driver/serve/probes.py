@@ -76,8 +76,8 @@ class Probes:
             self._pages.append(HTTPPages(self._probes, pages, self._fatal, slow=slow))
         if self._for_metrics is not None and not self._beside:
             self._pages.append(HTTPPages(self._for_metrics, metrics, self._fatal, name="metrics"))
-        for each in self._pages:
-            each.start()
+        for page in self._pages:
+            page.start()
 
     def _missing(self) -> tuple[str, ...]:
         ending = self._ending()

@@ -81,7 +81,7 @@ class UsageWatch:
             return None
         reader = UsageReader(self._root, Cgroups(self._root))
         held = {claim.claim: len(claim.held) for claim in snapshot.claims.values() if self._is_mine(claim)}
-        having_all = ((each, having(each, snapshot)) for each in containers)
+        having_all = ((container, having(container, snapshot)) for container in containers)
         mine = ((each, tuple(filter(self._is_mine, claims)), self._has_memory(claims)) for each, claims in having_all)
         readings = (
             ContainerReading(

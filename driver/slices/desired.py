@@ -148,7 +148,7 @@ def placed(
         slices[number].append(place)
     if not all(slices):
         return tuple(chunks(devices, size))
-    return tuple(tuple(devices[place] for place in sorted(one)) for one in slices)
+    return tuple(tuple(devices[place] for place in sorted(slice_)) for slice_ in slices)
 
 
 # Taints for unhealthy devices (KEP-5055): the scheduler allocates none of them until they are healthy again.

@@ -87,8 +87,8 @@ def plan(
 def published_specs(published: Iterable[ResourceSlice], pool: str) -> Mapping[int, ResourceSliceSpec]:
     """Return what of a pool is published and not obsolete, by index."""
     ours = sorted((one for one in published if one.spec.pool.name == pool), key=lambda one: one.metadata.name)
-    current = max((one.spec.pool.generation for one in ours), default=0)
-    matched, _ = _match(ours, current, max((one.spec.pool.resource_slice_count for one in ours), default=0))
+    current = max((slice_.spec.pool.generation for slice_ in ours), default=0)
+    matched, _ = _match(ours, current, max((slice_.spec.pool.resource_slice_count for slice_ in ours), default=0))
     return {index: one.spec for index, one in matched.items()}
 
 

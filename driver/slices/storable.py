@@ -64,7 +64,7 @@ class DesiredSlices(msgspec.Struct, frozen=True):
         """
         inventory = self.inventory
         if self.withdrawn:
-            inventory = replace(inventory, devices=tuple(one for one in inventory.devices if not _shared(one)))
+            inventory = replace(inventory, devices=tuple(device for device in inventory.devices if not _shared(device)))
         specs = desired_slices(self.driver, self.node_name, inventory, published)
         return tuple(
             msgspec.structs.replace(self.stored.get(index, spec), pool=spec.pool) for index, spec in enumerate(specs)

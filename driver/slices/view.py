@@ -47,7 +47,7 @@ class SliceView:
         if gone_back := 0 < reached < asked:
             self._slices, self._newest = {}, reached
             self._deleted.clear()
-        listed = {one.metadata.name: one for one in slices if one.metadata.uid not in self._deleted}
+        listed = {slice_.metadata.name: slice_ for slice_ in slices if slice_.metadata.uid not in self._deleted}
         newer = {name: one for name, one in self._slices.items() if _age(one) > reached}
         self._slices = listed | newer
         self._newest = max(self._newest, reached)

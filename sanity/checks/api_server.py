@@ -128,7 +128,7 @@ def updates_are_based_on_a_version(bench: Bench) -> None:
     A slice is changed by somebody else, so that it must be updated.
     """
     before = settled_content(bench)
-    document = next((each for each in bench.slices() if each["spec"].get("devices")), bench.slices()[0])
+    document = next((slice_ for slice_ in bench.slices() if slice_["spec"].get("devices")), bench.slices()[0])
     take_a_device_out(bench, document)
     expect_back(bench, before, "a device was taken out of a slice")
     updates = [seen for seen in bench.server().requests("PUT", SLICES) if isinstance(seen.body, dict)]
@@ -187,15 +187,15 @@ def restarts_leave_slices(bench: Bench) -> None:
     Names, generations and contents before and after.
     """
     before = _restarted(bench)
-    names = sorted(each["metadata"]["name"] for each in bench.slices())
-    generations = sorted(each["spec"]["pool"]["generation"] for each in bench.slices())
+    names = sorted(slice_["metadata"]["name"] for slice_ in bench.slices())
+    generations = sorted(slice_["spec"]["pool"]["generation"] for slice_ in bench.slices())
     bench.restart()
     bench.wait(bench.quiet)
     expect(settled_content(bench) == before, "the slices have other contents", "publish in a stable order")
     expect(
-        sorted(each["metadata"]["name"] for each in bench.slices()) == names
-        and sorted(each["spec"]["pool"]["generation"] for each in bench.slices()) == generations,
-        f"the slices are {[each['metadata']['name'] for each in bench.slices()]}, and were {names}",
+        sorted(slice_["metadata"]["name"] for slice_ in bench.slices()) == names
+        and sorted(slice_["spec"]["pool"]["generation"] for slice_ in bench.slices()) == generations,
+        f"the slices are {[slice_['metadata']['name'] for slice_ in bench.slices()]}, and were {names}",
         "match the existing slices before writing",
     )
 

@@ -250,7 +250,9 @@ def replaced_claims_get_their_own(bench: Bench) -> None:
     devices = () if answer is None or answer.error else answer.devices
     allocated = {(result["pool"], result["device"]) for result in new.results}
     shares = {None, *(result.get("shareID") for result in new.results)}
-    wrong = [each for each in devices if (each.pool, each.device) not in allocated or each.share_id not in shares]
+    wrong = [
+        device for device in devices if (device.pool, device.device) not in allocated or device.share_id not in shares
+    ]
     expect(not wrong, f"the new claim got {wrong}", "keep records by claim UID")
     bench.unprepared(new)
     bench.see_ids_resolve(before)

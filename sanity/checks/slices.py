@@ -255,7 +255,7 @@ def edited_slices_are_put_right(bench: Bench) -> None:
     The last device of a slice is taken out.
     """
     before = settled_content(bench)
-    document = next((each for each in bench.slices() if each["spec"].get("devices")), None)
+    document = next((slice_ for slice_ in bench.slices() if slice_["spec"].get("devices")), None)
     if document is None:
         raise Unable("the driver publishes no device")
     take_a_device_out(bench, document)
@@ -385,7 +385,7 @@ def content_of(bench: Bench) -> list[Any]:
 def _newest(slices: list[KubeDocument], document: KubeDocument) -> int:
     pool = document["spec"]["pool"]["name"]
     return max(
-        int(each["spec"]["pool"].get("generation", 0)) for each in slices if each["spec"]["pool"]["name"] == pool
+        int(slice_["spec"]["pool"].get("generation", 0)) for slice_ in slices if slice_["spec"]["pool"]["name"] == pool
     )
 
 

@@ -152,7 +152,7 @@ def claims_are_prepared_again(bench: Bench) -> None:
         (answer,) = bench.prepared(claim)
         names.append([(device.pool, device.device) for device in answer.devices])
         bench.unprepared(claim)
-    expect(all(each == names[0] for each in names), f"the devices are {names}", "answer what is allocated")
+    expect(all(name == names[0] for name in names), f"the devices are {names}", "answer what is allocated")
 
 
 @should("unprepare-empty-call", f"{_PROTO}, a list, which may be empty")

@@ -78,7 +78,7 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
     records = tuple(record for record in records if record.held)
     book = UsageBook()
     first = _snapshot(book, root, records)
-    before = {(each.claim, each.pod): each for each in book.usage().pods}
+    before = {(pod.claim, pod.pod): pod for pod in book.usage().pods}
     time.sleep(seconds)
     last = _snapshot(book, root, records)
     usage = book.usage()
@@ -93,11 +93,11 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
         if placement.hidden:
             continue
         pods = [
-            _pod(each, before.get((each.claim, each.pod)), len(record.held), last.at - first.at)
-            for each in usage.pods
-            if each.claim == record.ref
+            _pod(pod, before.get((pod.claim, pod.pod)), len(record.held), last.at - first.at)
+            for pod in usage.pods
+            if pod.claim == record.ref
         ]
-        containers = [_container(root, each) for each in placement.containers]
+        containers = [_container(root, container) for container in placement.containers]
         idle = usage.idle.get(record.ref)
         documents[record.uid] = {
             "held": len(record.held),
@@ -161,8 +161,8 @@ def _container(root: Root, container: PlacedContainer) -> dict[str, Any]:
 
 def _idle_since_start(pods: list[dict[str, Any]], containers: list[dict[str, Any]], held: int) -> bool | None:
     """Return whether its containers, all older than a minute, have used next to nothing ever; None if not known."""
-    ages = [each["running_seconds"] for each in containers]
-    used = [each["total"].get(Figure.CPU.value) for each in pods]
+    ages = [container["running_seconds"] for container in containers]
+    used = [pod["total"].get(Figure.CPU.value) for pod in pods]
     if not ages or None in ages or None in used:
         return None
     oldest = max(ages)
@@ -262,18 +262,18 @@ def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str
     """
     cgroups = Cgroups(root)
     found: dict[Key, list[dict[str, Any]]] = {}
-    for each in _containers(root, claims):
-        actual = cgroups.memory(each.seen.cgroup, each.expected)
-        of_pod = cgroups.memory(each.seen.cgroup.rpartition("/")[0], each.expected)
+    for container in _containers(root, claims):
+        actual = cgroups.memory(container.seen.cgroup, container.expected)
+        of_pod = cgroups.memory(container.seen.cgroup.rpartition("/")[0], container.expected)
         document = {
-            "pod": each.pod,
-            "cgroup": each.seen.cgroup,
-            "expected": _memory_document(each.expected),
+            "pod": container.pod,
+            "cgroup": container.seen.cgroup,
+            "expected": _memory_document(container.expected),
             "found": _memory_document(actual),
             "podMayHave": _memory_document(of_pod)["hugepages"],
-            "ok": container_has_memory(each.claims, each.expected, actual),
+            "ok": container_has_memory(container.claims, container.expected, actual),
         }
-        for claim, _ in each.claims:
+        for claim, _ in container.claims:
             found.setdefault(_key(claim), []).append(document)
     # Those of claims of which no container is seen have none here.
     said = {key: found.get(key, []) for key in (*found, *(_key(each) for each in claims if _says_memory(each)))}
@@ -292,20 +292,20 @@ def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, li
     reader = UsageReader(root, Cgroups(root))
     holding = [claim for claim in claims if claim.held is not None and claim.held.nodes]
     used: dict[Key, list[dict[str, Any]]] = {_key(claim): [] for claim in holding}
-    for each in _containers(root, holding):
-        for claim, held in each.claims:
+    for container in _containers(root, holding):
+        for claim, held in container.claims:
             if held is None:
                 continue
-            figures = reader.read_memory(each.seen.cgroup, held.nodes, ())
+            figures = reader.read_memory(container.seen.cgroup, held.nodes, ())
             total, remote = (_sum(figures.get(figure)) for figure in (Figure.MEMORY, Figure.REMOTE_MEMORY))
             document = {
-                "pod": each.pod,
-                "cgroup": each.seen.cgroup,
+                "pod": container.pod,
+                "cgroup": container.seen.cgroup,
                 "nodes": str(held.nodes),
                 "bytes": total,
                 "bytesElsewhere": remote,
                 "hugepages": {
-                    page_size_name(size): {"given": given, "used": reader.pages_used(each.seen.cgroup, size)}
+                    page_size_name(size): {"given": given, "used": reader.pages_used(container.seen.cgroup, size)}
                     for size, given in held.hugepages
                 },
             }
@@ -321,12 +321,14 @@ def draw_memory(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     for name, verified in rows:
         if verified["unseen"]:
             table.add_row(name, *[""] * 5, UNSEEN)
-        for each in verified["containers"]:
+        for container in verified["containers"]:
             words: dict[bool | None, str | Text] = {True: "yes", False: Text("NO", style="red"), None: "not seen"}
-            word = words[each["ok"]]
-            expected, actual = each["expected"], each["found"]
+            word = words[container["ok"]]
+            expected, actual = container["expected"], container["found"]
             pages = (_amounts(expected["hugepages"]), _amounts(actual["hugepages"]))
-            table.add_row(name, each["pod"], expected["nodes"] or "any", actual["nodes"] or "not seen", *pages, word)
+            table.add_row(
+                name, container["pod"], expected["nodes"] or "any", actual["nodes"] or "not seen", *pages, word
+            )
     if table.row_count:
         out = console()
         out.print()
@@ -337,13 +339,13 @@ def draw_memory_usage(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -
     """Print of each claim, by its name, what its containers use of its memory."""
     table = columns("claim", "pod", "nodes", "memory used", "of that elsewhere", "huge pages used")
     for name, containers in rows:
-        for each in containers:
+        for container in containers:
             pages = ", ".join(
                 f"{_amount(pool['used'])} of {_amount(pool['given'])} in {size}"
-                for size, pool in each["hugepages"].items()
+                for size, pool in container["hugepages"].items()
             )
-            memory, elsewhere = (_amount(each[figure]) for figure in ("bytes", "bytesElsewhere"))
-            table.add_row(name, each["pod"], each["nodes"], memory, elsewhere, pages or "-")
+            memory, elsewhere = (_amount(container[figure]) for figure in ("bytes", "bytesElsewhere"))
+            table.add_row(name, container["pod"], container["nodes"], memory, elsewhere, pages or "-")
     if table.row_count:
         out = console()
         out.print()
@@ -382,7 +384,7 @@ def _bytes(limit: int) -> int | None:
 
 
 def _all_ok(containers: Iterable[Mapping[str, Any]]) -> bool | None:
-    verdicts = [each["ok"] for each in containers]
+    verdicts = [container["ok"] for container in containers]
     return False if False in verdicts else None if None in verdicts or not verdicts else True
 
 
@@ -409,11 +411,11 @@ def disturbances_of(
         placements: where the claims' containers run.
     """
     documents: dict[str, dict[str, Any]] = {}
-    for each in _disturbances(root, noted):
-        placement = placements.get(each.claim.uid)
+    for disturbance in _disturbances(root, noted):
+        placement = placements.get(disturbance.claim.uid)
         if placement is not None:
-            own = None if each.busy is None else _own(root, placement, each)
-            documents[each.claim.uid] = _disturbance_document(each, own, _ended(root, placement))
+            own = None if disturbance.busy is None else _own(root, placement, disturbance)
+            documents[disturbance.claim.uid] = _disturbance_document(disturbance, own, _ended(root, placement))
     return documents
 
 
@@ -449,7 +451,7 @@ def _ended(root: Root, placement: ClaimPlacement) -> float:
     """
     cgroups = Cgroups(root)
     reader, seconds = UsageReader(root, cgroups), 0.0
-    for pod in {each.seen.cgroup.rpartition("/")[0] for each in placement.containers}:
+    for pod in {container.seen.cgroup.rpartition("/")[0] for container in placement.containers}:
         there = {name for hierarchy in cgroups.cpuset for name in names(root, f"{hierarchy}/{pod}")}
         seconds += max(0.0, _ran(reader, pod) - sum(_ran(reader, f"{pod}/{name}") for name in there))
     return seconds

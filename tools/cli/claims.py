@@ -364,7 +364,7 @@ def _once(verified: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[s
     seen: set[str] = set()
     unseen: set[str] = set()
     for name, document in verified:
-        fresh = [each for each in document["containers"] if each["cgroup"] not in seen]
+        fresh = [container for container in document["containers"] if container["cgroup"] not in seen]
         seen.update(each["cgroup"] for each in fresh)
         yield name, {**document, "containers": fresh, "unseen": not document["containers"] and name not in unseen}
         if not document["containers"]:

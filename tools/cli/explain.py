@@ -83,7 +83,7 @@ def _explain_dump(
     if options["store"] is not None:
         raise UsageError("--store is a folder of claims, and FILEs are a cluster; leave one of them out")
     documents, place = simulated(load_documents(files)), ", ".join(files)
-    if not any(each.kind in ("Pod", "ResourceClaim") for each in documents):
+    if not any(document.kind in ("Pod", "ResourceClaim") for document in documents):
         raise DocumentError(f"{place} holds no Pod or ResourceClaim, so there is nothing to explain")
     objects = DumpObjects(documents, place)
 

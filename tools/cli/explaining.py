@@ -122,15 +122,15 @@ class Explainer:
 
     def _pod(self, facts: PodFacts) -> Iterator[Trace]:
         yield follow_pod(self._asked(facts))
-        for each in facts.claims:
-            if each.claim is not None:
-                yield from self._allocated(each.claim, facts.node_name, waits=_waits(facts))
+        for claim in facts.claims:
+            if claim.claim is not None:
+                yield from self._allocated(claim.claim, facts.node_name, waits=_waits(facts))
 
     def _asked(self, facts: PodFacts) -> PodFacts:
         pod = facts.pod
         if pod is None or self.cluster is None or facts.node_name or pod.spec.scheduling_gates:
             return facts
-        if any(each.needed and each.claim is None for each in facts.claims):
+        if any(claim.needed and claim.claim is None for claim in facts.claims):
             return facts
         objects = self.cluster.objects_to_schedule()
         if objects is not None:
@@ -348,7 +348,7 @@ def features_of(version: Callable[[], str]) -> Features:
 
 def _groups(record: Record) -> tuple[ResourceClaimConsumerReference, ...]:
     """Return what a claim was reserved for that is not a pod."""
-    return tuple(each for each in record.pods if not each.is_pod)
+    return tuple(pod for pod in record.pods if not pod.is_pod)
 
 
 def _waits(facts: PodFacts) -> bool:

@@ -82,7 +82,7 @@ def command(
     if output == "table":
         picture = node_picture(views.drivers)
         show_node(console(), picture, marked=bool(picture.claims))
-        show_readings(console(), [each for theirs in views.readings.values() for each in theirs])
+        show_readings(console(), [reading for readings in views.readings.values() for reading in readings])
 
 
 def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
@@ -294,23 +294,24 @@ def readings_document(readings: Mapping[str, tuple[HardwareReadings, ...]]) -> d
     """Return the tables of drivers that have any as `-o json` prints them, by driver."""
     return {
         driver: [
-            {"title": each.title, "rows": list(map(dict, each.rows)), "remarks": list(each.remarks)} for each in theirs
+            {"title": reading.title, "rows": list(map(dict, reading.rows)), "remarks": list(reading.remarks)}
+            for reading in driver_readings
         ]
-        for driver, theirs in readings.items()
-        if theirs
+        for driver, driver_readings in readings.items()
+        if driver_readings
     }
 
 
 def show_readings(screen: Console, readings: Iterable[HardwareReadings]) -> None:
     """Print each table under its title, and what it does not say."""
-    for each in readings:
-        screen.print(f"\n{each.title}", markup=False)
-        if each.rows:
-            table = columns(*each.rows[0])
-            for row in each.rows:
+    for reading in readings:
+        screen.print(f"\n{reading.title}", markup=False)
+        if reading.rows:
+            table = columns(*reading.rows[0])
+            for row in reading.rows:
                 table.add_row(*("-" if value is None else str(value) for value in row.values()))
             screen.print(table)
-        for remark in each.remarks:
+        for remark in reading.remarks:
             screen.print(remark, markup=False)
 
 

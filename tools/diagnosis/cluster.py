@@ -69,7 +69,7 @@ def kubelet_hangs(facts: Facts) -> Iterator[Fault]:
 def device_plugin(facts: Facts) -> Iterator[Fault]:
     """A device plugin hands out the devices of the driver too, so that two pods may get the same one."""
     cluster = facts.cluster
-    published = {one.driver for one in cluster.slices or () if one.devices} if cluster is not None else set()
+    published = {slice_.driver for slice_ in cluster.slices or () if slice_.devices} if cluster is not None else set()
     for driver, beginnings in _DEVICE_PLUGINS.items():
         resources = cluster.extended if cluster is not None and driver in published else ()
         if same := [name for name in resources if name.startswith(beginnings)]:
@@ -227,7 +227,7 @@ def no_slices(facts: Facts) -> Iterator[Fault]:
     if cluster.slices is None or cluster.node is False or cluster.driver_pod:
         return
     for driver in facts.options.drivers:
-        if not any(one.driver == driver and one.devices for one in cluster.slices):
+        if not any(slice_.driver == driver and slice_.devices for slice_ in cluster.slices):
             yield Fault(
                 f"{driver} has published no device of node {facts.options.node}, so no claim is allocated there",
                 "start the driver on this node; if it runs already, its log says why it published nothing",
@@ -238,7 +238,7 @@ def two_pools(facts: Facts) -> Iterator[Fault]:
     """Slices of one driver are in several pools of a node, so something else publishes under its name."""
     slices = _cluster(facts).slices
     for driver in facts.options.drivers:
-        pools = sorted({one.pool for one in slices or () if one.driver == driver})
+        pools = sorted({slice_.pool for slice_ in slices or () if slice_.driver == driver})
         others = [pool for pool in pools if pool != facts.options.node]
         if others:
             yield Fault(
@@ -296,21 +296,26 @@ def _selectors(device_class: DeviceClass, devices: Mapping[str, Sequence[Device]
             yield ClassProblem(name, ClassTrouble.FAILS, str(error))
         return
     if not selected and _is_ours(device_class, devices) and any(devices.values()):
-        expressions = " && ".join(one.cel.expression for one in device_class.spec.selectors if one.cel is not None)
+        expressions = " && ".join(
+            selector.cel.expression for selector in device_class.spec.selectors if selector.cel is not None
+        )
         yield ClassProblem(name, ClassTrouble.SELECTS_NOTHING, expressions)
 
 
 def _selects(device_class: DeviceClass, driver: str, device: Device) -> bool:
     return all(
-        compile_selector(one.cel.expression).matches(driver, device)
-        for one in device_class.spec.selectors
-        if one.cel is not None
+        compile_selector(selector.cel.expression).matches(driver, device)
+        for selector in device_class.spec.selectors
+        if selector.cel is not None
     )
 
 
 def _is_ours(device_class: DeviceClass, devices: Mapping[str, Sequence[Device]]) -> bool:
     """Return whether a class names one of the drivers, by its own name or in a selector."""
-    texts = (device_class.metadata.name, *(one.cel.expression for one in device_class.spec.selectors if one.cel))
+    texts = (
+        device_class.metadata.name,
+        *(selector.cel.expression for selector in device_class.spec.selectors if selector.cel),
+    )
     return any(driver in text for driver in devices for text in texts)
 
 

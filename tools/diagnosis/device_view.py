@@ -119,17 +119,19 @@ def newest_slices(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
     """Return the slices of the newest generation of each pool."""
     slices = list(slices)
     newest: dict[tuple[str, str], int] = {}
-    for one in slices:
-        key = one.spec.driver, one.spec.pool.name
-        newest[key] = max(newest.get(key, 0), one.spec.pool.generation)
-    return [one for one in slices if one.spec.pool.generation == newest[one.spec.driver, one.spec.pool.name]]
+    for slice_ in slices:
+        key = slice_.spec.driver, slice_.spec.pool.name
+        newest[key] = max(newest.get(key, 0), slice_.spec.pool.generation)
+    return [
+        slice_ for slice_ in slices if slice_.spec.pool.generation == newest[slice_.spec.driver, slice_.spec.pool.name]
+    ]
 
 
 def incomplete_pools(slices: Iterable[ResourceSlice]) -> Iterator[str]:
     """Yield a sentence for each pool of which not all slices are there (`spec.pool.resourceSliceCount`)."""
     there: defaultdict[tuple[str, str], list[ResourceSlice]] = defaultdict(list)
-    for one in newest_slices(slices):
-        there[one.spec.driver, one.spec.pool.name].append(one)
+    for slice_ in newest_slices(slices):
+        there[slice_.spec.driver, slice_.spec.pool.name].append(slice_)
     lacking = {key: each for key, each in there.items() if len(each) < each[0].spec.pool.resource_slice_count}
     for (driver, pool), each in sorted(lacking.items())[:_MOST_POOLS]:
         count = each[0].spec.pool.resource_slice_count
@@ -222,16 +224,18 @@ class _Counters:
 
     def __init__(self, slices: Iterable[ResourceSlice], held: Mapping[DevicePlace, tuple[HeldPart, ...]]) -> None:
         self._remaining: dict[tuple[str, str, str, str], Amount] = {}
-        slices = [one for one in slices if one.spec.shared_counters or _draws(one)]
-        for one in slices:
-            for counters in one.spec.shared_counters:
+        slices = [slice_ for slice_ in slices if slice_.spec.shared_counters or _draws(slice_)]
+        for slice_ in slices:
+            for counters in slice_.spec.shared_counters:
                 for name, counter in counters.counters.items():
-                    key = (one.spec.driver, one.spec.pool.name, counters.name, name)
+                    key = (slice_.spec.driver, slice_.spec.pool.name, counters.name, name)
                     self._remaining[key] = counter.value.value
-        for one in slices:
-            for device in one.spec.devices:
-                if any(not part.admin for part in held.get((one.spec.driver, one.spec.pool.name, device.name), ())):
-                    for key, amount in _drawn(one.spec.driver, one.spec.pool.name, device):
+        for slice_ in slices:
+            for device in slice_.spec.devices:
+                if any(
+                    not part.admin for part in held.get((slice_.spec.driver, slice_.spec.pool.name, device.name), ())
+                ):
+                    for key, amount in _drawn(slice_.spec.driver, slice_.spec.pool.name, device):
                         self._remaining[key] = self._remaining.get(key, 0) - amount
 
     def short(self, driver: str, pool: str, device: Device) -> bool:
@@ -251,4 +255,4 @@ def _drawn(driver: str, pool: str, device: Device) -> Iterator[tuple[tuple[str, 
 
 def allocated_on(results: Iterable[DeviceRequestAllocationResult], nodes: Mapping[tuple[str, str], str]) -> str:
     """Return the node of an allocation's devices, by the pools that slices of one node have; empty if none says."""
-    return next((nodes[one.driver, one.pool] for one in results if (one.driver, one.pool) in nodes), "")
+    return next((nodes[result.driver, result.pool] for result in results if (result.driver, result.pool) in nodes), "")

@@ -218,15 +218,17 @@ def no_cpuset_controller(facts: Facts) -> Iterator[Fault]:
 
 def _endpoints(facts: Facts, driver: str) -> list[Endpoint]:
     endpoints = facts.node.endpoints if facts.node is not None else None
-    return [one for one in endpoints or () if one.driver == driver]
+    return [endpoint for endpoint in endpoints or () if endpoint.driver == driver]
 
 
 def stale_sockets(facts: Facts) -> Iterator[Fault]:
     """No process serves a registration socket, and kubelet keeps trying it."""
     for driver in facts.options.drivers:
-        for one in _endpoints(facts, driver):
-            if not one.answers:
-                yield Fault(f"no process serves the registration socket {one.path}", f"remove it: rm {one.path}")
+        for endpoint in _endpoints(facts, driver):
+            if not endpoint.answers:
+                yield Fault(
+                    f"no process serves the registration socket {endpoint.path}", f"remove it: rm {endpoint.path}"
+                )
 
 
 def second_driver(facts: Facts) -> Iterator[Fault]:
@@ -261,7 +263,7 @@ def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
 def not_serving(facts: Facts) -> Iterator[Fault]:
     """No process serves the driver."""
     for driver in facts.options.drivers if facts.node is not None and facts.node.endpoints is not None else ():
-        if not any(one.answers for one in _endpoints(facts, driver)):
+        if not any(endpoint.answers for endpoint in _endpoints(facts, driver)):
             yield Fault(
                 f"{driver} does not run on this node now, so pods with its claims wait",
                 "start it: kubectl apply -k deploy/, and check that the DaemonSet's pod runs here",
@@ -292,10 +294,10 @@ def ledger_newer(facts: Facts) -> Iterator[Fault]:
 
 def records_missing(facts: Facts) -> Iterator[Fault]:
     """Claims may hold devices without a record, so no new claim is prepared."""
-    for one in _records(facts):
-        for sentence in one.doubts:
+    for record in _records(facts):
+        for sentence in record.doubts:
             reason, _, remedy = sentence.partition("; ")
-            yield Fault(f"{one.driver}: {reason}", remedy)
+            yield Fault(f"{record.driver}: {reason}", remedy)
 
 
 def record_quarantined(facts: Facts) -> Iterator[Fault]:

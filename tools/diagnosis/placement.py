@@ -135,14 +135,14 @@ def placements(
     variables, held = InjectedVariables.of(records), CPUSet.union(record.held for record in records)
     pods = pod_names(records)
     placed: dict[str, list[PlacedContainer]] = {record.uid: [] for record in records}
-    for each in containers:
-        uids = variables.claims_in(each.env)
+    for container in containers:
+        uids = variables.claims_in(container.env)
         theirs = [record for record in records if record.uid in uids]
-        expected = _expected(each, theirs, _Known(variables, held, online))
+        expected = _expected(container, theirs, _Known(variables, held, online))
         # A container whose claims have no CPUs for it belongs to the shared pool, like one without a claim.
         if expected is not None:
             for record in theirs:
-                placed[record.uid].append(PlacedContainer(each, pods.get(each.pod, each.pod), expected))
+                placed[record.uid].append(PlacedContainer(container, pods.get(container.pod, container.pod), expected))
     return {record.uid: _placement(record, placed[record.uid], processes, containers) for record in records}
 
 
@@ -190,13 +190,13 @@ class ContainerClaims(msgspec.Struct, frozen=True):
         containers = tuple(containers)
         for pod in pods_among(record.pods):
             claims = self._by_kubelet(record, claim, pod.name) or self._possible(record, pod.uid)
-            for each in containers:
-                name = self.names.get(each.id, "") if each.id and self.uses is not None else ""
-                if each.pod != pod.uid or not each.id or (name and name not in claims):
+            for container in containers:
+                name = self.names.get(container.id, "") if container.id and self.uses is not None else ""
+                if container.pod != pod.uid or not container.id or (name and name not in claims):
                     continue
                 possible = [claims[name]] if name else claims.values()
-                expected = (_expected(each, theirs, known) for theirs in possible)
-                mine = [PlacedContainer(each, pod.name, cpus, name) for cpus in expected if cpus is not None]
+                expected = (_expected(container, theirs, known) for theirs in possible)
+                mine = [PlacedContainer(container, pod.name, cpus, name) for cpus in expected if cpus is not None]
                 if mine:
                     yield next((found for found in mine if found.inside), mine[0])
         if not names_every_pod(record.pods):
@@ -207,11 +207,11 @@ class ContainerClaims(msgspec.Struct, frozen=True):
     ) -> Iterator[PlacedContainer]:
         """Yield the containers of pods that are not on record, by the claim's variables alone."""
         recorded = pod_names((record,))
-        for each in containers:
-            uids = known.variables.claims_in(each.env)
-            expected = _expected(each, [one for one in self.records if one.uid in uids], known)
-            if each.id and each.pod not in recorded and record.uid in uids and expected is not None:
-                yield PlacedContainer(each, each.pod, expected, self.names.get(each.id, ""))
+        for container in containers:
+            uids = known.variables.claims_in(container.env)
+            expected = _expected(container, [one for one in self.records if one.uid in uids], known)
+            if container.id and container.pod not in recorded and record.uid in uids and expected is not None:
+                yield PlacedContainer(container, container.pod, expected, self.names.get(container.id, ""))
 
     def _by_kubelet(self, record: Record, claim: ClaimRef, pod: str) -> Mapping[str, tuple[Record, ...]]:
         """Return the claims on record of the pod's containers that have the claim, by the container's name."""
@@ -244,7 +244,7 @@ def _expected(container: ContainerCgroup, claims: Iterable[Record], known: _Know
     is at the moment only the driver knows: a container that runs on it besides may run on any CPU that no claim holds.
     """
     parts = known.variables.parts_in(container.env)
-    mine = [(each, [index for uid, index in parts if uid == each.uid]) for each in claims]
+    mine = [(claim, [index for uid, index in parts if uid == claim.uid]) for claim in claims]
     given = [given_cpus(each).of_parts(indexes) for each, indexes in mine]
     cpus = expected_cpus(given, CPUSet.union(given) if known.online is None else known.online)
     if cpus and any(with_pool(each, indexes) for each, indexes in mine):
@@ -294,7 +294,7 @@ RecordedParts: TypeAlias = "tuple[tuple[RecordedClaim, PinnedClaim | None], ...]
 
 def claims_in(claims: Iterable[RecordedClaim], env: Collection[str]) -> RecordedParts:
     """Return the claims that a container with variables of these names has, each with the part that it has."""
-    return tuple((each, each.part(env)) for each in claims if not each.names.isdisjoint(env))
+    return tuple((claim, claim.part(env)) for claim in claims if not claim.names.isdisjoint(env))
 
 
 def expected_memory(parts: Iterable[PinnedClaim | None]) -> Effective:
@@ -302,7 +302,7 @@ def expected_memory(parts: Iterable[PinnedClaim | None]) -> Effective:
 
     Nodes are None where its claims do not say. Of huge pages it may have more, by kubelet.
     """
-    claims = tuple(each for each in parts if each is not None)
+    claims = tuple(part for part in parts if part is not None)
     nodes = bound_nodes(claims) or nodes_near_cpus(claims)
     return Effective(None, nodes or None, limit_sums(claim.hugepages for claim in claims))
 

@@ -114,7 +114,9 @@ def _failed(facts: PodFacts, pod: LivePod) -> Step:
     said = status.message.rstrip(".") or "no reason is given"
     if status.reason == "Evicted":
         return stopped("pod", StopCause.POD_EVICTED, f"kubelet evicted it: {said}", "free what its node ran short of")
-    containers = [report for one in facts.containers if (report := container_report(one, pod.spec.node_name))]
+    containers = [
+        report for container in facts.containers if (report := container_report(container, pod.spec.node_name))
+    ]
     if status.reason and not containers:
         return stopped(
             "pod",
@@ -127,9 +129,9 @@ def _failed(facts: PodFacts, pod: LivePod) -> Step:
 
 
 def _terminating(facts: PodFacts) -> Step:
-    running = [one.name for one in facts.containers if one.state.running is not None]
+    running = [container.name for container in facts.containers if container.state.running is not None]
     drivers = sorted(
-        {driver for one in facts.claims if one.claim for driver in drivers_of(one.claim.status.allocation)}
+        {driver for claim in facts.claims if claim.claim for driver in drivers_of(claim.claim.status.allocation)}
     )
     report = ending_report(facts.events or (), facts.node_name) if running else None
     if report is not None:
@@ -536,7 +538,7 @@ def container_steps(facts: PodFacts) -> Iterator[Step]:
 
 def _running(facts: PodFacts, statuses: Iterable[LiveContainerStatus]) -> Step:
     """Return the step of containers that have all been started."""
-    unready = [one.name for one in statuses if one.state.running is not None and one.ready is False]
+    unready = [status.name for status in statuses if status.state.running is not None and status.ready is False]
     report = readiness_report(facts.events or (), unready)
     return (
         reported("containers", report) if report is not None else passed("containers", ", ".join(map(_state, statuses)))

@@ -291,7 +291,7 @@ def excluded_by(node: LiveNode, spec: LivePodSpec | DaemonPodSpec) -> str:
         return "the pod's node affinity excludes it"
     cordon = (_CORDON,) if node.spec.unschedulable else ()
     for taint in (*node.spec.taints, *cordon):
-        if taint.effect in _EXCLUDING and not any(_tolerates(one, taint) for one in spec.tolerations):
+        if taint.effect in _EXCLUDING and not any(_tolerates(toleration, taint) for toleration in spec.tolerations):
             value = f"={taint.value}" if taint.value else ""
             return f"the pod does not tolerate its taint {taint.key}{value}:{taint.effect}"
     return ""

@@ -140,31 +140,31 @@ def cdi_invalid(facts: Facts) -> Iterator[Fault]:
 
 def interrupted(facts: Facts) -> Iterator[Fault]:
     """Devices have interrupted CPUs since a claim that wants them quiet began."""
-    for each in _disturbances(facts):
-        often = sorted((-count, name) for name, count in (each.interrupts or {}).items() if count > _LATE)
+    for disturbance in _disturbances(facts):
+        often = sorted((-count, name) for name, count in (disturbance.interrupts or {}).items() if count > _LATE)
         if often:
             names = ", ".join(f"{name} ({-count} times)" for count, name in often[:_NAMED])
             more = f" and {len(often) - _NAMED} more" if len(often) > _NAMED else ""
             yield Fault(
-                f"claim {each.claim} wants CPUs {each.cpus} quiet, but devices have interrupted them since it started: "
-                f"{names}{more}",
+                f"claim {disturbance.claim} wants CPUs {disturbance.cpus} quiet, but devices have interrupted them "
+                f"since it started: {names}{more}",
                 "the driver's log says what the kernel refuses to move, and why; keep what it manages itself away "
-                f"with isolcpus=managed_irq,domain,{each.cpus} on the kernel's command line",
+                f"with isolcpus=managed_irq,domain,{disturbance.cpus} on the kernel's command line",
             )
 
 
 def shared_with_processes(facts: Facts) -> Iterator[Fault]:
     """Threads other than the claim's have run on CPUs that it wants quiet."""
-    for each in _disturbances(facts):
-        if each.processes:
-            names = ", ".join(each.processes[:_NAMED])
-            more = f" and {len(each.processes) - _NAMED} more" if len(each.processes) > _NAMED else ""
+    for disturbance in _disturbances(facts):
+        if disturbance.processes:
+            names = ", ".join(disturbance.processes[:_NAMED])
+            more = f" and {len(disturbance.processes) - _NAMED} more" if len(disturbance.processes) > _NAMED else ""
             yield Fault(
-                f"claim {each.claim} wants CPUs {each.cpus} quiet, but threads without that claim were the "
-                f"last to run there: {names}{more}",
+                f"claim {disturbance.claim} wants CPUs {disturbance.cpus} quiet, but threads without that claim were "
+                f"the last to run there: {names}{more}",
                 "keep them away with AllowedCPUs= of their systemd units or another affinity (taskset), and "
-                f"the kernel's with isolcpus={each.cpus} on its command line; dranode claims --verify says how long "
-                "others ran",
+                f"the kernel's with isolcpus={disturbance.cpus} on its command line; dranode claims --verify says how "
+                "long others ran",
             )
 
 

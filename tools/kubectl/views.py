@@ -61,9 +61,9 @@ def claim_rows(
 ) -> Iterator[ClaimRow]:
     """Yield every claim, by namespace and name; what only slices or pods say is None where they are."""
     nodes = {
-        (one.spec.driver, one.spec.pool.name): one.spec.node_name
-        for one in slices or ()
-        if one.spec.node_name is not None
+        (slice_.spec.driver, slice_.spec.pool.name): slice_.spec.node_name
+        for slice_ in slices or ()
+        if slice_.spec.node_name is not None
     }
     users = _users(pods or ())
     for claim in sorted(claims, key=lambda one: (one.metadata.namespace, one.metadata.name)):
@@ -115,7 +115,10 @@ def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[LivePod, .
     for pod in pods:
         if pod.status.phase in ("Succeeded", "Failed"):
             continue
-        made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses}
+        made = {
+            resource_claim_status.name: resource_claim_status.resource_claim_name
+            for resource_claim_status in pod.status.resource_claim_statuses
+        }
         for entry in pod.spec.resource_claims:
             name = entry.resource_claim_name or made.get(entry.name)
             if name:

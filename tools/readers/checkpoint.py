@@ -176,14 +176,18 @@ def have_failed(pods: Iterable[Mapping[str, Any]], times: int) -> bool:
     """Return whether every pod that is not done has failed so often; see `undrained`."""
     waiting = [pod.get("status", {}) for pod in pods if not _is_ready(pod)]
     restarts = [
-        max((each["restartCount"] for each in status.get("initContainerStatuses", ())), default=0) for status in waiting
+        max(
+            (initContainerStatuse["restartCount"] for initContainerStatuse in status.get("initContainerStatuses", ())),
+            default=0,
+        )
+        for status in waiting
     ]
     return bool(restarts) and min(restarts) >= times
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _reason(status: Mapping[str, Any]) -> str:

@@ -149,7 +149,9 @@ class ClaimReader:
         if self.host.folder_state(registry(self.options)) is PathState.MISSING:
             return None
         try:
-            return any(one.answers and one.driver == driver for one in read_endpoints(self.host, self.options))
+            return any(
+                endpoint.answers and endpoint.driver == driver for endpoint in read_endpoints(self.host, self.options)
+            )
         except (PermissionError, HostError):
             return None
 
@@ -265,12 +267,12 @@ def claim_memory(
     claims = [RecordedClaim.of(plugin.driver, each, _held(plugin, each)) for each in records]
     cgroups = Cgroups(files)
     found = []
-    for each in pods_seen(files, pod_uids([record])).containers:
-        theirs = claims_in(claims, each.env)
+    for container in pods_seen(files, pod_uids([record])).containers:
+        theirs = claims_in(claims, container.env)
         if any(claim.record.uid == record.uid for claim, _ in theirs):
             expected = expected_memory(held for _, held in theirs)
-            actual = cgroups.memory(each.cgroup, expected)
-            found.append(_judged(each.id[:12] or each.folder, theirs, expected, actual))
+            actual = cgroups.memory(container.cgroup, expected)
+            found.append(_judged(container.id[:12] or container.folder, theirs, expected, actual))
     return tuple(found)
 
 

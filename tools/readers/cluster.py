@@ -249,7 +249,7 @@ def _slices(api: Sender, root: str, options: ServeOptions) -> tuple[PublishedSli
     if not isinstance(answer, dict) or "items" not in answer:
         raise _unclear()
     slices = [_slice(published) for published in answer["items"] or ()]
-    return tuple(published_slice(one) for one in slices if one.spec.driver in options.drivers)
+    return tuple(published_slice(slice_) for slice_ in slices if slice_.spec.driver in options.drivers)
 
 
 def published_slice(entry: ResourceSlice) -> PublishedSlice:

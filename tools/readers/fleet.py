@@ -50,7 +50,9 @@ def read_fleet(client: Client, drivers: Sequence[str], options: Mapping[str, Any
         judged = ServeOptions(node=name, drivers=names, kubelet_root=str(options["kubelet_root"]))
         kubelet, unread = _kubelet(client, name, judged.kubelet_root)
         published = tuple(
-            published_slice(one) for one in slices if one.spec.node_name == name and one.spec.driver in names
+            published_slice(slice_)
+            for slice_ in slices
+            if slice_.spec.node_name == name and slice_.spec.driver in names
         )
         cluster = ClusterFacts(
             versions=versions,
@@ -92,9 +94,9 @@ class _DriverPods:
             unseen = (f"on which nodes the driver should run: {error}",)
         # Installed under another name, its pods have another label than those of deploy/.
         selectors = {
-            (each.metadata.namespace, _selector(each.spec.selector.match_labels)): each.name
-            for each in daemonsets or ()
-            if each.spec.selector.match_labels
+            (daemonset.metadata.namespace, _selector(daemonset.spec.selector.match_labels)): daemonset.name
+            for daemonset in daemonsets or ()
+            if daemonset.spec.selector.match_labels
         }
         pods: dict[str, dict[str, tuple[str, LivePod]]] = {}
         try:
@@ -120,7 +122,9 @@ class _DriverPods:
         """Return why every DaemonSet leaves a node out; empty if one does not, or if a pod is there all the same."""
         if not self.daemonsets or (self.pods is not None and node.metadata.name in self.pods):
             return ""
-        reasons = {each.name: daemon_excluded_by(node, each.spec.template.spec) for each in self.daemonsets}
+        reasons = {
+            daemonset.name: daemon_excluded_by(node, daemonset.spec.template.spec) for daemonset in self.daemonsets
+        }
         if not all(reasons.values()):
             return ""
         return "; ".join(f"of the DaemonSet {name}, {why}" for name, why in reasons.items())
@@ -136,7 +140,11 @@ class _DriverPods:
         if not self.is_due(node):
             return None
         if self.daemonsets:
-            due = [each.name for each in self.daemonsets if not daemon_excluded_by(node, each.spec.template.spec)]
+            due = [
+                daemonset.name
+                for daemonset in self.daemonsets
+                if not daemon_excluded_by(node, daemonset.spec.template.spec)
+            ]
             return f"no pod of the driver runs there, although the DaemonSet {' and '.join(due)} selects it"
         return "no pod of the driver runs there" + ("" if self.daemonsets is None else ", and no DaemonSet runs it")
 
@@ -152,7 +160,9 @@ def _is_ours(daemonset: LiveDaemonSet) -> bool:
         return True
     if daemonset.metadata.labels.get(_PART_OF) == _NAME:
         return True
-    images = (each.image.partition("@")[0].rpartition("/")[2].partition(":")[0] for each in template.spec.containers)
+    images = (
+        container.image.partition("@")[0].rpartition("/")[2].partition(":")[0] for container in template.spec.containers
+    )
     return _NAME in images
 
 
@@ -162,7 +172,9 @@ def _selector(labels: Mapping[str, str]) -> str:
 
 def _made_by(pod: LivePod, daemonset: str) -> bool:
     """Return whether a pod with a DaemonSet's labels is its own; two may select the same labels."""
-    owners = [each.name for each in pod.metadata.owner_references if each.kind == "DaemonSet"]
+    owners = [
+        owner_reference.name for owner_reference in pod.metadata.owner_references if owner_reference.kind == "DaemonSet"
+    ]
     return not owners or not daemonset or daemonset.partition("/")[2] in owners
 
 
@@ -171,7 +183,9 @@ def _not_serving(pod: LivePod) -> str:
     ready = pod.status.condition("Ready")
     if ready is None or ready.status == "True":
         return ""
-    containers = [one.name for one in pod.status.container_statuses if one.restart_count]
+    containers = [
+        container_status.name for container_status in pod.status.container_statuses if container_status.restart_count
+    ]
     restarts = f", and its container {', '.join(containers)} was restarted" if containers else ""
     return f"the driver's pod {pod.metadata.name} is not ready: {ready.message or ready.reason}{restarts}"
 

@@ -282,7 +282,9 @@ def _own_processes(files: Root, owner: Record) -> frozenset[int]:
         return frozenset()
     variables = InjectedVariables.of((owner,))
     containers = pods_seen(files, None).containers
-    return frozenset(pid for each in containers if owner.uid in variables.claims_in(each.env) for pid in each.pids)
+    return frozenset(
+        pid for container in containers if owner.uid in variables.claims_in(container.env) for pid in container.pids
+    )
 
 
 def _is_own(thread: ThreadSeen, owner: Record) -> bool:

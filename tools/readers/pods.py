@@ -80,7 +80,15 @@ class PodReader:
         """Return the names of the pods that use a claim, or are to: it is reserved for them, or they name it."""
         consumers = claim.status.reserved_for if claim else ()
         reserved = [one.name for one in pods_among(consumers)]
-        owners = [one.name for one in claim.metadata.owner_references if one.kind == "Pod"] if claim else []
+        owners = (
+            [
+                owner_reference.name
+                for owner_reference in claim.metadata.owner_references
+                if owner_reference.kind == "Pod"
+            ]
+            if claim
+            else []
+        )
         known = dict.fromkeys((*reserved, *owners))
         if known and len(reserved) == len(consumers):
             return tuple(known)
@@ -112,7 +120,9 @@ class PodReader:
             "the ResourceSlices",
             lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=f"spec.nodeName={node}"),
         )
-        pool = newest_slices(one for one in slices or () if (one.spec.driver, one.spec.pool.name) == (driver, node))
+        pool = newest_slices(
+            slice_ for slice_ in slices or () if (slice_.spec.driver, slice_.spec.pool.name) == (driver, node)
+        )
         if not pool or len(pool) < pool[0].spec.pool.resource_slice_count:
             return None
         return tuple(device for one in pool for device in one.spec.devices)
@@ -191,7 +201,7 @@ class PodReader:
         slices = self._ask(
             "the ResourceSlices", lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=selector)
         )
-        return None if slices is None else frozenset(one.spec.driver for one in slices)
+        return None if slices is None else frozenset(slice_.spec.driver for slice_ in slices)
 
 
 def _named(pod: LivePod) -> frozenset[str]:
@@ -222,7 +232,9 @@ class DumpObjects:
         Raises:
             ApiError: no document is of the kind.
         """
-        return next((each for each in self.documents(kind, namespace) if each["metadata"].get("name") == name), None)
+        return next(
+            (document for document in self.documents(kind, namespace) if document["metadata"].get("name") == name), None
+        )
 
     def documents(self, kind: str, namespace: str = "", **query: str) -> list[dict[str, Any]]:
         """Return all objects of a kind, those of one namespace or with these fields or labels.
@@ -246,7 +258,7 @@ class DumpObjects:
         Raises:
             ApiError: no document is of the kind, or one does not decode.
         """
-        return tuple(value_of(into, kind, each) for each in self.documents(kind, namespace, **query))
+        return tuple(value_of(into, kind, document) for document in self.documents(kind, namespace, **query))
 
     def server_version(self) -> str:
         """Return that the server's version is not known."""

@@ -277,8 +277,8 @@ def _seen(
     seen = tuple(processes(root, by_thread=True))
     containers = tuple(
         # A cgroup that is not named by a container's id, as some sandboxed runtimes have it, is known by its processes.
-        replace(each, cpus=cgroups.effective_cpus(each.cgroup)) if each.cpus is None else each
-        for each in with_processes(listed, seen, pods)
+        replace(container, cpus=cgroups.effective_cpus(container.cgroup)) if container.cpus is None else container
+        for container in with_processes(listed, seen, pods)
     )
     return PodsSeen(containers, seen)
 
