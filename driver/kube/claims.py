@@ -83,7 +83,7 @@ class KubeClaims:
         """Fetch a claim in another thread."""
         with self._lock:
             if self._closed:
-                raise DranodeError(f"claim {ref} is not fetched, because the driver stops")
+                raise DranodeError(f"claim {ref} is not fetched, because the driver is stopping")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="kube-claims")
             return self._pool.submit(self._get, ref)
@@ -107,14 +107,14 @@ class KubeClaims:
         except ApiError as error:
             # Any other 404 says nothing about the claim, so it is not a reason to release it.
             if error.status == HTTPStatus.NOT_FOUND and error.of_object:
-                return ClaimGoneError(f"claim {ref} does not exist any more; recreate the pod if it is to run")
+                return ClaimGoneError(f"claim {ref} no longer exists; recreate the pod if it should run")
             return DranodeError(f"claim {ref} cannot be fetched: {error}")
         except DocumentError as error:
-            return ClaimError(f"claim {ref} as the API server has it cannot be read: {error}")
+            return ClaimError(f"claim {ref} in the API server's answer cannot be read: {error}")
         except Exception as error:  # one claim's error must not fail the others
             log.exception("claim=%s uid=%s: not fetched", ref, ref.uid)
             return DranodeError(
-                f"claim {ref} cannot be fetched, because of an error inside the driver: {in_words(error)}"
+                f"claim {ref} cannot be fetched: internal error, see the driver's log: {in_words(error)}"
             )
 
 

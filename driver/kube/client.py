@@ -65,6 +65,8 @@ TOTAL_SECONDS: Final = 20.0
 _BACKOFF: Final = Backoff(first=0.1, most=5.0)
 # 204 has no object, and a redirection is not followed.
 _SUCCESS: Final = frozenset({200, 201, 202})
+# A login page or a proxy's page comes from another server than was meant.
+_CHECK_ADDRESS: Final = "check that the address is that of an API server"
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -147,11 +149,11 @@ class Client:
         seconds = max(seconds, 0.0)
         # The claims of a call ask at the same time. One of them asks the server, and the others wait for its answer.
         if not self._discovering.acquire(timeout=seconds):
-            raise ApiError(f"the API server has not said within {seconds:.3g} s which versions of {API_GROUP} it has")
+            raise ApiError(f"the API server did not answer within {seconds:.3g} s which versions of {API_GROUP} it has")
         try:
             if self._version is None:
                 self._version = self._discover(deadline - self.timing.clock(), patient=patient)
-                log.info("api=%s version=%s is the one that the API server has", API_GROUP, self._version)
+                log.info("api=%s version=%s is the newest that the API server also has", API_GROUP, self._version)
             return self._version
         finally:
             self._discovering.release()
@@ -174,7 +176,7 @@ class Client:
         version = best_version(offered)
         if version is None:
             raise ApiError(
-                f"the API server offers {', '.join(offered) or 'nothing'} of {API_GROUP}, and one of "
+                f"the API server offers {', '.join(offered) or 'nothing'} of {API_GROUP}, but one of "
                 f"{', '.join(VERSIONS)} is needed; Kubernetes 1.34 and later serve v1"
             )
         return version
@@ -329,16 +331,14 @@ class Client:
 
 def _document(data: bytes) -> dict[str, Any]:
     if not data:
-        raise ApiError("the API server's answer is empty; see that the address is one's", HTTPStatus.OK)
+        raise ApiError(f"the API server's answer is empty; {_CHECK_ADDRESS}", HTTPStatus.OK)
     try:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        begins = f"it begins with {data[:40]!r}; see that the address is one's"
-        raise ApiError(f"the API server's answer is not JSON: {error}; {begins}") from error
+        begins = f"it begins with {data[:40]!r}"
+        raise ApiError(f"the API server's answer is not JSON: {error}; {begins}; {_CHECK_ADDRESS}") from error
     if not isinstance(document, dict):
-        raise ApiError(
-            f"the API server's answer is not an object, but {data[:40]!r}; see that the address is one's", HTTPStatus.OK
-        )
+        raise ApiError(f"the API server's answer is not an object, but {data[:40]!r}; {_CHECK_ADDRESS}", HTTPStatus.OK)
     return document
 
 

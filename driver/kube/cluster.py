@@ -79,7 +79,7 @@ class KubeCluster:
         return self._claims.get(refs)
 
     def publish(self, driver: str, inventory: Inventory) -> None:
-        """Publish a driver's whole inventory; returns at once.
+        """Publish a driver's whole inventory. The slices are written by another thread.
 
         Raises:
             UsageError: the API does not allow the driver's or the node's name.
@@ -114,7 +114,7 @@ class KubeCluster:
         status = self._status_of(driver)
         if status is not None and isinstance(occurrence, (ClaimImpaired, ClaimRestored)) and occurrence.states:
             # The state has just changed, so the times in the present status do not matter.
-            status.say(occurrence.claim, lambda: occurrence.states, ())
+            status.report(occurrence.claim, lambda: occurrence.states, ())
 
     def reporter(self, node: RecordedNode) -> ClaimReporter:
         """Return the reporter of one driver's claims."""

@@ -11,7 +11,7 @@ import msgspec
 
 from dranode.api.errors import DranodeError
 
-NO_UID: Final = "metadata.uid is missing, which every object of an API server has; see that the address is one's"
+NO_UID: Final = "metadata.uid is missing, which every object has; check that the address is that of an API server"
 """The error for a document that should be an object of the API server but has no UID, such as `{}`."""
 _LONGEST: Final = 600
 _FIRST_ERROR: Final = 400
@@ -72,7 +72,7 @@ def error_of(what: str, status: int, headers: Mapping[str, str], body: bytes) ->
         body: the answer's body, usually a Status object.
     """
     answer = _status_object(body)
-    # A proxy's page or an admission webhook's reason may have many lines, but a log line and an Event have one.
+    # A proxy's page or an admission webhook's reason may have many lines. A log line and an Event should have one.
     message = " ".join(str(answer.get("message") or body.decode(errors="replace")).split())
     if status < _FIRST_ERROR:
         why = f"it redirects to {headers['location']}" if "location" in headers else "it has no object"
@@ -109,11 +109,9 @@ def _seconds(wait: Any) -> float:
 def _sentence(what: str, status: int, message: str) -> str:
     match status:
         case HTTPStatus.UNAUTHORIZED:
-            return f"the API server does not take this account's token for {what}; see that the account exists"
+            return f"the API server rejects this account's token for {what}; check that the account exists"
         case HTTPStatus.FORBIDDEN:
             return f"RBAC or an admission policy does not let this account {what}: {message}"
-        case HTTPStatus.NOT_FOUND:
-            return f"the API server does not find what to {what}: {message}"
         case _:
             return f"the API server answered {_phrase(status)} to {what}{message and f': {message}'}"
 

@@ -136,7 +136,7 @@ class ExecCredentials:
         variables = {variable.name: variable.value for variable in program.env}
         # The kubeconfig's variables win over those of the process, and KUBERNETES_EXEC_INFO over both, as for kubectl.
         environment = {**os.environ, **variables, _INFO: self._info(interactive=interactive)}
-        said = bytearray()
+        error_output = bytearray()
         killed = threading.Event()
         try:
             with (
@@ -153,26 +153,27 @@ class ExecCredentials:
                 ) as process,
                 self._limited(process, killed),
             ):
+                # Both outputs are read at the same time, because a program that has filled an unread pipe never ends.
                 passing = threading.Thread(
-                    target=_pass_on, args=(process.stderr, said), name="exec-stderr", daemon=True
+                    target=_pass_on, args=(process.stderr, error_output), name="exec-stderr", daemon=True
                 )
                 passing.start()
                 assert process.stdout is not None  # noqa: S101 - a pipe, see above
                 printed = process.stdout.read()
                 process.wait()
-                # Not for ever: a process that the program has left behind may keep the pipe open.
+                # The wait is limited: a process that the program has left behind may keep the pipe open.
                 passing.join(_LAST_SECONDS)
         except OSError as error:
             hint = f"; {' '.join(program.install_hint.split())}" if program.install_hint else ""
             raise UnreachableError(
-                f"{program.command}, which gives the credentials, cannot be run: {error.strerror}{hint}"
+                f"{program.command}, which provides the credentials, cannot be run: {error.strerror}{hint}"
             ) from error
         if killed.is_set():
             raise self._wrong(f"it took more than {self._seconds:.0f} s")
         if process.returncode:
-            words = " ".join(said.decode(errors="replace").split())[-_LAST_WORDS:]
+            words = " ".join(error_output.decode(errors="replace").split())[-_LAST_WORDS:]
             raise UnreachableError(
-                f"{program.command}, which gives the credentials, ended with exit status {process.returncode}"
+                f"{program.command}, which provides the credentials, ended with exit status {process.returncode}"
                 f"{words and f': {words}'}"
             )
         return printed
@@ -204,7 +205,7 @@ class ExecCredentials:
             raise self._wrong(f'interactiveMode "{program.interactive_mode}" is none of {", ".join(_MODES)}')
         terminal = sys.stdin is not None and sys.stdin.isatty()
         if program.interactive_mode == "Always" and not terminal:
-            raise self._wrong("it wants to ask at a terminal, and the standard input is none")
+            raise self._wrong("it has to ask at a terminal, but the standard input is not one")
         return terminal and program.interactive_mode != "Never"
 
     def _info(self, *, interactive: bool) -> str:
@@ -229,17 +230,17 @@ class ExecCredentials:
         return status
 
     def _wrong(self, what: str) -> UnreachableError:
-        return UnreachableError(f"{self._program.command}, which gives the credentials, cannot be used: {what}")
+        return UnreachableError(f"{self._program.command}, which provides the credentials, cannot be used: {what}")
 
 
-def _pass_on(stderr: IO[bytes] | None, said: bytearray) -> None:
+def _pass_on(stderr: IO[bytes] | None, kept: bytearray) -> None:
     """Pass a program's error output on as it comes, for example the address of a login page, and keep its end."""
     if stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):
         while piece := stderr.read(1024):
             # Only the end is kept, since that is where a program usually says why it failed.
-            said += piece
-            del said[: -2 * _LAST_WORDS]
+            kept += piece
+            del kept[: -2 * _LAST_WORDS]
             sys.stderr.write(piece.decode(errors="replace"))
             sys.stderr.flush()

@@ -44,7 +44,7 @@ class Head(msgspec.Struct, frozen=True):
 
     Attributes:
         status: the HTTP status.
-        headers: by name in lower case; of several of one name the last.
+        headers: by name in lower case; if a name is repeated, the last one.
     """
 
     status: int
@@ -151,7 +151,7 @@ class Channel:
                 raise BrokenError("the answer switches to another protocol")
             if head.status >= 200:  # noqa: PLR2004 - where the statuses of answers begin
                 return head
-        raise BrokenError(f"more than {_MAX_ANNOUNCEMENTS} answers of status 1xx came, and none that says more")
+        raise BrokenError(f"more than {_MAX_ANNOUNCEMENTS} answers with status 1xx came, and no final one")
 
     def body(self, head: Head, most: int | None = MAX_BODY) -> Iterator[bytes]:
         """Yield the answer's body as it comes; afterwards the connection may be used again.
@@ -337,7 +337,7 @@ class Wire(Protocol):
 
 @runtime_checkable
 class Begins(Protocol):
-    """A carrier whose caller may send further requests before it waits for an answer."""
+    """A carrier that can send further requests before it waits for an answer."""
 
     def begin(self, outgoing: Outgoing) -> Callable[[], Any] | None:
         """Send a request that only reads; returns what waits for its answer, or None if the request was not sent.

@@ -52,26 +52,30 @@ def provider_headers(path: str, context: str, provider: str) -> Callable[[], Map
     except Exception as error:  # the package raises whatever its readers of YAML and JSON raise
         raise UnreachableError(f'auth-provider "{provider}" gives no token: {error}') from error
 
-    def headers() -> Mapping[str, str]:
+    def current_headers() -> Mapping[str, str]:
         try:
             given: Any = settings.auth_settings().values()
         except Exception as error:  # a token is renewed from time to time
             raise UnreachableError(f'auth-provider "{provider}" gives no token: {error}') from error
-        named = {each["key"]: each["value"].strip() for each in given if each["in"] == "header" and each["value"]}
-        if not named:
+        headers = {
+            setting["key"]: setting["value"].strip()
+            for setting in given
+            if setting["in"] == "header" and setting["value"]
+        }
+        if not headers:
             raise UnreachableError(
                 f'auth-provider "{provider}" gives no token; log in again, or name a program with exec'
             )
-        return named
+        return headers
 
-    return headers
+    return current_headers
 
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 
 
 def kubeconfig_context(path: str, context: str = "") -> ChosenContext:
-    """Return a context; the current one for an empty name.
+    """Return the context with this name, or the current one for an empty name.
 
     Raises:
         UnreachableError: the file cannot be used, or has no such context.
@@ -146,7 +150,7 @@ def _server_url(server: str) -> str:
 
 def _trust(cluster: ConfigCluster, *, public: bool = False) -> ssl.SSLContext:
     authority: bytes | None = None
-    # Data goes before a file.
+    # As in client-go, `*-data` fields take precedence over files.
     if cluster.certificate_authority_data:
         authority = decoded(cluster.certificate_authority_data, "certificate-authority-data")
     elif cluster.certificate_authority:
@@ -212,7 +216,8 @@ def _authentication(
     user = chosen.user
     if user.auth_provider is not None:
         return provider_headers(path, chosen.name, str(user.auth_provider.get("name", "")))
-    # The file is read for every request, since whatever wrote it may renew it at any time.
+    # As in client-go, a token file takes precedence over `token`. It is read for every request, because the program
+    # that writes it may renew the token at any time.
     if user.token_file:
         return lambda: {"Authorization": f"Bearer {_token(user.token_file)}"}
     if user.token:
@@ -241,7 +246,7 @@ class _ProgramUser:
                 _load_pair(self._tls, pair.certificate.encode(), pair.key.encode())
             except OSError as error:
                 raise UnreachableError(f"the program's certificate and key do not belong together: {error}") from error
-            # Connections that are open keep the certificate that they began with.
+            # Open connections keep the certificate with which they began.
             self._shown = pair
         return headers
 
@@ -251,7 +256,7 @@ def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
     data = cluster.certificate_authority_data
     if not data and cluster.certificate_authority:
         data = base64.b64encode(read_given(cluster.certificate_authority)).decode()
-    told = {
+    information = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,
         "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
@@ -259,7 +264,7 @@ def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
         "proxy-url": cluster.proxy_url,
         "config": exec_configuration(cluster),
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in information.items() if value}
 
 
 def _token(file: str) -> str:
@@ -284,5 +289,6 @@ def _as_another(user: ConfigUser) -> Iterator[tuple[str, str]]:
     for group in user.as_groups:
         yield "Impersonate-Group", group
     for key, values in user.as_user_extra.items():
+        # A key may have characters that are not allowed in a header's name. client-go escapes them in this way too.
         for value in values:
             yield f"Impersonate-Extra-{quote(key, safe='')}", value

@@ -75,6 +75,7 @@ class ConfigUser(ConfigDocument, frozen=True, kw_only=True):
     client_key: str = ""
     client_key_data: str = ""
     token: str = ""
+    # client-go spells this field in camel case, unlike its neighbors.
     token_file: str = msgspec.field(default="", name="tokenFile")
     as_: str = msgspec.field(default="", name="as")
     as_uid: str = ""

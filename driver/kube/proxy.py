@@ -43,7 +43,7 @@ class ProxySettings(msgspec.Struct, frozen=True):
         http: the proxy for plain HTTP.
         https: the proxy for HTTPS.
         no_proxy: the hosts that are reached without a proxy, separated by commas.
-        cgi: whether this process answers a CGI request, whose sender sets `HTTP_PROXY` by a header `Proxy`.
+        cgi: whether this process answers a CGI request. Its sender can set `HTTP_PROXY` with a header `Proxy`.
     """
 
     http: str = ""

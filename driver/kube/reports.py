@@ -49,8 +49,9 @@ class RecordedNode(Protocol):
 
 
 _GROUP: Final = "events.k8s.io/v1"
-# Where the API keeps events about objects without a namespace.
+# The namespace of Events about objects that have none, such as Nodes.
 _CLUSTER: Final = "default"
+# The API server refuses an Event whose `reportingInstance` is longer.
 _MAX_INSTANCE: Final = 128
 
 
@@ -168,7 +169,7 @@ class ClaimReporter(msgspec.Struct, frozen=True):
             return
         record = self.node.record(ref.uid)
         if record is not None:
-            self.status.say(
+            self.status.report(
                 ref,
                 partial(prepared_states, self.node.plugin, record, self.node.inventory, self.node.not_enforced()),
                 claim.status.devices,
@@ -184,26 +185,27 @@ class ClaimReporter(msgspec.Struct, frozen=True):
         if self.status is not None and isinstance(claim, ResourceClaim) and fetched:
             states = failed_states(self.node.plugin.driver, claim, error)
             if states:
-                self.status.say(ref, lambda: states, claim.status.devices)
+                self.status.report(ref, lambda: states, claim.status.devices)
 
 
-# Writes `status.devices` of claims by server-side apply under the driver's own field manager.  No call waits for it:
-# what was prepared is prepared, whether the API server knows of it or not. It is written after an idle moment, so
+# `status.devices` of claims is written by server-side apply with the driver as field manager. No call waits for it: a
+# claim that was prepared stays prepared, whether or not the API server knows. It is written after an idle moment, so
 # that it does not compete with kubelet's calls, and not at all for a claim that is unprepared before. From Kubernetes
-# 1.36 it takes the verb `associated-node:patch` on `resourceclaims/driver` beside `patch` on `resourceclaims/status`.
+# 1.36 it needs the verb `associated-node:patch` on `resourceclaims/driver` as well as `patch` on
+# `resourceclaims/status`.
 
-# The claim was deleted, created again under its name, or deallocated meanwhile, so there is nothing to report any more.
+# The claim was deleted, created again under its name, or deallocated meanwhile, so there is nothing left to report.
 _PAST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY})
 
-# For how many claims the removal of their entries is remembered: far more than can be unprepared during one read.
+# How many removals of entries are remembered: far more than claims can be unprepared while one claim is being read.
 _CAPACITY: Final = 1000
 
 
 # Returns the devices of a claim. It is called when the status is written, since most statuses are replaced before that.
-SaidStates = Callable[[], Sequence[DeviceState]]
+DeviceStates = Callable[[], Sequence[DeviceState]]
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _DueStatus(msgspec.Struct, frozen=True):
     """The status of a claim that waits to be written.
 
     Attributes:
@@ -217,7 +219,7 @@ class _Said(msgspec.Struct, frozen=True):
     """
 
     claim: ClaimRef
-    states: SaidStates = tuple
+    states: DeviceStates = tuple
     before: Sequence[Any] = ()
     at: datetime | None = None
     first: bool = False
@@ -243,18 +245,18 @@ class ClaimStatus:
         self._driver = driver
         self._now = now
         timing = client.timing
-        pending: PendingItems[_Said] = PendingItems(timing.idle, timing.delay)
-        self._outbox: Outbox[_Said] = Outbox(f"{driver}-status", self._send, timing, fatal, pending)
+        pending: PendingItems[_DueStatus] = PendingItems(timing.idle, timing.delay)
+        self._outbox: Outbox[_DueStatus] = Outbox(f"{driver}-status", self._send, timing, fatal, pending)
         # The UIDs of claims whose status may have entries of this process.
         self._written: set[str] = set()
-        # The claims from whose status this process has removed its entries, the oldest first. A claim that still shows
-        # such entries was read before the removal.
+        # The claims from whose status this process has removed its entries, the oldest first. If a claim still shows
+        # such entries, it was read before the removal.
         self._removed: dict[str, None] = {}
 
-    def say(
+    def report(
         self,
         claim: ClaimRef,
-        states: SaidStates,
+        states: DeviceStates,
         before: Sequence[Any],
         *,
         new: bool = False,
@@ -271,16 +273,16 @@ class ClaimStatus:
         """
         none = is_said(self._driver, (), before)
         overtakes = self._overtakes(claim)
-        said = _Said(claim, states, before, self._now(), first=new and none, anyway=overtakes, still=still)
-        if not none and said.entries(self._driver) is None:
+        due = _DueStatus(claim, states, before, self._now(), first=new and none, anyway=overtakes, still=still)
+        if not none and due.entries(self._driver) is None:
             self._outbox.take_back(claim.uid)
             # The thread may have started to send a waiting removal in the meantime.
             if not self._overtakes(claim):
                 return
-            said = replace(said, anyway=True)
+            due = replace(due, anyway=True)
         # kubelet waits for this call, and most statuses are replaced before they are written, so the entries are made
         # only then.
-        self._outbox.put(claim.uid, said)
+        self._outbox.put(claim.uid, due)
 
     def _overtakes(self, claim: ClaimRef) -> bool:
         """Return whether the claim's status may have changed since the claim was read for the present call."""
@@ -288,10 +290,10 @@ class ClaimStatus:
 
     def withdraw(self, claim: ClaimRef) -> None:
         """Remove the driver's entries, because the claim is not prepared any more. Returns at once."""
-        # If the status was never written, nothing has to be removed, and both requests are saved.
-        moot = self._outbox.take_back(claim.uid)
-        if moot is None or not moot.first or claim.uid in self._written:
-            self._outbox.put(claim.uid, _Said(claim))
+        # If the status was never written, there is nothing to remove, and both requests are saved.
+        unsent = self._outbox.take_back(claim.uid)
+        if unsent is None or not unsent.first or claim.uid in self._written:
+            self._outbox.put(claim.uid, _DueStatus(claim))
 
     def close(self, seconds: float) -> None:
         """Write the waiting statuses, for no longer than `seconds`."""
@@ -303,15 +305,18 @@ class ClaimStatus:
         if len(self._removed) > _CAPACITY:
             del self._removed[next(iter(self._removed))]
 
-    def _send(self, said: _Said) -> None:
-        claim = said.claim
-        if not said.still():
+    def _send(self, due: _DueStatus) -> None:
+        claim = due.claim
+        if not due.still():
             log.debug(
-                "claim=%s uid=%s driver=%s: no status is written: it is unprepared", claim, claim.uid, self._driver
+                "claim=%s uid=%s driver=%s: no status is written, because it is unprepared",
+                claim,
+                claim.uid,
+                self._driver,
             )
             return
         try:
-            entries = said.entries(self._driver)
+            entries = due.entries(self._driver)
         except Exception:  # a plug-in's error in describing a device concerns only this status
             log.exception("claim=%s uid=%s driver=%s: not reported", claim, claim.uid, self._driver)
             return

@@ -95,7 +95,7 @@ class SliceWriter:
             request = APIRequest("GET", f"/api/v1/nodes/{self._node_name}", "get nodes")
             uid = _uid_of(self._client.send(request, patient=False))
         except DocumentError as error:
-            raise ApiError(f"node {self._node_name} as the API server has it cannot be read: {error}") from error
+            raise ApiError(f"node {self._node_name} in the API server's answer cannot be read: {error}") from error
         except ApiError as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 raise ApiError(
@@ -443,7 +443,7 @@ class SliceLoop:
     def failed(self, error: ApiError) -> None:
         """Note why the server cannot be listed or watched."""
         with self._lock:
-            self._say(str(error))
+            self._report(str(error))
 
     def _apply(self, slices: tuple[ResourceSlice, ...], version: str, asked: int) -> None:
         if self._view.listed(slices, version, asked):
@@ -464,7 +464,7 @@ class SliceLoop:
         self._due = at if self._due is None else min(self._due, at)
         self._lock.notify_all()
 
-    def _say(self, problem: str | None) -> None:
+    def _report(self, problem: str | None) -> None:
         """Set the problem of the status, and log it once."""
         if problem != self.status.problem:
             if problem is not None:
@@ -483,7 +483,7 @@ class SliceLoop:
                 with self._lock:
                     timing = self._client.timing
                     self._relist = True
-                    self._say(str(error))
+                    self._report(str(error))
                     self._is_due(_RETRY.delay(self._failures, timing.dice(), error.retry_after))
                     self._failures += 1
             else:
@@ -550,7 +550,7 @@ class SliceLoop:
             if self._desired is desired:
                 self._settled = True
                 self.status = replace(self.status, published=not desired.withdrawn)
-                self._say(desired.problem)
+                self._report(desired.problem)
                 if desired.withdrawn:
                     self._probe = True
                     self._is_due(_PROBE_SECONDS)

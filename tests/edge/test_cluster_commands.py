@@ -73,7 +73,7 @@ def test_a_program_that_fails_is_run_once_by_each_command(tmp_path: Path, name: 
         done = invoke(tmp_path, write_kubeconfig(tmp_path, seen.port, user), command, *arguments)
     assert not seen.headers
     assert (tmp_path / "runs").read_text() == "x"
-    assert "which gives the credentials, ended with exit status 1: log in" in error_of(done)
+    assert "which provides the credentials, ended with exit status 1: log in" in error_of(done)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -97,7 +97,7 @@ def test_every_claim_has_its_own_answer(api: ApiServer, claims: KubeClaims, kept
         "claim default/denied cannot be fetched: RBAC or an admission policy does not let this account "
         "get resourceclaims in namespace default: User u cannot get resource resourceclaims"
     )
-    assert str(answers[gone]) == "claim default/gone does not exist any more; recreate the pod if it is to run"
+    assert str(answers[gone]) == "claim default/gone no longer exists; recreate the pod if it should run"
     assert isinstance(answers[gone], ClaimError)
     assert "status.allocation" in str(answers[broken])
     assert all("\n" not in str(answer) for answer in answers.values() if isinstance(answer, DranodeError))
@@ -202,7 +202,7 @@ def test_an_answer_without_a_uid_is_no_claim(api: ApiServer, claims: KubeClaims,
     assert isinstance(answers[refs[1]], ResourceClaim)
     refused = answers[refs[0]]
     assert isinstance(refused, DranodeError)
-    missing = "claim default/bare as the API server has it cannot be read: metadata.uid is missing"
+    missing = "claim default/bare in the API server's answer cannot be read: metadata.uid is missing"
     assert (missing if body else "claim default/bare cannot be fetched: the API server's answer is empty") in str(
         refused
     )
@@ -244,7 +244,7 @@ def test_an_error_inside_the_driver_is_that_claims_alone(
     answers = claims.get((odd, good))
     assert isinstance(answers[good], ResourceClaim)
     assert str(answers[odd]) == (
-        "claim default/odd cannot be fetched, because of an error inside the driver: RuntimeError('a bug')"
+        "claim default/odd cannot be fetched: internal error, see the driver's log: RuntimeError('a bug')"
     )
 
 
@@ -293,6 +293,6 @@ def test_an_api_that_is_not_there_is_not_reported_as_a_claim_that_is_gone(api: A
     api.faults += [Fault(path="/good", status=404, body="404 page not found", times=2)]
     (answer,) = claims.get((good,)).values()
     assert str(answer) == (
-        "claim default/good cannot be fetched: the API server does not find what to get resourceclaims in namespace "
-        "default: 404 page not found"
+        "claim default/good cannot be fetched: the API server answered 404 Not Found to get resourceclaims in "
+        "namespace default: 404 page not found"
     )

@@ -208,7 +208,7 @@ def test_a_node_without_a_uid_owns_no_slices(it: Publishing) -> None:
     it.api.faults.append(Fault("GET", "nodes/node", status=200, body="{}"))
     it.publish(inventory("a"))
     problem = it.eventually(lambda: it.status.problem)
-    assert problem.startswith("node node as the API server has it cannot be read: metadata.uid is missing")
+    assert problem.startswith("node node in the API server's answer cannot be read: metadata.uid is missing")
     it.eventually(lambda: it.status.published)
     assert len(it.api.requests("POST")) == 1
 

@@ -107,7 +107,7 @@ def test_a_driver_publishes_prepares_reports_and_leaves_its_slices(api: ApiServe
         assert isinstance(prepared, Prepared)
         (device,) = prepared.devices
         assert device.cdi == (f"dra.k8s.io/cpu=claim-{ref.uid}",)
-        assert "claim default/gone does not exist" in str(answers[missing])
+        assert "claim default/gone no longer exists" in str(answers[missing])
 
         (status,) = it.eventually(lambda: api.objects.all("resourceclaims")[0]["status"].get("devices"))
         (condition,) = status["conditions"]

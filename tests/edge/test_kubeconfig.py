@@ -171,7 +171,7 @@ def test_a_program_whose_token_is_turned_down_is_asked_once_more(tmp_path: Path,
         path = str(write_kubeconfig(tmp_path, seen.port, user))
         client = Client(Connection(Credentials(path), retries=retries), retries=retries)
         for _ in range(3):
-            with pytest.raises(ApiError, match="does not take this account's token"):
+            with pytest.raises(ApiError, match="rejects this account's token"):
                 client.send(GET)
     # A driver asks for every request: the account may have come back. A command asks once more in all.
     assert runs(tmp_path) == (4 if retries else 2)
@@ -192,7 +192,7 @@ def test_a_program_that_fails_is_run_once_by_a_command_however_much_it_asks(tmp_
             errors = set(pool.map(ask, range(20)))
     assert runs(tmp_path) == 1
     (error,) = errors
-    assert error.endswith("login, which gives the credentials, ended with exit status 3: Session expired, log in")
+    assert error.endswith("login, which provides the credentials, ended with exit status 3: Session expired, log in")
 
 
 def test_a_program_that_fails_is_run_again_for_a_driver(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_what_is_written_in_the_file_goes_before_a_program(tmp_path: Path) -> No
         (given({"token": "t", "expirationTimestamp": "tomorrow"}), {}, r"status\.expirationTimestamp"),
         (given({"token": "t"}), {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "is none of"),
         (given({"token": "t"}), {"interactiveMode": "Sometimes"}, 'interactiveMode "Sometimes" is none of'),
-        (given({"token": "t"}), {"interactiveMode": "Always"}, "it wants to ask at a terminal"),
+        (given({"token": "t"}), {"interactiveMode": "Always"}, "it has to ask at a terminal"),
         (
             given({"token": "t"}),
             {"command": "./missing", "installHint": "get it\nthere"},
@@ -276,7 +276,7 @@ def test_a_program_that_does_not_do_its_part_is_named(
     user = executed(**{"command": program(tmp_path, body), **more})
     with asked_server() as seen, pytest.raises(ApiError, match=sentence) as raised:
         get(write_kubeconfig(tmp_path, seen.port, user))
-    assert "gives the credentials" in str(raised.value)
+    assert "provides the credentials" in str(raised.value)
     assert not seen.headers  # nothing is asked as nobody
 
 

@@ -20,7 +20,9 @@ def test_a_page_in_place_of_an_answer_is_shown(tmp_path: Path) -> None:
     with api_server() as api:
         api.faults.append(Fault(path="/api/v1/nodes/node", status=200, body="<html>Sign in</html>"))
         client = Client(Connection(Credentials(api.kubeconfig(tmp_path / "kubeconfig"))))
-        with pytest.raises(ApiError, match=r"begins with b'<html>Sign in</html>'; see that the address is one's"):
+        with pytest.raises(
+            ApiError, match=r"begins with b'<html>Sign in</html>'; check that the address is that of an API server"
+        ):
             client.send(APIRequest("GET", "/api/v1/nodes/node", "get nodes"))
 
 

@@ -78,7 +78,7 @@ def world() -> Iterator[World]:
 
 
 def test_a_claim_that_is_unprepared_within_a_second_has_no_status_written(world: World) -> None:
-    world.status.say(CLAIM, lambda: READY, (), new=True)
+    world.status.report(CLAIM, lambda: READY, (), new=True)
     world.later(0.5)
     world.status.withdraw(CLAIM)
     world.status.close(10)
@@ -86,7 +86,7 @@ def test_a_claim_that_is_unprepared_within_a_second_has_no_status_written(world:
 
 
 def test_a_status_is_written_after_an_idle_moment_and_removed_after_another(world: World) -> None:
-    world.status.say(CLAIM, lambda: READY, (), new=True)
+    world.status.report(CLAIM, lambda: READY, (), new=True)
     assert world.written == []
     world.later(1.0)
     world.server.wait(1)
@@ -100,7 +100,7 @@ def test_a_status_is_written_after_an_idle_moment_and_removed_after_another(worl
 def test_only_the_newest_status_of_a_claim_is_written(world: World) -> None:
     for message in ("one", "two", "three"):
         state = DeviceState("node", "lamp-0", None, ready=False, reason="Broken", message=message)
-        world.status.say(CLAIM, partial(tuple[DeviceState], (state,)), (), new=True)
+        world.status.report(CLAIM, partial(tuple[DeviceState], (state,)), (), new=True)
     world.status.close(10)
     assert [entries[0]["conditions"][0]["message"] for entries in world.server.written] == ["three"]
 
@@ -108,17 +108,17 @@ def test_only_the_newest_status_of_a_claim_is_written(world: World) -> None:
 @pytest.mark.parametrize("new", [True, False], ids=["another entry", "prepared before"])
 def test_an_entry_that_another_instance_may_have_written_is_removed(world: World, *, new: bool) -> None:
     before = [{"driver": "lamps.example.com", "pool": "node", "device": "lamp-9"}] if new else []
-    world.status.say(CLAIM, lambda: READY, before, new=new)
+    world.status.report(CLAIM, lambda: READY, before, new=new)
     world.status.withdraw(CLAIM)
     world.status.close(10)
     assert world.written == [[]]
 
 
 def test_an_entry_that_was_written_before_a_newer_one_waited_is_removed(world: World) -> None:
-    world.status.say(CLAIM, lambda: READY, (), new=True)
+    world.status.report(CLAIM, lambda: READY, (), new=True)
     world.later(1.0)
     world.server.wait(1)
-    world.status.say(CLAIM, lambda: READY, (), new=True)
+    world.status.report(CLAIM, lambda: READY, (), new=True)
     world.status.withdraw(CLAIM)
     world.status.close(10)
     assert world.written == [["lamp-0"], []]
@@ -126,46 +126,46 @@ def test_an_entry_that_was_written_before_a_newer_one_waited_is_removed(world: W
 
 def test_a_claim_that_another_instance_unprepared_meanwhile_has_no_status_written(world: World) -> None:
     on_record = [True]
-    world.status.say(CLAIM, lambda: READY, (), new=True, still=lambda: bool(on_record))
+    world.status.report(CLAIM, lambda: READY, (), new=True, still=lambda: bool(on_record))
     on_record.clear()
     world.status.close(10)
     assert world.written == []
 
 
 def test_a_claim_that_is_prepared_again_at_once_keeps_its_status(world: World) -> None:
-    world.status.say(CLAIM, lambda: READY, (), new=True)
+    world.status.report(CLAIM, lambda: READY, (), new=True)
     world.later(1.0)
     world.server.wait(1)
     world.status.withdraw(CLAIM)
-    world.status.say(CLAIM, lambda: READY, world.server.written[0])
+    world.status.report(CLAIM, lambda: READY, world.server.written[0])
     world.status.close(10)
     assert world.written == [["lamp-0"]]
 
 
 def test_a_status_that_the_claim_has_already_is_not_written(world: World) -> None:
-    world.status.say(CLAIM, lambda: READY, (), new=True)
+    world.status.report(CLAIM, lambda: READY, (), new=True)
     world.later(1.0)
     world.server.wait(1)
-    world.status.say(CLAIM, lambda: READY, world.server.written[0])
+    world.status.report(CLAIM, lambda: READY, world.server.written[0])
     world.later(1.0)
     world.status.close(10)
     assert world.written == [["lamp-0"]]
 
 
 def test_a_status_that_was_removed_after_the_claim_was_read_is_written_again(world: World) -> None:
-    world.status.say(CLAIM, lambda: READY, (), new=True)
+    world.status.report(CLAIM, lambda: READY, (), new=True)
     world.later(1.0)
     world.server.wait(1)
     world.status.withdraw(CLAIM)
     world.later(1.0)
     world.server.wait(2)
     eventually(lambda: not world.status._outbox.sends(CLAIM.uid))
-    world.status.say(CLAIM, lambda: READY, world.server.written[0])
+    world.status.report(CLAIM, lambda: READY, world.server.written[0])
     world.later(1.0)
     world.server.wait(3)
     assert world.written == [["lamp-0"], [], ["lamp-0"]]
     eventually(lambda: not world.status._outbox.sends(CLAIM.uid))
-    world.status.say(CLAIM, lambda: READY, world.server.written[2])
+    world.status.report(CLAIM, lambda: READY, world.server.written[2])
     world.status.close(10)
     assert len(world.written) == 3
 
@@ -173,7 +173,7 @@ def test_a_status_that_was_removed_after_the_claim_was_read_is_written_again(wor
 def test_a_status_whose_removal_is_sent_while_a_call_is_answered_is_written_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.status.say(CLAIM, lambda: READY, (), new=True)
+    world.status.report(CLAIM, lambda: READY, (), new=True)
     world.later(1.0)
     world.server.wait(1)
     world.status.withdraw(CLAIM)
@@ -185,7 +185,7 @@ def test_a_status_whose_removal_is_sent_while_a_call_is_answered_is_written_agai
         return take_back(key)
 
     monkeypatch.setattr(world.status._outbox, "take_back", once_it_is_sent)
-    world.status.say(CLAIM, lambda: READY, world.server.written[0])
+    world.status.report(CLAIM, lambda: READY, world.server.written[0])
     world.status.close(10)
     assert world.written == [["lamp-0"], [], ["lamp-0"]]
 
@@ -215,10 +215,10 @@ def test_a_status_that_overtakes_another_on_its_way_is_written(world: World) -> 
     states = (DeviceState("node", "lamp-0", None, ready=False, reason="Broken"),)
     before = device_statuses("lamps.example.com", states, (), "2026-01-01T00:00:00Z")
     world.server.answers.clear()
-    world.status.say(CLAIM, lambda: READY, ())
+    world.status.report(CLAIM, lambda: READY, ())
     world.later(1.0)
     assert world.server.asked.wait(10)
-    world.status.say(CLAIM, lambda: states, before)
+    world.status.report(CLAIM, lambda: states, before)
     world.server.answers.set()
     world.status.close(10)
     assert [entries[0]["conditions"][0]["reason"] for entries in world.server.written] == ["Prepared", "Broken"]
