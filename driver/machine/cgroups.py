@@ -44,6 +44,7 @@ def cgroup_folder(path: str) -> str:
         return path.strip("/")
     prefix, _, name = rest.partition(":")
     unit = f"{prefix}-{name}.scope" if prefix else f"{name}.scope"
+    # As in runc (cgroups, systemd): a name that is a slice is the unit itself, and the default slice is system.slice.
     if name.endswith(".slice"):
         unit = name
     return "/".join((*_slices(slice_name or "system.slice"), unit))
@@ -101,7 +102,7 @@ class Cgroups:
         """Check that a cgroup whose CPUs could not be read does not exist in any hierarchy.
 
         Raises:
-            OSError: the cgroup may exist, since a file of it fails to be read for another reason.
+            OSError: one of its files cannot be read for another reason, so the cgroup may exist.
         """
         for place in (f"{hierarchy}/{folder}/{name}" for hierarchy in self.cpuset for name in _EFFECTIVE):
             try:
@@ -115,9 +116,9 @@ class Cgroups:
         return self._effective(folder, _EFFECTIVE_NODES)
 
     def page_limit(self, folder: str, size: int) -> int | None:
-        """Return how many bytes of huge pages of a size a cgroup may use; `NO_LIMIT` if there is no limit.
+        """Return how many bytes of huge pages of one size a cgroup may use; `NO_LIMIT` if there is no limit.
 
-        None if the cgroup does not exist, lacks the hugetlb controller, or cannot be read.
+        The answer is None if the cgroup does not exist, lacks the hugetlb controller, or cannot be read.
         """
         for hierarchy in self._hierarchies["hugetlb"] if folder else ():
             for name in _PAGE_LIMITS:
@@ -139,6 +140,8 @@ class Cgroups:
         )
 
     def _effective(self, folder: str, names: Iterable[str]) -> CPUSet | None:
+        # On a hybrid system the cgroup may be in any of the hierarchies, and each version has its own file name. What
+        # does not exist is simply not found.
         for hierarchy in self.cpuset if folder else ():
             for name in names:
                 try:
@@ -150,11 +153,12 @@ class Cgroups:
     def cpu_limit(self, folder: str) -> float | None:
         """Return a cgroup's CPU limit as a number of CPUs; None if it has no limit or cannot be read.
 
-        `cpu.max` in cgroup v2, `cpu.cfs_quota_us` and `cpu.cfs_period_us` in v1.
+        It is in `cpu.max` in cgroup v2, and in `cpu.cfs_quota_us` and `cpu.cfs_period_us` in v1.
         """
         for place in (f"{hierarchy}/{folder}" for hierarchy in self._hierarchies["cpu"] if folder):
             for names in _LIMITS:
                 try:
+                    # Either version gives quota and period in microseconds. No quota is "max" in v2 and -1 in v1.
                     quota, period = " ".join(read_text(self._root, f"{place}/{name}") for name in names).split()
                     return None if quota in ("max", "-1") else int(quota) / int(period)
                 except (OSError, ValueError, ZeroDivisionError):
@@ -199,7 +203,7 @@ class Cgroups:
             return False if error.errno in GONE and self._shows(hierarchy, folder) else None
 
     def _counted(self, folder: str) -> bool | None:
-        """Return whether there are processes by their number, which the pids hierarchy shows in every PID namespace."""
+        """Return whether the pids hierarchy, whose count is right in every PID namespace, counts processes."""
         for hierarchy in self._pids:
             try:
                 return int(read_text(self._root, f"{hierarchy}/{folder}/pids.current")) > 0

@@ -44,7 +44,7 @@ class ContainerProcesses(msgspec.Struct, frozen=True):
 
 
 def container_processes(root: Root, pids: Collection[int]) -> ContainerProcesses | None:
-    """Return what those of these processes use that still run; None if there are none, or if one cannot be read."""
+    """Return what these processes use; None if none of them still runs, or if one cannot be read."""
     # psutil uses this process's own `/proc` and process ids, so it knows nothing about any other machine.
     if not pids or not isinstance(root, HostRoot):
         return None
@@ -55,8 +55,10 @@ def container_processes(root: Root, pids: Collection[int]) -> ContainerProcesses
         try:
             alive.append(_read(psutil.Process(pid)))
         except psutil.NoSuchProcess:
+            # It has ended. Its time is lost, but the others are still right.
             continue
         except (psutil.Error, OSError):
+            # A sum that lacks a running process would look like less use.
             return None
     if not alive:
         return None
@@ -84,7 +86,8 @@ _MICRO: Final = 1e-6
 _NANO: Final = 1e-9
 # In the order of preference: cgroup v2, v1.
 _PAGES_USED: Final = ("current", "usage_in_bytes")
-# The kinds of memory in cgroup v2 that belong to programs; `file` includes shared memory, `anon` huge pages (THP).
+# The kinds of memory in cgroup v2 that belong to programs. `file` includes shared memory, and `anon` transparent huge
+# pages.
 _KINDS: Final = ("anon", "file")
 # In v1 the line that includes the cgroups below; in v2 every line does.
 _V1_KIND: Final = "hierarchical_total"
@@ -126,6 +129,7 @@ class UsageReader(msgspec.Struct, frozen=True):
     def _cpu_time(
         self, stat: Mapping[str, int], folder: str, pids: Collection[int]
     ) -> Iterator[tuple[Figure, SourceValues]]:
+        # In v1 `cpu.stat` exists too, but has only the figures of throttling; the time is in the hierarchy of cpuacct.
         if "usage_usec" in stat:
             yield Figure.CPU, {_CGROUP: stat["usage_usec"] * _MICRO}
         elif (nanoseconds := self.cgroups.text("cpuacct", folder, "cpuacct.usage") or "").isdecimal():
@@ -192,17 +196,17 @@ class UsageReader(msgspec.Struct, frozen=True):
         return None
 
     def _pids(self, folder: str) -> tuple[int, ...]:
-        """Return the processes of a cgroup; none unless `/proc` certainly shows all of them.
+        """Return the processes of a cgroup; none if `/proc` may not show all of them.
 
         `cgroup.procs` shows a process of another PID namespace as 0 in v2 and not at all in v1, and `/proc` may
         belong to yet another namespace.
         """
-        # Processes in cgroups below are not listed in this one.
+        # `cgroup.procs` does not list processes in cgroups below this one.
         if self._pairs("cpuset", folder, "cgroup.stat").get("nr_descendants"):
             return ()
         names = (self.cgroups.text("cpuset", folder, "cgroup.procs") or "").split()
         own = folder.rpartition("/")[2]
-        # The ids are those of this namespace only if `/proc` shows each of them in this very cgroup.
+        # The ids belong to this namespace only if `/proc` shows each of them in this cgroup.
         if (
             "0" in names
             or not all(map(str.isdecimal, names))

@@ -10,7 +10,7 @@ import stat
 from typing import Final
 
 _CHUNK = 1 << 16
-# The files of sysfs and procfs are shorter. A device or a sparse file in a capture may never end.
+# The files of sysfs and procfs are smaller. A device or a sparse file in a capture may never end.
 _MAX_BYTES = 512 << 20
 
 
@@ -56,6 +56,7 @@ class HostRoot:
                 raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), place) from error
             raise
         try:
+            # In one call, because the kernel takes each write for a whole value.
             os.write(handle, content.encode())
         finally:
             os.close(handle)
@@ -76,6 +77,7 @@ def _read(place: str) -> bytes:
     try:
         content = os.read(handle, _CHUNK)
         more = content
+        # A kernel file may return less than was asked for; only an empty read is its end.
         while more:
             more = os.read(handle, _CHUNK)
             content += more

@@ -23,7 +23,7 @@ _BUFFER: Final = 1 << 16
 
 
 class FolderEvents:
-    """The events of a folder. It need not exist yet, and it may be replaced by another folder."""
+    """The events of a folder, which need not exist yet and may be replaced by another one."""
 
     def __init__(self, folder: Path) -> None:
         """Watch nothing until the first call of `names`."""
@@ -38,10 +38,10 @@ class FolderEvents:
         None means that anything may have changed: on the first call, after lost events, and always on a system without
         inotify.
         """
-        # The watch stays with the folder that it was made for, so a new folder at this path needs a new watch.
+        # A watch belongs to the folder, not to its path, so a new folder at this path needs a new watch.
         identity = self._identify()
         if self._close is None or identity != self._identity:
-            # The watch begins before the caller looks at the folder, so later changes make events.
+            # The watch begins before the caller reads the folder, so no change in between is missed.
             self._open(identity)
             return None
         names: set[str] = set()
@@ -77,6 +77,7 @@ class FolderEvents:
         self.close()
         if identity is None:
             return
+        # Python's standard library has no inotify.
         libc = ctypes.CDLL(None)
         if not hasattr(libc, "inotify_init1"):
             return

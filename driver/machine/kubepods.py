@@ -2,9 +2,9 @@
 
 kubelet calls this cgroup `kubepods`, or `kubepods.slice` with the systemd driver, below its `cgroupRoot`
 (`/kubelet/kubepods`, `kubelet.slice/kubelet-kubepods.slice`: pkg/kubelet/cm/cgroup_manager_linux.go). Its effective
-sets apply to every pod, whether the limit was set there, in a cgroup above, or by a container that the node runs in. In
-v1 a CPU that was offline does not come back by itself. If there is no such cgroup, kubelet has not created it yet, and
-there is no limit.
+sets apply to every pod. It does not matter whether the limit was set there, in a cgroup above, or by a container in
+which the node runs. In v1 a CPU that was offline does not come back by itself. As long as kubelet has not created this
+cgroup, there is no limit.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _UNIFIED: Final = "sys/fs/cgroup"
 _KUBEPODS: Final = re.compile(r"(?:.+-)?kubepods(?:\.slice)?")
 # cgroups that cannot be part of a cgroupRoot: systemd units with processes, and the slices of the host.
 _OTHERS: Final = re.compile(r".*\.(?:service|scope|mount|socket|swap)|(?:system|user|machine)\.slice")
+# Guaranteed pods are in the cgroup of all pods itself, the others in a cgroup of their QoS class.
 _QOS: Final = re.compile(r"(?:.+-)?(?:besteffort|burstable)(?:\.slice)?")
 # Levels to search: kubelet's cgroupRoot may be nested, and a node that is a container without a cgroup namespace sees
 # the cgroups above its own.
@@ -47,7 +48,8 @@ _NODES: Final = ("cpuset.effective_mems", "cpuset.mems")
 def read_pods_cgroup(root: Root) -> PodsCgroup:
     """Return the CPUs and NUMA nodes of the cgroup of all pods; `UNLIMITED` if there is no such cgroup.
 
-    A kubelet that changed its cgroup driver leaves an old one behind. Of several at one depth, those with pods count.
+    A kubelet that changed its cgroup driver leaves an old one behind. If there are several at one depth, those with
+    pods count.
 
     Raises:
         MachineError: a file or folder of it cannot be read, or has content that is not a CPU list.
@@ -69,6 +71,7 @@ def has_changed(root: Root, known: PodsCgroup) -> bool:
     try:
         return bool(known.folder) and read_pods_cgroup(root) != known
     except MachineError:
+        # The driver then reads its hardware again, which reports the error.
         return True
 
 
@@ -89,6 +92,7 @@ def _hierarchies(root: Root) -> Iterator[str]:
     """Yield the roots of the hierarchies that may have cpusets: v2, and those of v1 with the controller."""
     names = _names(root, _UNIFIED)
     legacy = [f"{_UNIFIED}/{name}" for name in names if "cpuset" in name.split(",")]
+    # `cgroup.controllers` shows that this is a cgroup of v2. With v1 it is only the folder of the hierarchies.
     if "cgroup.controllers" in names or not legacy:
         yield _UNIFIED
     yield from legacy
@@ -130,7 +134,7 @@ def _has_pods(root: Root, folder: str) -> bool:
 
 
 def _below(root: Root, kubepods: str) -> Iterator[tuple[str, str]]:
-    """Yield path and name of the folders in the cgroup of all pods and in its QoS classes: pods, and a few others."""
+    """Yield path and name of the folders of pods and of a few others: in the cgroup of all pods and its QoS classes."""
     for name in _names(root, kubepods):
         path = f"{kubepods}/{name}"
         yield path, name
@@ -167,7 +171,7 @@ def _set(root: Root, path: str) -> CPUSet | None:
         if error.errno in GONE:
             return None
         raise MachineError(
-            f"/{path} cannot be read ({error.strerror or error}), so it is not known what pods may use"
+            f"/{path} cannot be read ({error.strerror or error}), so the CPUs and memory of pods are not known"
         ) from error
     except ValueError as error:
         raise MachineError(f"/{path} cannot be understood: {error}") from error
@@ -185,7 +189,7 @@ def _names(root: Root, folder: str) -> list[str]:
 
 
 def _both(first: PodsCgroup, second: PodsCgroup) -> PodsCgroup:
-    """Return what both allow."""
+    """Return the CPUs and NUMA nodes that both allow."""
     return PodsCgroup(
         f"{first.folder} and {second.folder}",
         _common(first.cpus, second.cpus),

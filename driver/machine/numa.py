@@ -21,7 +21,7 @@ _CPU: Final = re.compile(r"cpu(?P<id>[0-9]+)", re.ASCII)
 def node_cpus(root: Root) -> dict[int, CPUSet]:
     """Return the CPUs of every NUMA node that has any.
 
-    The folder of a node says which they are; if it does not, the folders of the CPUs do.
+    They are read from the folder of the node, or from the folders of the CPUs if that does not show them.
 
     Raises:
         MachineError: the nodes cannot be listed, or this process cannot open any file.
@@ -29,6 +29,7 @@ def node_cpus(root: Root) -> dict[int, CPUSet]:
     listed = {node: _cpus(root, f"{NODES}/node{node}") for node in _nodes(root)}
     linked = _linked(root) if None in listed.values() else {}
     known = {node: linked.get(node, CPUSet()) if cpus is None else cpus for node, cpus in listed.items()}
+    # A node may have only memory, such as high-bandwidth memory or that of a GPU.
     return {node: cpus for node, cpus in known.items() if cpus}
 
 
@@ -40,11 +41,12 @@ def node_memory(root: Root) -> dict[int, int]:
     """
     texts = {node: read_attribute(root, f"{NODES}/node{node}/meminfo") or "" for node in _nodes(root)}
     totals = {node: re.search(_TOTAL, text) for node, text in texts.items()}
+    # The kernel's kB are 1024 bytes.
     return {node: int(match[1]) * 1024 for node, match in totals.items() if match}
 
 
 def node_distances(root: Root) -> dict[int, dict[int, int]]:
-    """Return the distance from every NUMA node to every other, 10 to itself; a node with an unusable row is missing.
+    """Return the distances between all NUMA nodes, 10 to itself; a node whose row cannot be used is missing.
 
     Raises:
         MachineError: the nodes cannot be listed, or this process cannot open any file.
@@ -126,5 +128,5 @@ def _cpus(root: Root, folder: str) -> CPUSet | None:
 
 
 def local_nodes(cpus: CPUSet, nodes: Mapping[int, CPUSet]) -> frozenset[int] | None:
-    """Return the NUMA nodes that have any of these CPUs; None if no node of `nodes` has."""
-    return frozenset(node for node, its in nodes.items() if not its.isdisjoint(cpus)) or None
+    """Return the NUMA nodes that have any of these CPUs; None if no node of `nodes` has one."""
+    return frozenset(node for node, on_node in nodes.items() if not on_node.isdisjoint(cpus)) or None

@@ -22,7 +22,7 @@ from dranode.driver.machine.root import Root, all_names, cpu_mask, names, number
 
 PCI_DEVICES: Final = "sys/bus/pci/devices"
 # The folder of a root complex. It may be anywhere below /sys/devices, such as below a hypervisor's bus or a platform's
-# controller. Extended domains (VMD) have more digits, which the attribute has no form for.
+# controller. Extended domains (VMD) have more digits; the standard attribute does not allow these.
 PCIE_ROOT: Final = re.compile(r"pci([0-9a-f]{4}:[0-9a-f]{2})", re.ASCII)
 
 _FOLDER: Final = r"(?:\.\./\.\./\.\./|/sys/)(?P<folder>devices/(?:[^/]+/)*?pci.*?)/?"
@@ -44,7 +44,7 @@ def pcie_root(root: Root, address: str) -> str | None:
 
 
 def _bridges(folder: str) -> tuple[str, ...]:
-    """Return what is above a function, the root complex first; nothing if its folder does not show a root complex."""
+    """Return the bridges above a function, the root complex first; none if its folder does not show a root complex."""
     above = folder.split("/")[:-1]
     first = next((place for place, part in enumerate(above) if PCIE_ROOT.fullmatch(part)), len(above))
     return tuple(above[first:])
@@ -80,7 +80,7 @@ class PCIFunction(msgspec.Struct, frozen=True):
 
     Attributes:
         address: `0000:17:00.0`.
-        bridges: what is above it, the root complex (`pci0000:16`) first; empty if the machine does not show it.
+        bridges: the bridges above it, the root complex (`pci0000:16`) first; empty if the machine does not show it.
         numa_node: the NUMA node of the CPUs near it; None if it is unknown.
         cpus: these CPUs; none if they are unknown.
         link: the highest speed of its link in GT/s per lane, and the highest number of lanes; None for an unknown one.
@@ -104,6 +104,7 @@ def network_functions(root: Root) -> Iterator[PCIFunction]:
         MachineError: the folder of PCI devices exists and cannot be listed.
     """
     for address in sorted(all_names(root, PCI_DEVICES)):
+        # The class code is three bytes: base class, subclass and programming interface.
         code = number(root, f"{pci_folder(root, address)}/class", 16)
         if code is not None and code >> 16 == _NETWORK:
             yield read_function(root, address)

@@ -1,7 +1,7 @@
-"""Distinguishes a missing file from one that this process may not look for.
+"""Distinguishes a missing file from one in a folder that this process may not search.
 
 `Path.exists`, `is_dir` and the like return False for both since Python 3.14, and `os.path.exists` always did. A folder
-without permission must not pass for an empty one.
+without permission must not be taken for an empty one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ def status_of(path: Path) -> os.stat_result | None:
     Raises:
         OSError: it cannot be looked for.
     """
+    # ENOTDIR means that a part of the path is a file, so there is nothing below it either.
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):

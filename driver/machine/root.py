@@ -70,8 +70,8 @@ class Root(Protocol):
 
         Raises:
             ReadOnlyMachineError: the machine is captured or made up, so that a driver on trial never changes the host.
-            OSError: the kernel refuses, or there is no such file. EPERM means that nobody may write the file, such as
-                that of an interrupt that the kernel places itself; EACCES, that this process may not.
+            OSError: the kernel refuses, or there is no such file. EPERM means that nobody may write the file, for
+                example because the kernel places this interrupt itself. EACCES means that this process may not.
         """
 
 
@@ -92,8 +92,8 @@ def boot_id(root: Root) -> str:
         return ""
 
 
-# Any of the files below may be missing or unreadable: the functions return a value, or None if it is unknown. If this
-# process cannot open any file, that says nothing about the machine, so it is a `MachineError`.
+# Any file of a machine may be missing or unreadable. These functions return a value, or None if it is unknown. But if
+# this process cannot open any file, that says nothing about the machine, so they raise `MachineError`.
 
 # An integer attribute of a device is an int64 in the API.
 _INT64_BITS: Final = 63

@@ -1,4 +1,4 @@
-"""Kernel uevents: a reason to read the machine again, never the source of truth.
+"""Kernel uevents: they only cause the machine to be read again, and no fact is taken from them.
 
 libudev only knows the real `/sys`, so it is not used to look up anything. Events come from the kernel's own netlink
 group, because those of udevd do not reach a pod without the host's network namespace. Kernel events may not reach such
@@ -25,8 +25,9 @@ _TICK: Final = 2.0
 # _LONGEST_BURST seconds even if they do not.
 _QUIET: Final = 0.5
 _LONGEST_BURST: Final = 10.0
-_FAILURES: Final = 3  # in a row; one unreadable message is not a reason to stop
-_NO_EVENTS: Final = "%s, so the machine is read again every %.0f s alone"
+# Failures in a row after which the source is given up; a single unreadable message is no reason for that.
+_FAILURES: Final = 3
+_NO_EVENTS: Final = "%s, so the machine is read again only every %.0f s"
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -47,7 +48,7 @@ class Events(Protocol[E_co]):
 
 
 class KernelEvents(Generic[E]):
-    """The kernel's uevents of some subsystems, through pyudev."""
+    """The kernel's uevents about some subsystems, received through pyudev."""
 
     def __init__(self, subsystems: Iterable[str], reader: Reader[E]) -> None:
         """Start to listen.
@@ -108,7 +109,7 @@ def watch(
         note: called with every event.
         stop: ends the watch within seconds.
         due: returns whether the machine should be read for another reason.
-        clock: seconds that never run backwards.
+        clock: returns seconds and never goes back.
     """
     last = clock()
     failures = 0

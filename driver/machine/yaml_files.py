@@ -43,12 +43,12 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# JSON spells characters beyond 16 bits as pairs of these escapes; half of a pair is not a character.
+# JSON writes characters beyond 16 bits as a pair of such escapes. One half alone is not a character.
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class StrictError(DocumentError):
-    """The text is YAML or JSON that other readers may accept: with a repeated key, a key that is not a string, ..."""
+    """YAML or JSON that other readers may accept, but not this one, for example because a key is repeated."""
 
 
 def load_documents(paths: Iterable[Path | str]) -> tuple[SourceDocument, ...]:
@@ -215,7 +215,7 @@ def _parse(text: str, file: str) -> list[Any]:
 
 
 def _json_values(text: str) -> Iterator[Any]:
-    """Yield the values of a text that is one JSON value after another, as several calls of kubectl print them."""
+    """Yield the values of a text with one JSON value after another, such as the output of several kubectl calls."""
     decoder = json.JSONDecoder(object_pairs_hook=_mapping)
     start = 0
     while space := _SPACE.match(text, start):
@@ -249,7 +249,7 @@ def _has_characters(document: Any, text: str) -> bool:
 
 
 def _check_size(text: str) -> None:
-    """Refuse a text that would exhaust stack or memory when loaded: libyaml recurses, and aliases become copies.
+    """Refuse a text that would exhaust the stack or the memory: libyaml recurses, and aliases become copies.
 
     Raises:
         ConstructorError: the text is nested too deeply, or its aliases stand for too many values.

@@ -165,7 +165,7 @@ def test_a_socket_that_fails_for_good_leaves_the_reading_once_a_minute(caplog: p
             stop.set()
     assert times == [0, 0, 0, RESCAN_SECONDS, 2 * RESCAN_SECONDS]
     assert caplog.messages == [
-        "no more kernel events ([Errno 9] Bad file descriptor), so the machine is read again every 60 s alone"
+        "no more kernel events ([Errno 9] Bad file descriptor), so the machine is read again only every 60 s"
     ]
 
 
