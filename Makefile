@@ -17,7 +17,7 @@ help:
 	@echo 'After a change of:'
 	@echo '  claims, node files      make crash, make hostile  SIGKILL at every system call; random faults'
 	@echo '  a parser                make fuzz                 every parser with libFuzzer, SECONDS= each'
-	@echo '  speed, memory, threads  make bench, make load     make bench-peer compares with dra-driver-cpu'
+	@echo '  speed, memory, threads  make bench-peer, make load  beside dra-driver-cpu; make bench: the simulator'
 	@echo '  NRI, CDI, cgroups       make interop              a real containerd; interop-all: four; interop-vm: NUMA'
 	@echo '  the simulator           make interop-scheduler    a real kube-scheduler; interop-allocator: its allocator'
 	@echo '  deploy/, the image      make interop-cluster      real kubelets; takes an hour, ROWS= for some'

@@ -1,7 +1,7 @@
-"""`make bench`: speed and memory, each beside a floor or a peer measured in the same run.
+"""`make bench`: how long the simulator and the kubectl plug-in take on large clusters, where possible beside Go's.
 
-python -m tests.bench              everything
-python -m tests.bench prepare pick only these modules of this folder
+python -m tests.bench                   everything
+python -m tests.bench cluster allocator only these modules of this folder
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
@@ -20,9 +18,3 @@ def environment(**more: str) -> dict[str, str]:
     names = ("DRANODE_", "KUBE", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     return {**kept, "PYTHONPYCACHEPREFIX": _folder(), **more}
-
-
-def compile_all() -> None:
-    """Compile what `serve` loads, once before anything is measured."""
-    script = "import dranode.driver.cli.serve, dranode.driver.serve.service, dranode.driver.kube.cluster, grpc, ssl"
-    subprocess.run([sys.executable, "-c", script], check=True, env=environment())

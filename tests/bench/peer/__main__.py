@@ -32,10 +32,9 @@ from dranode.sim.machines.tree import LazyFolder, Link, TreeEntry
 from tests.bench.peer.drivers import Command, Driver, dranode, peer, serving
 from tests.bench.peer.growth import churn, many_claims, seed
 from tests.bench.peer.image_form import image_form
-from tests.bench.peer.parts import get, twice
+from tests.bench.peer.parts import commit, echo, files, get
 from tests.bench.peer.surroundings import Api, Runtime, api_server, claim, runtime
 from tests.bench.peer.usage import Usage, resident
-from tests.bench.prepare import commit, echo, rename
 from tests.interop.cache import CACHE
 from tests.interop.go_program import CPU_DRIVER, CPU_DRIVER_VERSION, NoProgramError, go_program
 
@@ -206,8 +205,8 @@ class Bench:
                 "Prepare, whole": lambda _: driver.prepare((0,)) and None,
                 "a gRPC exchange with an empty handler": stack.enter_context(echo(self.folder / "parts")),
                 "a GET of the claim": get(kubeconfig),
-                "a durable commit": stack.enter_context(commit(self.folder / "parts", 0)),
-                "a small file and its rename, twice": twice(rename(self.folder / "parts")),
+                "a durable commit": stack.enter_context(commit(self.folder / "parts")),
+                "a small file and its rename, twice": files(self.folder / "parts"),
             }
             for number in range(self.rounds * 10):
                 for what, call in calls.items():
