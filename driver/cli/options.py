@@ -123,7 +123,8 @@ MACHINE: Final = CommandOption(
     "host (default), a folder or .tar archive that holds sys/, a YAML machine, a description "
     "such as sockets=2,numa=2,l3=4,cores=4,threads=2,memory=64Gi,gpus=4:nvidia,nics=2, or scratch:DIR, a folder that "
     "drivers may write to. Keys of a description, each number per parent: sockets, numa, l3, cores, threads; per NUMA "
-    "node: memory, hugepages-2Mi, hugepages-1Gi; of the machine: gpus, nics, interrupts (docs/machines.md).",
+    "node: memory, hugepages-2Mi, hugepages-1Gi; of the machine: gpus, nics, interrupts; per GPU: vfs "
+    "(docs/machines.md).",
     "host",
     metavar="M",
     name="root",
