@@ -1,9 +1,9 @@
-"""Says what there is and how it is: slices to the cluster, device health to kubelet.
+"""Publishes a driver's devices: slices to the cluster, and device health to kubelet.
 
-Of two instances only the active one has slices; the health streams that kubelet has opened are answered by both. While
-nothing can be handed out the devices are withdrawn from the slices, so that no pod is sent here to wait for them. A
-taint would keep the devices in sight, but a server without `DRADeviceTaints` drops it in silence. Claims that were
-allocated before are no worse off: neither kubelet nor the scheduler looks at the slices for them.
+Of two instances only the active one publishes slices; both report health to the streams that kubelet has opened. While
+nothing can be handed out, the devices are withdrawn from the slices, so that no pod is scheduled here to wait for them.
+A taint would keep the devices visible, but a server without `DRADeviceTaints` silently drops it. Claims that were
+allocated before are not affected: neither kubelet nor the scheduler needs the slices for them.
 """
 
 from __future__ import annotations
@@ -29,41 +29,38 @@ from dranode.driver.slices.plan import PublisherStatus
 log = logging.getLogger(__name__)
 
 
-# The cluster as a serving driver needs it.
-
-
 class Cluster(Protocol):
-    """The cluster of one node's drivers: claims come from it; slices, status and events go to it.
+    """The cluster as a node's drivers need it: they read claims, and write slices, status and Events.
 
-    `dranode.driver.kube.cluster.KubeCluster` speaks to an API server, `dranode.driver.local.cluster.FolderCluster`
-    keeps a folder in its place. Any thread may call.
+    `dranode.driver.kube.cluster.KubeCluster` uses an API server, `dranode.driver.local.cluster.FolderCluster` a folder.
+    Any thread may call.
     """
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Each claim as it is now, or the reason why it cannot be had."""
+        """Return each claim as it is now, or the error why it cannot be fetched."""
 
     def publish(self, driver: str, inventory: Inventory) -> None:
-        """Publish the whole inventory that a driver has now.
+        """Publish a driver's whole inventory.
 
         Raises:
             DranodeError: it cannot be published.
         """
 
     def status(self, driver: str) -> PublisherStatus:
-        """Return how the driver's slices are."""
+        """Return the state of the driver's slices."""
 
     def pause(self, driver: str) -> None:
         """Publish nothing more for the driver until the next `publish`; its slices stay."""
 
     def notify(self, driver: str, occurrence: Occurrence) -> None:
-        """Make known to people what happened to a driver of this node; returns at once."""
+        """Report to people what happened to a driver of this node; returns at once."""
 
     def reporter(self, node: NodeClaims) -> Reporter | None:
-        """Return what reports to the cluster what became of the claims of one driver's node; None to report nothing."""
+        """Return the reporter of one driver's claims; None to report nothing."""
 
 
 class Announcer:
-    """The announcements of one driver. Any thread may call it."""
+    """Publishes one driver's slices and health. Any thread may call it."""
 
     def __init__(
         self,
@@ -73,11 +70,11 @@ class Announcer:
         *,
         taints: bool = False,
     ) -> None:
-        """Prepare to announce what `node` has.
+        """Set the announcer up; nothing is published yet.
 
         Args:
-            node: whose devices.
-            health: reports to kubelet.
+            node: the node whose devices are published.
+            health: reports health to kubelet.
             cluster: publishes the slices.
             taints: whether unhealthy devices are tainted.
         """
@@ -93,32 +90,32 @@ class Announcer:
         self._withdrawn = False
 
     def begin(self) -> None:
-        """Have the slices from now on, and say what there is and how it is.
+        """Publish slices from now on, beginning with the present ones, and report health.
 
         Raises:
-            DranodeError: it cannot be published.
+            DranodeError: the slices cannot be published.
         """
         with self._lock:
             self._publishes = True
-            self._say(self._look(), always=True)
+            self._publish(self._reported(), always=True)
 
     def publish(self) -> None:
-        """Say again what there is and how it is; only kubelet is notified while another instance has the slices.
+        """Publish the present slices and report health; only health while another instance publishes the slices.
 
         Raises:
-            DranodeError: it cannot be published.
+            DranodeError: the slices cannot be published.
         """
         with self._lock:
-            self._say(self._look(), always=True)
+            self._publish(self._reported(), always=True)
 
     def report(self) -> None:
-        """Say how it is, and what there is if that follows (a taint that comes or goes).
+        """Report health, and publish the slices if they change because of it (a taint, or a withdrawal).
 
         Raises:
-            DranodeError: it cannot be published.
+            DranodeError: the slices cannot be published.
         """
         with self._lock:
-            self._say(self._look(), always=False)
+            self._publish(self._reported(), always=False)
 
     def pause(self) -> None:
         """Leave the slices to another instance."""
@@ -127,29 +124,29 @@ class Announcer:
             self._cluster.pause(self._driver)
 
     def status(self) -> PublisherStatus:
-        """Return how the slices are."""
+        """Return the state of the slices."""
         return self._cluster.status(self._driver)
 
-    def _look(self) -> Inventory:
-        """The inventory as it is to be published once something can be handed out; its health goes to kubelet.
+    def _reported(self) -> Inventory:
+        """Report health to kubelet; returns the inventory to publish, with taints.
 
-        While the hardware cannot be read nothing is reported: what was reported to kubelet lapses, and is unknown then.
+        While the hardware cannot be read, no health is reported, so kubelet soon takes it for unknown.
         """
         discovery = self._node.discovery
         inventory = discovery.known or Inventory(devices=())
         if discovery.unread is not None:
             return inventory
         devices = {device.name: DeviceHealth(device.name, Health.HEALTHY) for device in inventory.devices}
-        # A device that is published no more may still be a pod's.
+        # A device that is not published any more may still be in use by a pod.
         devices.update((device.device, device) for device in self._node.plugin.health(inventory))
         self._health.report(devices.values())
         if not self._taints:
             return inventory
         return tainted(self._driver, inventory, devices.values())
 
-    def _say(self, inventory: Inventory, *, always: bool) -> None:
+    def _publish(self, inventory: Inventory, *, always: bool) -> None:
         withdrawn = self._node.impediment is not None
-        # Hardware that changed is announced by the caller that noticed it, after the claims that it concerns.
+        # Changed hardware is published by the caller that noticed the change, after it has checked the claims.
         if not self._publishes or not (always or withdrawn != self._withdrawn or self._taints_differ(inventory)):
             return
         if withdrawn != self._withdrawn:

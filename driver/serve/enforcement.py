@@ -1,10 +1,11 @@
-"""Holds containers to what the claims of some drivers were given: records on one side, the runtime on the other.
+"""Connects the records of some drivers with the container runtime, so that containers get what their claims hold.
 
-All drivers of a process that pin are one NRI plug-in: two would both set the memory nodes of a container, which a
-runtime refuses. It is called after the first of them by name, and is active when that one's instance is.
+All drivers of a process that pin form one NRI plug-in: two plug-ins would both set the memory nodes of a container,
+which a runtime refuses. The plug-in has the name of the first driver in alphabetical order, and is active when that
+driver's instance is.
 
-The NRI thread never waits for a Prepare: it reads a snapshot that never changes, published before the call that changed
-the records is answered. Only a claim that the snapshot does not know makes it look at the ledgers again.
+The NRI thread never waits for a Prepare. It reads an immutable snapshot, which is replaced before the call that changed
+the records is answered. It reads the ledgers only for a claim that the snapshot does not have.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from dranode.driver.process.threads import Fatal, OwnedThread
 log = logging.getLogger(__name__)
 
 _VERIFY_SECONDS: Final = 30.0
-# Until a claim's container that has started is looked at again with all others: not every runtime heeds a refusal then.
+# How long after the start of a container with claims all containers are verified, in seconds: CRI-O starts a container
+# even if its start was refused.
 _CARRIED_OUT_SECONDS: Final = 1.0
-# How long kubelet may take while the container runtime waits, which does so for 2 s.
+# How long kubelet may take to answer, in seconds; the container runtime waits 2 s meanwhile.
 _KUBELET_SECONDS: Final = 1.0
 Answered = Callable[[str, float], None]
 
@@ -56,10 +58,10 @@ class PinningDriver(msgspec.Struct, frozen=True):
 
     Attributes:
         node: its claims.
-        instance: whether this instance of it acts, or another one.
-        answered: called after every request that was answered, with the seconds that it took.
-        notify: makes known to people that containers were not where they should be.
-        starts: called with the UIDs of its claims when a container that has them is about to start, and when it has.
+        instance: the role of this instance of the driver.
+        answered: called after every answered request with the seconds that it took.
+        notify: reports to people that containers were not on the right CPUs.
+        starts: called with the UIDs of a container's claims before it starts and after it has started.
     """
 
     node: NodeClaims
@@ -75,12 +77,12 @@ class PinningDriver(msgspec.Struct, frozen=True):
 
 
 class Enforcement:
-    """Enforces the records of some drivers through one NRI plug-in, and looks whether they hold."""
+    """Enforces the records of some drivers through one NRI plug-in, and verifies the result in the kernel."""
 
     def __init__(
         self, drivers: Sequence[PinningDriver], access: ContainerAccess, pod_resources: PodResources, fatal: Fatal
     ) -> None:
-        """Prepare to enforce; `start` connects."""
+        """Set enforcement up; `start` connects."""
         self._drivers = tuple(sorted(drivers, key=lambda driver: driver.name))
         self.first = self._drivers[0]
         self._pod_resources = pod_resources
@@ -101,7 +103,7 @@ class Enforcement:
         self._verifier = OwnedThread(f"{self.first.name}-verify", self._verify, fatal)
 
     def start(self) -> None:
-        """Take the records as they are, connect to the runtime, and look at cgroups from time to time."""
+        """Read the records, connect to the runtime, and verify cgroups from time to time."""
         for driver in self._drivers:
             driver.node.watch(partial(self._records_changed, driver.name))
         self.client.start()
@@ -114,12 +116,12 @@ class Enforcement:
         self.client.stop()
 
     def become_active(self) -> None:
-        """Enforce from now on, beginning with a look at what another instance may have left undone."""
+        """Enforce from now on, beginning with what another instance may have left undone."""
         self._verifies.set()
         self.client.notify()
 
     def key(self, driver: str, uid: str) -> str:
-        """Return what a driver's claim is called among those that are enforced."""
+        """Return the key of a driver's claim in the snapshot of all drivers."""
         return uid if len(self._drivers) == 1 else claim_key(driver, uid)
 
     def own(self, driver: str, keys: Iterable[str]) -> frozenset[str]:
@@ -149,7 +151,7 @@ class Enforcement:
 
     def _answered(self, request: str, seconds: float) -> None:
         if request == "Synchronize":
-            # What could not be read before the answer is looked at right after it.
+            # Cgroups that could not be read in time for the answer are read right after it.
             self._verifies.set()
         self.first.answered(request, seconds)
 
@@ -166,11 +168,11 @@ class Enforcement:
     # --- what the enforcer asks ---
 
     def snapshot(self) -> PinSnapshot:
-        """Return what is on record now."""
+        """Return the present snapshot."""
         return self._snapshot
 
     def reread(self) -> PinSnapshot:
-        """Return what is on record after another look at the ledgers, and for each that cannot be read that it cannot.
+        """Read the ledgers again and return the snapshot, which says which of them cannot be read.
 
         Raises:
             UnreadError: none of the ledgers can be read.
@@ -186,16 +188,13 @@ class Enforcement:
         return self._snapshot
 
     def pod_claims(self, pods: tuple[PodSandbox, ...]) -> Mapping[str, KubeletPodClaims] | None:
-        """Return what kubelet's pod-resources API says of the pods that it lists, by UID.
-
-        None without an answer in time.
-        """
+        """Return what kubelet's pod-resources API says about these pods, by UID; None without an answer in time."""
         others = tuple(driver.name for driver in self._drivers[1:])
         more = {"also": others} if others else {}
         try:
             listed = self._pod_resources.listed(self.first.name, _KUBELET_SECONDS, **more)
         except PodResourcesError as error:
-            # Asked again every few seconds while containers wait for the answer.
+            # The question is repeated every few seconds while containers wait for the answer, so log it only once.
             if str(error) != self._silence:
                 self._silence = str(error)
                 log.warning("driver=%s: %s", self.first.name, error)
@@ -210,7 +209,7 @@ class Enforcement:
 
 
 class ContainerAccess(msgspec.Struct, frozen=True):
-    """The ways to the containers of a node.
+    """How to reach the containers of a node.
 
     Attributes:
         nri_socket: the runtime's NRI socket.

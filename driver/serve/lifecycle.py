@@ -1,4 +1,4 @@
-"""The work that a driver does without being asked: it follows hardware changes, checks CDI specs, and finds orphans."""
+"""The background work of an active driver: it follows hardware changes, checks CDI specs, and finds orphans."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Lifecycle:
 
 
 def _until_orphans(stopping: threading.Event) -> bool:
-    return stopping.wait(orphans.LOOK_SECONDS)
+    return stopping.wait(orphans.CHECK_SECONDS)
 
 
 def keep_up(node: NodeClaims, stop: Stop) -> None:
@@ -141,12 +141,12 @@ class Hardware(msgspec.Struct):
     """Follows the hardware of one node.
 
     Attributes:
-        node: whose hardware.
-        publish: says to the cluster and to kubelet what there is and how it is.
-        report: says to kubelet how it is.
-        notify: makes known to people which claims lose something.
-        impaired: the claims that have less than they were given, by UID; replaced whole, so it may be read anywhere.
-        changes: how often the hardware was found changed since start.
+        node: the node.
+        publish: publishes slices and reports health.
+        report: reports health.
+        notify: reports to people which claims have lost something.
+        impaired: the claims that have less than they were given, by UID; replaced as a whole, so threads may read it.
+        changes: how often the hardware has changed since the start.
     """
 
     node: NodeClaims
@@ -159,7 +159,7 @@ class Hardware(msgspec.Struct):
     _troubles: tuple[str, ...] = ()
 
     def follow(self, stop: Stop) -> None:
-        """Look whenever the driver says that it is time, until `stop` is set."""
+        """Check whenever the driver's `watch` says so, until `stop` is set."""
         self.check()
         for _ in self.node.plugin.watch(stop):
             if stop.is_set():
@@ -167,10 +167,10 @@ class Hardware(msgspec.Struct):
             self.check()
 
     def check(self) -> None:
-        """Look once. What goes wrong is logged and tried again at the next look, and keeps nothing else from it."""
+        """Check once. A step that fails is logged and tried again at the next check; the other steps still run."""
         troubles: list[str] = []
-        # Claims first, then what is published: the pod that runs there learns nothing from a smaller slice.
-        for step in (self._rescan, self._mind_claims, self._announce):
+        # First the claims, then the slices: a running pod learns nothing from a smaller slice.
+        for step in (self._rescan, self._check_claims, self._announce):
             try:
                 step()
             except UnreadError:
@@ -187,7 +187,7 @@ class Hardware(msgspec.Struct):
         try:
             self.node.rescan()
         finally:
-            # A listener that the node notifies may fail, and the hardware has changed all the same.
+            # The hardware has changed even if a watcher that the node notifies has failed.
             if self.node.discovery.known is not before:
                 self.changes += 1
                 self._unpublished = True
@@ -200,22 +200,21 @@ class Hardware(msgspec.Struct):
         else:
             self.report()
 
-    def _mind_claims(self) -> None:
+    def _check_claims(self) -> None:
         plugin, inventory, not_enforced = self.node.plugin, self.node.inventory, self.node.not_enforced()
         records = {record.uid: record for record in self.node.records()}
-        before, now = (
-            self.impaired,
-            {impairment.claim.uid: impairment for impairment in plugin.impairments(inventory, records.values())},
-        )
-        lost = [records[uid] for uid, each in now.items() if before.get(uid) != each]
+        before = self.impaired
+        now = {impairment.claim.uid: impairment for impairment in plugin.impairments(inventory, records.values())}
+        lost = [records[uid] for uid, impairment in now.items() if before.get(uid) != impairment]
         restored = [records[uid] for uid in (before.keys() - now.keys()) & records.keys()]
-        # All that may fail comes before any of it counts as reported.
+        # Everything that may fail comes before `impaired` is set, so that nothing counts as reported too early.
         states = {record.uid: prepared_states(plugin, record, inventory, not_enforced) for record in (*lost, *restored)}
         self.impaired = now
         for record in lost:
-            each = now[record.uid]
-            log.warning("claim=%s uid=%s driver=%s: %s", each.claim, record.uid, plugin.driver, each.message)
-            self.notify(ClaimImpaired(record.ref, record.pods, each.reason, each.message, states[record.uid]))
+            impairment = now[record.uid]
+            reason, message = impairment.reason, impairment.message
+            log.warning("claim=%s uid=%s driver=%s: %s", impairment.claim, record.uid, plugin.driver, message)
+            self.notify(ClaimImpaired(record.ref, record.pods, reason, message, states[record.uid]))
         for record in restored:
-            log.info("claim=%s uid=%s driver=%s has again all that it was given", record.ref, record.uid, plugin.driver)
+            log.info("claim=%s uid=%s driver=%s has everything again", record.ref, record.uid, plugin.driver)
             self.notify(ClaimRestored(record.ref, states[record.uid]))

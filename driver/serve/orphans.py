@@ -1,7 +1,7 @@
-"""From time to time: names for claims that have none yet, and an end for claims that kubelet will not unprepare.
+"""Finds the owners of claims that were left behind, and unprepares claims for which kubelet will not call Unprepare.
 
-A claim that was deleted while kubelet or the driver was away is never unprepared by kubelet, and a driver that was
-killed while it wrote a CDI spec never comes back to the file.
+kubelet never unprepares a claim that was deleted while kubelet or the driver was not running. A driver that was killed
+while it wrote a CDI spec leaves a temporary file.
 """
 
 from __future__ import annotations
@@ -38,20 +38,18 @@ from dranode.driver.node.node import NodeClaims
 log = logging.getLogger(__name__)
 
 
-# Who knows of the claims on this node: kubelet, the container runtime and the API server.
-
-# UIDs of the claims that containers have; None while the runtime has not listed its containers.
+# Returns the UIDs of the claims that containers have; None while the runtime has not listed its containers.
 Running = Callable[[], frozenset[str] | None]
 
 
 class ClaimLookup(msgspec.Struct, frozen=True):
-    """Looks up what kubelet, the container runtime and the API server say of a driver's claims.
+    """Asks kubelet, the container runtime and the API server about a driver's claims.
 
     Attributes:
         driver: the driver's name.
-        claims: the API server, or a folder in its place.
-        pod_resources: kubelet; None if it cannot be asked.
-        running: the runtime.
+        claims: fetches claims from the API server, or from a folder.
+        pod_resources: kubelet's API; None if kubelet cannot be asked.
+        running: asks the runtime.
     """
 
     driver: str
@@ -60,7 +58,7 @@ class ClaimLookup(msgspec.Struct, frozen=True):
     running: Running
 
     def on_node(self, records: Iterable[Record]) -> Attestation:
-        """Return what kubelet and the runtime say of these claims."""
+        """Return what kubelet and the runtime say about these claims."""
         if self.pod_resources is None:
             return Attestation(running=self.running())
         try:
@@ -71,23 +69,21 @@ class ClaimLookup(msgspec.Struct, frozen=True):
         return Attestation(used_claims(uses, (record.ref for record in records)), self.running())
 
     def with_cluster(self, attested: Attestation, records: Iterable[Record]) -> Attestation:
-        """Return what the API server says of these claims as well, as far as their names are known."""
+        """Add what the API server says about these claims, as far as their names are known."""
         refs = (use.ref if (use := attested.use(record.uid)) else record.ref for record in records)
         asked = tuple(ref for ref in refs if ref.name)
         answers = self.claims.get(asked) if asked else {}
         return replace(attested, claims={**attested.claims, **{ref.uid: answer for ref, answer in answers.items()}})
 
 
-# At start: whose are the CDI specs without a record, and the records without an owner?
-
-
 def take_over(node: NodeClaims, lookup: ClaimLookup) -> bool:
-    """Put on record what was left behind, with the names and pods that others know of it; False if that has to wait.
+    """Put CDI specs without a record, and records without an owner, on record; returns False if that has to wait.
 
-    Without their answers it is on record all the same and holds what its spec says; it gets its name later.
+    Their names and pods come from kubelet, the runtime and the API server. Without these answers a claim is on record
+    too, and holds what its spec says; its name is added later.
 
     Raises:
-        DranodeError: another driver's claims lie on the node that cannot be taken over; nothing has been changed.
+        DranodeError: another driver has left claims that cannot be taken over; nothing was changed.
     """
     try:
         unfinished = node.unfinished.records()
@@ -106,15 +102,15 @@ def take_over(node: NodeClaims, lookup: ClaimLookup) -> bool:
     except UnreadError:
         return False
     except LedgerError as error:
-        # Nothing is handed out while the ledger cannot be read, and then what lies there is held.
+        # This can wait: while the ledger cannot be read, nothing is handed out.
         driver = node.plugin.driver
-        log.error("driver=%s: what was left behind has to wait: %s", driver, error)  # noqa: TRY400 - no mistake of ours
+        log.error("driver=%s: claims that were left behind are not on record yet: %s", driver, error)  # noqa: TRY400
         return False
     return True
 
 
 def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], attested: Attestation) -> tuple[Record, ...]:
-    """Put on record what others say of unfinished records; those that have changed come back.
+    """Complete unfinished records with what others say about them; returns the records that have changed.
 
     Raises:
         LedgerError: the ledger cannot be written.
@@ -136,20 +132,20 @@ def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], attested: At
     return put
 
 
-LOOK_SECONDS: Final = 60.0
-"""How often to look."""
+CHECK_SECONDS: Final = 60.0
+"""How often to check, in seconds."""
 
 
 class Orphans(msgspec.Struct):
-    """Looks after the claims of one node.
+    """Finds and unprepares the orphaned claims of one node.
 
     Attributes:
-        node: whose claims.
-        lookup: who is asked about them.
-        notify: notifies people of the claims that were released.
-        clock: seconds, monotonic.
-        stopping: set once this instance no longer looks after claims.
-        released: how many were released since start.
+        node: the node.
+        lookup: asks others about the claims.
+        notify: reports to people which claims were released.
+        clock: returns seconds, monotonic.
+        stopping: set when this instance is not active any more.
+        released: the number of claims that were released since the start.
     """
 
     node: NodeClaims
@@ -161,11 +157,11 @@ class Orphans(msgspec.Struct):
     _waiting: Waiting = msgspec.field(default_factory=Waiting)
 
     def waiting(self) -> int:
-        """Return how many orphans there are."""
+        """Return the number of orphans."""
         return len(self._waiting.since)
 
     def check(self) -> None:
-        """Look once.
+        """Check once.
 
         Raises:
             UnreadError: the ledger cannot be used.
@@ -177,24 +173,25 @@ class Orphans(msgspec.Struct):
         attested = self.lookup.on_node(records)
         unfinished = tuple(record for record in records if not record.fingerprint)
         suspects = unused(records, attested)
-        # The API server is asked about the few claims that are odd, never about all of them.
+        # The API server is asked only about the few suspicious claims, never about all of them.
         attested = self.lookup.with_cluster(
             attested, {record.uid: record for record in (*unfinished, *suspects)}.values()
         )
         if self.stopping.is_set():
-            # The API server may have taken its time.
+            # Another instance may have become active while the API server was asked.
             return
         named = {record.uid: record for record in put_on_record(self.node, unfinished, attested)}
-        self._mind([named.get(record.uid, record) for record in orphans(suspects, attested)])
+        self._follow([named.get(record.uid, record) for record in orphans(suspects, attested)])
 
-    def _mind(self, orphaned: list[Record]) -> None:
+    def _follow(self, orphaned: list[Record]) -> None:
+        """Release the orphans that were found long enough ago, and log the new ones."""
         now = self.clock()
         before, self._waiting = self._waiting, self._waiting.seen(orphaned, now)
         fresh, due = self._waiting.fresh(before), self._waiting.due(now)
         for record in orphaned:
             if record.uid in fresh:
                 log.warning(
-                    "claim=%s uid=%s driver=%s is gone and nobody uses it: it is unprepared in %.0f minutes",
+                    "claim=%s uid=%s driver=%s was deleted and is not in use: it will be unprepared in %.0f minutes",
                     record.ref,
                     record.uid,
                     self.node.plugin.driver,

@@ -1,4 +1,4 @@
-"""One driver's part in what holds containers to claims."""
+"""One driver's part in the enforcement of claims, and the reports when claims are not enforced."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from dranode.driver.process.threads import Fatal
 from dranode.driver.serve.enforcement import ContainerAccess, Enforcement, PinningDriver
 from dranode.driver.serve.usage import UsageWatch
 
-# Starts what holds containers to claims once all drivers that pin are there.
+log = logging.getLogger(__name__)
 
 
 class PinningPart(Protocol):
-    """One driver's part in it: `dranode.driver.serve.pinning.Pinning`."""
+    """One driver's part in the enforcement: `dranode.driver.serve.pinning.Pinning`."""
 
     driver: PinningDriver
     enforcement: Enforcement | None
 
     def enforcement_of(self, drivers: tuple[PinningDriver, ...]) -> Enforcement:
-        """Return what enforces the records of these drivers."""
+        """Return the enforcement of the records of these drivers."""
 
 
 class PinningTogether:
-    """The drivers of a process that pin, until they start together.
+    """The drivers of a process that pin; they start enforcement together.
 
-    A runtime lists its containers once a connection. The list is judged by all of the records, so nothing
-    connects before all of them can be looked up.
+    A runtime lists its containers once in a connection. The list has to be compared with the records of all drivers, so
+    the connection is made only when all of them are ready.
     """
 
     def __init__(self, count: int) -> None:
@@ -50,19 +50,19 @@ class PinningTogether:
         self._joined: list[PinningPart] = []
 
     def join(self, pinning: PinningPart) -> None:
-        """Take in one more; with the last one all of them start."""
+        """Add a driver; the last one starts the enforcement of all."""
         self._joined.append(pinning)
         if len(self._joined) == self._count:
-            enforcement = pinning.enforcement_of(tuple(each.driver for each in self._joined))
-            for each in self._joined:
-                each.enforcement = enforcement
+            enforcement = pinning.enforcement_of(tuple(part.driver for part in self._joined))
+            for part in self._joined:
+                part.enforcement = enforcement
             enforcement.start()
 
 
-# How long a restart of the runtime may take. kubelet calls a runtime down after as long (kubelet.go,
+# How long a restart of the runtime may take, in seconds. kubelet too reports a runtime as down after 30 s (kubelet.go,
 # maxWaitForContainerRuntime).
 GRACE_SECONDS: Final = 30.0
-# The file in a driver's folder that says that claims were reported as not enforced, and have not been taken back.
+# This file in a driver's folder says that claims were reported as not enforced, and not yet as enforced again.
 REPORTED: Final = "not-enforced"
 
 
@@ -70,10 +70,10 @@ class Pinning:
     """Enforces one driver's records through NRI, perhaps together with those of others.
 
     Attributes:
-        driver: whose records are enforced.
+        driver: the driver whose records are enforced.
         socket: the runtime's NRI socket.
-        enforcement: what enforces them; None while other drivers are waited for.
-        usage: what claims use of the CPUs and the memory that they hold.
+        enforcement: enforces them; None until all drivers are ready.
+        usage: reads how much of their CPUs and memory claims use.
     """
 
     def __init__(
@@ -87,15 +87,16 @@ class Pinning:
         reported: bool = False,
         **optional: Any,
     ) -> None:
-        """Prepare to pin; `start` connects.
+        """Set pinning up; `start` connects.
 
         Args:
-            node: whose records are enforced.
-            access: how containers are reached.
+            node: the node whose records are enforced.
+            access: how to reach containers.
             pod_resources: kubelet's API that lists which containers have which claims.
             fatal: ends the process with a sentence.
-            together: with whom it starts; None if this driver pins alone.
-            reported: whether an earlier process has reported that no runtime is connected: it has had its time then.
+            together: the drivers that start together; None if this driver pins alone.
+            reported: whether an earlier process has reported that no runtime is connected, so that the grace period is
+                over.
             optional: as in `PinningDriver`.
         """
         self.driver = PinningDriver(node, **optional)
@@ -107,11 +108,11 @@ class Pinning:
         self.usage = UsageWatch(access.root, self.driver.name, self._running, self._snapshot)
 
     def enforcement_of(self, drivers: tuple[PinningDriver, ...]) -> Enforcement:
-        """Return what enforces the records of these drivers."""
+        """Return the enforcement of the records of these drivers."""
         return Enforcement(drivers, self._access, self._pod_resources, self._fatal)
 
     def start(self) -> None:
-        """Take the records as they are and connect to the runtime, once all that pin together have been started."""
+        """Read the records and connect to the runtime, once all drivers that pin together were started."""
         self._together.join(self)
 
     def stop(self) -> None:
@@ -120,17 +121,17 @@ class Pinning:
             self.enforcement.stop()
 
     def become_active(self) -> None:
-        """Enforce from now on, beginning with a look at what another instance may have left undone."""
+        """Enforce from now on, beginning with what another instance may have left undone."""
         if self.enforcement is not None:
             self.enforcement.become_active()
 
     @property
     def synchronized(self) -> bool:
-        """Return whether the runtime has listed its containers on the connection that is open."""
+        """Return whether the runtime has listed its containers in the present connection."""
         return self.enforcement is not None and self.enforcement.client.synchronized
 
     def not_enforced(self) -> NotEnforced | None:
-        """Return that no runtime has been connected for longer than a restart of it takes; None if that is not so."""
+        """Return why claims are not enforced: no runtime was connected for longer than its restart takes; else None."""
         if self.synchronized:
             self._reported = False
         away = 0.0 if self.enforcement is None else self.enforcement.client.away_seconds
@@ -139,23 +140,23 @@ class Pinning:
 
     @property
     def is_first(self) -> bool:
-        """Return whether the NRI plug-in is called after this driver, whose figures are then the plug-in's."""
+        """Return whether the NRI plug-in has the name of this driver, whose metrics then include the plug-in's."""
         return self.enforcement is None or self.enforcement.first is self.driver
 
     def status(self) -> EnforcementStatus:
-        """Return how enforcement is doing."""
+        """Return the state of enforcement."""
         return EnforcementStatus() if self.enforcement is None else self.enforcement.enforcer.status()
 
     def claims_in_use(self) -> frozenset[str] | None:
-        """The UIDs of the claims that a container has; None while that is not certain of every container."""
+        """Return the UIDs of the claims that containers have; None while that is not certain for every container."""
         return self._in_use() if self._complete else None
 
     def in_use(self, ref: ClaimRef) -> bool | None:
-        """Return whether a container has the claim, by the runtime or by kubelet; None if neither can say.
+        """Return whether a container has the claim, according to the runtime or kubelet; None if neither knows.
 
-        Only the runtime can say that none has it: a kubelet that has just started does not list every pod that runs.
+        Only the runtime can say that no container has it: a kubelet that has just started does not list all pods yet.
         """
-        # Asked first: a runtime that lists its containers after this moment says nothing about what is known now.
+        # Read first: if the runtime lists its containers only after this line, what follows may lack some of them.
         complete = self._complete
         if ref.uid in self._in_use() or self._pod_resources.in_use(self.driver.name, ref):
             return True
@@ -177,19 +178,16 @@ class Pinning:
         return PinSnapshot() if self.enforcement is None else self.enforcement.snapshot()
 
 
-# The things that a serving instance has to hear before it may be active, besides its own ledger and hardware.
-
-
 def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | None) -> Iterator[str]:
     """Yield what an instance still lacks to be ready, one sentence each.
 
-    What blocks new claims alone blocks them for both of two instances, so it keeps neither from becoming active: who
-    pins has to be settled whatever is handed out. Therefore the caller says what counts.
+    What only blocks new claims blocks them for both instances, so it must not keep one from becoming active: somebody
+    has to pin containers in any case. Therefore the caller decides which impediment counts.
 
     Args:
         listener: its sockets, and what kubelet has asked there.
         pinning: its connection to the container runtime; None if it pins no containers.
-        impediment: what is in the way of its node's claims; None if nothing is, or if it does not count.
+        impediment: why its node cannot prepare claims; None if it can, or if the reason does not count.
     """
     if not listener.calls.ready.is_set():
         yield "hardware and ledger have not been read yet"
@@ -200,39 +198,33 @@ def unmet_needs(listener: Listener, pinning: Pinning | None, impediment: str | N
         yield f"kubelet has not asked for the driver at {listener.sockets.registration}"
     elif not registration.registered:
         yield "kubelet has asked for the driver and not registered it"
-    # An impediment that says so is this one, after a while.
+    # After the grace period the impediment says this already.
     if pinning is not None and not pinning.synchronized and (impediment is None or not pinning.not_enforced()):
         yield f"the container runtime has not listed its containers yet over NRI at {pinning.socket}"
 
 
-# Reports that containers are not held to claims because no container runtime is connected, and when they are again.
-
-
-log = logging.getLogger(__name__)
-
-
 class UnenforcedClaims:
-    """The claims of one node that are reported as not enforced."""
+    """Reports claims as not enforced while no container runtime is connected, and as enforced again afterwards."""
 
     def __init__(self, node: NodeClaims, data: Path, notify: Notify, connected: Callable[[], bool]) -> None:
-        """Go on from what an earlier process has reported.
+        """Continue from what an earlier process has reported.
 
         Args:
-            node: whose claims.
+            node: the node.
             data: the driver's folder, where a file says that claims were reported.
-            notify: makes it known.
-            connected: whether a runtime is connected now; while one may be about to be, neither is reported.
+            notify: reports to people.
+            connected: returns whether a runtime is connected now; while the grace period runs, nothing is reported.
         """
         self._connected = connected
         self._node = node
         self._note = data / REPORTED
         self._notify = notify
-        # Of claims that another process has reported it is not known which.
+        # None if an earlier process has reported claims: which ones is not known.
         self._reported: frozenset[str] | None = None if self._note.exists() else frozenset()
         self._lost = False
 
     def check(self) -> None:
-        """Report what has changed since the last look; what cannot be read now is left to the next one."""
+        """Report what has changed since the last check. If the ledger cannot be read now, the next check does it."""
         why = self._node.not_enforced()
         lost = why is not None and not why.chosen
         reported = self._lost or self._reported != frozenset()

@@ -1,8 +1,8 @@
-"""CDI specs that vanish or are altered while the driver runs are written again.
+"""Writes CDI specs again that were removed or changed while the driver runs.
 
-kubelet remembers what was prepared and does not ask again, so no other process would notice. The kernel reports which
-files were touched; where it cannot, every look is at all of them, as one is from time to time in any case. What lies
-there since before this process began is looked into as well, a few claims at a time.
+kubelet remembers which claims were prepared and does not ask again, so nobody else would notice. The kernel reports
+which files were touched. If it cannot (no inotify), and once a minute in any case, all files are checked. Files from
+before this process was started are checked too, a few claims at a time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from dranode.driver.process.threads import Wake
 
 log = logging.getLogger(__name__)
 
-# How soon after an event to look, so that a spec is back within a second and a call's files are looked at once.
-LOOK_SECONDS: Final = 0.5
-# How often to look without an event: there is none when another folder is mounted over this one.
+# How long after an event to check, in seconds: a spec is back within a second, and the files of one call are checked
+# together.
+CHECK_SECONDS: Final = 0.5
+# How often to check without an event, in seconds: there is none if another folder is mounted over this one.
 _IDLE_SECONDS: Final = 5.0
 _ALL_SECONDS: Final = 60.0
-# In place of the stamp of a spec that was looked into: whatever lies there at the next look is compared once more.
+# In place of the stamp of a spec that was just repaired, so that the next check compares it once more.
 _MENDED: Final[Stamp] = (0, 0, 0)
-# Looking into a claim's files takes a millisecond, under the lock on decisions.
+# Checking a claim's files takes a millisecond, during which the lock on decisions is held.
 _AT_ONCE: Final = 20
 
 
@@ -38,9 +39,9 @@ class SpecWatch:
     """Watches the specs of one node's claims.
 
     Attributes:
-        node: whose specs.
-        clock: seconds, monotonic.
-        rewritten: how many were written again since start.
+        node: the node.
+        clock: returns seconds, monotonic.
+        rewritten: the number of specs that were written again since the start.
     """
 
     def __init__(self, node: NodeClaims, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,26 +51,26 @@ class SpecWatch:
         self._events = FolderEvents(node.files.specs.directory)
         self._all_due = 0.0
         self._sweep_due = False
-        # The files of claims that this process did not leave so, as they were when they were last seen; None: missing.
+        # The stamps at the last check of files that this process did not write; None for a missing file.
         self._seen: dict[str, Stamp | None] = {}
-        # Claims whose files are to be mended now; False: they were never there since this process began.
+        # The claims whose files have to be repaired now; False if they were missing since this process was started.
         self._due: dict[str, bool] = {}
-        # Those that are still to be looked into.
+        # The claims whose files still have to be compared with the record.
         self._unknown: dict[str, None] = {}
         self._failing: dict[str, str] = {}
         self._wake = Wake()
         self._ending = threading.Event()
 
     def check(self) -> None:
-        """Look once.
+        """Check once.
 
         Raises:
             UnreadError: the ledger cannot be read.
-            DranodeError: metadata that nobody needs cannot be removed.
+            DranodeError: metadata that is not needed any more cannot be removed.
         """
         named, now = self._events.names(), self.clock()
         if named is None or now >= self._all_due:
-            self._look_at_all()
+            self._check_all()
             self._all_due = now + _ALL_SECONDS
             self._sweep_due = True
         else:
@@ -84,7 +85,7 @@ class SpecWatch:
             self.node.sweep()
 
     def _mend_due(self) -> None:
-        """Mend what is due, a few claims at a time: calls that wait for the lock on decisions come in between."""
+        """Repair what is due, a few claims at a time, so that calls of kubelet get the lock on decisions in between."""
         while batch := tuple(itertools.islice(self._due, _AT_ONCE)):
             began = self.clock()
             self._mend(batch)
@@ -96,24 +97,24 @@ class SpecWatch:
                 return
 
     def rest(self, stopping: threading.Event) -> bool:
-        """Wait until there may be something to look at; whether to stop instead."""
+        """Wait until there may be something to check; returns whether to stop instead."""
         events = self._events.fileno
         if events is None or self._due or self._unknown or self._failing:
-            return stopping.wait(LOOK_SECONDS)
+            return stopping.wait(CHECK_SECONDS)
         poll = select.poll()
         poll.register(events, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         if poll.poll(_IDLE_SECONDS * 1000):
-            return stopping.wait(LOOK_SECONDS)
+            return stopping.wait(CHECK_SECONDS)
         return stopping.is_set()
 
     def wake(self) -> None:
-        """Let no `rest` and no `look` wait any longer."""
+        """End the waiting in `rest` and `check`."""
         self._ending.set()
         self._wake.up()
 
     def stop(self) -> None:
-        """Close the watch; `look` is not called after that."""
+        """Close the watch; `check` must not be called after that."""
         self._events.close()
         self._wake.close()
 
@@ -121,11 +122,11 @@ class SpecWatch:
         left = self.node.files.written.get(uid)
         return left is not None and self.node.files.specs.stamp(uid) == left
 
-    def _look_at_all(self) -> None:
-        """Find the claims whose files are others than they were; those that lay there before wait for their turn.
+    def _check_all(self) -> None:
+        """Find the claims whose files have changed; files from before this process was started wait for their turn.
 
-        So do all where the live machine has a say in them: device nodes get other numbers when a kernel driver is
-        loaded again, and a container that starts again would have nodes of no device or of another.
+        If the driver's specs depend on the live machine, all files are compared: device nodes get other numbers when a
+        kernel driver is loaded again, and a container that is restarted would get the nodes of another device.
         """
         stamps = self.node.files.specs.stamps()
         seen: dict[str, Stamp | None] = {}

@@ -29,7 +29,7 @@ _LEAST_BY_COST: Final = 100.0
 
 
 class UsageWatch:
-    """The use of one driver's claims, by the containers that the runtime has listed."""
+    """Reads how containers use the claims of one driver."""
 
     def __init__(
         self,
@@ -41,15 +41,15 @@ class UsageWatch:
         clock: Callable[[], float] = time.monotonic,
         cost: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Read nothing yet.
+        """Set the reader up; nothing is read yet.
 
         Args:
             root: where cgroups are read.
-            driver: the driver; a snapshot may have claims of others too.
-            running: the containers that run with claims; None while that is not certain.
-            snapshot: what is on record.
-            clock: seconds, monotonic.
-            cost: seconds of CPU time of the thread that asks.
+            driver: the driver; a snapshot may also have claims of others.
+            running: returns the running containers with claims; None while they are not known for certain.
+            snapshot: returns the claims on record.
+            clock: returns seconds, monotonic.
+            cost: returns the CPU time of the calling thread, in seconds.
         """
         self._root, self._driver = root, driver
         self._running, self._snapshot = running, snapshot
@@ -60,7 +60,7 @@ class UsageWatch:
         self._not_before = float("-inf")
 
     def usage(self) -> ClaimsUsage | None:
-        """Return what the claims use, as read now or a moment ago; None while it is not certain who has which claim."""
+        """Return the use as read now or a moment ago; None while it is not certain which container has which claim."""
         with self._lock:
             now = self._clock()
             if now >= self._not_before:
@@ -80,27 +80,27 @@ class UsageWatch:
             log.debug("what claims use is not read: %s", error)
             return None
         reader = UsageReader(self._root, Cgroups(self._root))
-        held = {claim.claim: len(claim.held) for claim in snapshot.claims.values() if self._is_mine(claim)}
-        having_all = ((container, having(container, snapshot)) for container in containers)
-        mine = ((each, tuple(filter(self._is_mine, claims)), self._has_memory(claims)) for each, claims in having_all)
-        readings = (
-            ContainerReading(
-                each.container.id,
-                tuple(_share(claim, each.container.pod.name, memory_counts=not elsewhere) for claim in claims),
-                _figures(reader, cgroup_folder(each.container.cgroup), claims, nodes),
-            )
-            for each, claims, elsewhere in mine
-            if claims
-        )
+        held = {claim.claim: len(claim.held) for claim in snapshot.claims.values() if self._is_own(claim)}
+        readings: list[ContainerReading] = []
+        for pinned in containers:
+            all_claims = having(pinned, snapshot)
+            claims = tuple(filter(self._is_own, all_claims))
+            if not claims:
+                continue
+            # If another driver's claim holds the container's memory, that driver reports it.
+            memory_counts = not self._has_memory(all_claims)
+            shares = tuple(_share(claim, pinned.container.pod.name, memory_counts=memory_counts) for claim in claims)
+            figures = _figures(reader, cgroup_folder(pinned.container.cgroup), claims, nodes)
+            readings.append(ContainerReading(pinned.container.id, shares, figures))
         self._book.take(now, held, readings)
         return self._book.usage()
 
-    def _is_mine(self, claim: PinnedClaim) -> bool:
+    def _is_own(self, claim: PinnedClaim) -> bool:
         return claim.exclusive and claim.driver in ("", self._driver)
 
     def _has_memory(self, claims: Iterable[PinnedClaim]) -> bool:
         """Return whether another driver's claim holds memory for a container with these claims."""
-        return any(claim.memory and not self._is_mine(claim) for claim in claims)
+        return any(claim.memory and not self._is_own(claim) for claim in claims)
 
 
 def _share(claim: PinnedClaim, pod: str, *, memory_counts: bool) -> ClaimShare:
@@ -111,7 +111,7 @@ def _share(claim: PinnedClaim, pod: str, *, memory_counts: bool) -> ClaimShare:
 def _figures(
     reader: UsageReader, folder: str, claims: Sequence[PinnedClaim], nodes: Mapping[int, CPUSet]
 ) -> Mapping[Figure, SourceValues]:
-    """Return what can be read of a container with these claims of one driver."""
+    """Return the figures of a container with these claims of one driver, as far as they can be read."""
     cpus = CPUSet.union(claim.held for claim in claims)
     if cpus:
         return reader.read(folder, local_nodes(cpus, nodes))

@@ -205,7 +205,7 @@ def test_a_ledger_that_is_lost_comes_back_from_specs_kubelet_and_the_api_server(
 def test_a_spec_that_vanishes_or_is_altered_is_written_again_within_a_second(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert spec_watch.LOOK_SECONDS <= 0.5
+    assert spec_watch.CHECK_SECONDS <= 0.5
     world.start()
     world.prepare(cpu_claim("a", "uid-a", GROUP, 2))
     path = world.cdi / "dra.k8s.io-cpu_claim-uid-a.json"

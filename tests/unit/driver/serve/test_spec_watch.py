@@ -315,7 +315,7 @@ def test_a_spec_that_is_altered_again_while_it_is_mended_is_mended_again(
 def test_a_look_is_due_with_an_event_and_without_one_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spec_watch_module, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(spec_watch_module, "CHECK_SECONDS", 0.01)
     monkeypatch.setattr(spec_watch_module, "_IDLE_SECONDS", PATIENCE)
     node = opened(tmp_path)
     prepare(node, allocated_claim("a", LAMPS, ["lamp-0"]))
