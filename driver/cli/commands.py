@@ -29,7 +29,7 @@ _SECTIONS: Final = {
     "For driver authors": ("sanity",),
 }
 
-# The disk of the output is full or broken, or the user's quota is used up.
+# The disk to which the output goes is full or broken, or the user's quota is used up.
 _DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 # The number of new objects between two runs of the garbage collector.
 _MANY_VALUES: Final = 1_000_000
@@ -62,6 +62,7 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
+        # A node runs only `serve`, so this is found without reading the metadata of all installed packages.
         if cmd_name == "serve":
             return import_module("dranode.driver.cli.serve").command  # type: ignore[no-any-return]
         point = _contributed().get(cmd_name)
@@ -129,7 +130,7 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
         # An error with a file name is about a file that the command opened, not about the output.
         if error.errno not in _DISK or error.filename is not None:
             raise
-        print(f"dranode: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201 - likewise
+        print(f"dranode: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201 - what people read
         sys.stdout = None
         status = 1
     sys.exit(status)
@@ -137,6 +138,7 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
 
 def _status(command: click.Command, arguments: list[str], name: str | None) -> Any:
     """Run a command and return its exit status."""
+    # With its standalone mode, click would end the process itself, with its own messages and exit statuses.
     try:
         return command.main(arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -153,16 +155,17 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> A
         # A missing module of ours is a bug, and needs its traceback.
         if (missing.name or "dranode").partition(".")[0] == "dranode":
             raise
-        print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - likewise
+        print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - what people read
     except RuntimeError as error:
         if not is_out_of_threads(error):
             raise
-        print(f"dranode: {in_words(error)}", file=sys.stderr)  # noqa: T201 - likewise
+        print(f"dranode: {in_words(error)}", file=sys.stderr)  # noqa: T201 - what people read
     return 1
 
 
 def _prepare_output() -> None:
     """Make sure that output can be written, also without stdout or to a terminal that lacks some characters."""
+    # Python sets stdout to None if it was closed before the start (`>&-`).
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
     if isinstance(sys.stdout, TextIOWrapper):

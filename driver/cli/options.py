@@ -1,8 +1,8 @@
 """The options of `serve`, as values and as options of click, including those that other commands share.
 
-Precedence: default < `--config FILE` < `DRANODE_*` environment < flag. It is click's own, with the file as its default
-map. The file is strict YAML with keys in camel case, with dra-driver-cpu's names if it has the option. Unknown keys and
-`DRANODE_*` variables are refused, because a misspelled one would silently leave its option at the default.
+Precedence: default < `--config FILE` < `DRANODE_*` environment < flag. click applies it, with the file as its default
+map. The file is strict YAML with keys in camel case. Options that dra-driver-cpu has too have its names. Unknown keys
+and `DRANODE_*` variables are refused, because a misspelled one would silently leave its option at the default.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CommandOption(NamedTuple):
         choices: the allowed values; empty for any.
         metavar: the placeholder of the value in `--help`.
         repeats: whether it takes names separated by commas, and may be given several times.
-        counts: whether its value is the number of times that it is given.
+        counts: whether its value is how often it is given.
         name: the name of the parameter.
     """
 
@@ -84,6 +84,7 @@ def _setting(flag: str, text: str, default: Any = "", **attributes: Any) -> Comm
 
 def default_node_name() -> str:
     """Return `NODE_NAME` from the downward API, else the host name in lower case."""
+    # kubelet names its node like this too, unless it has --hostname-override.
     return os.environ.get("NODE_NAME") or socket.gethostname().strip().lower()
 
 
@@ -232,13 +233,14 @@ def config_file(path: str, parameters: Mapping[str, click.Parameter]) -> dict[st
 
 def _hint(place: str, key: str, keys: Iterable[tuple[str, str]]) -> str:
     """Say how an unknown key is spelled, or where it belongs."""
+    # A key in the wrong case or in the wrong section is answered with the right one.
     alike = [known for known in keys if known[1].lower() == key.lower()]
     near = next((name for section, name in alike if section == place), None)
     if near:
         return f'is spelled "{near}" here'
     if alike:
         section, name = alike[0]
-        return f'is unknown; "{name}" stands {_under(section).strip() or "at the top level"}'
+        return f'is unknown; "{name}" belongs {_under(section).strip() or "at the top level"}'
     return f"is unknown; there are {', '.join(sorted(name for section, name in keys if section == place)) or 'none'}"
 
 
@@ -263,7 +265,7 @@ def _in_sections(path: str, sections: object) -> Iterator[tuple[str, str, Any]]:
             raise UsageError(
                 f'{path}: {_SECTIONS} has "{driver}", but the installed drivers are {", ".join(sorted(drivers))}'
             )
-        # Which options a driver takes is unknown where they are unreadable; load_plugins refuses or warns.
+        # The options of this driver could not be read, so its keys cannot be checked. `load_plugins` reports that.
         if driver in declared().problems:
             continue
         if not isinstance(section, Mapping):
@@ -288,6 +290,7 @@ def _under(driver: str) -> str:
 
 
 def _checked(path: str, key: str, value: Any, parameter: click.Parameter) -> Any:
+    # click alone would take any value for a text: a list would become "['a', 'b']".
     kind: type = str
     if parameter.multiple:
         kind = list
@@ -333,7 +336,7 @@ def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:
 
 
 class DriverCommand(click.Command):
-    """A command with options of drivers. Its help shows them at the end, in a group for each driver."""
+    """A command with options of drivers, which its help shows at the end, in a group for each driver."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, and then those of each driver."""

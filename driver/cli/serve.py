@@ -37,6 +37,7 @@ from dranode.driver.serve.service import DriverService
 
 # A driver at rest has about 30 files open; each connection, health stream and kubelet call takes more.
 _LEAST_FILES: Final = 128
+# Python lets a busy thread run for 5 ms before it switches, which would delay each step of an answer.
 _SWITCH_SECONDS: Final = 0.0005
 
 log = logging.getLogger(__name__)
@@ -52,14 +53,17 @@ class _Stop:
     def __init__(self) -> None:
         self.reason: str | None = None
         self._ended, self._end = os.pipe()
+        # Python requires that the write does not block. A full pipe has woken the main thread anyway.
         os.set_blocking(self._end, False)
         signal.set_wakeup_fd(self._end)
+        # Python writes only the numbers of signals that have a handler; without one, the kernel ends the process.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: None)
 
     def fatal(self, reason: str) -> None:
         """End the process with an error; if there are several, the first one is reported."""
         self.reason = self.reason or reason
+        # No signal has the number 0.
         os.write(self._end, b"\0")
 
     def wait(self) -> None:
@@ -87,9 +91,9 @@ def command(**options: Any) -> None:
 
 
 def _check_file_limit() -> None:
-    """Refuse a limit on open files that sockets, health streams, the ledger and the API server do not fit into.
+    """Refuse a limit on open files that is too low for sockets, health streams, the ledger and the API server.
 
-    gRPC ends the process without a sentence if it cannot open a file.
+    gRPC ends the process without a message if it cannot open a file.
 
     Raises:
         UsageError: the limit is too low.
@@ -106,12 +110,11 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
     """Serve until a signal comes or a thread dies.
 
     Raises:
-        UsageError: an option is invalid, or another process serves.
-        DranodeError: something that is needed is missing, or a thread died.
+        UsageError: an option is invalid, or another process serves already.
+        DranodeError: a part of the node that the driver needs is missing, or a thread died.
     """
     _check_file_limit()
     stay_small()
-    # Python lets a busy thread run for 5 ms before it switches, which would delay each step of an answer.
     sys.setswitchinterval(_SWITCH_SECONDS)
     set_up(options["log_format"], options["verbosity"])
     # Sockets and the ledger are for root alone; files for others get their mode explicitly.
@@ -120,13 +123,17 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
     kubelet_root = Path(options["kubelet_root"]).absolute()
     nri_socket = None if options["nri_socket"] == "none" else options["nri_socket"]
     origin = store or Credentials(options["kubeconfig"])
+    # Checked before anything is created, so that a wrong option leaves nothing behind.
     if isinstance(origin, Credentials):
         origin.check()
         if origin.kubeconfig:
             from dranode.driver.kube.kubeconfig import check_kubeconfig  # PyYAML, which a pod does not need
 
             check_kubeconfig(origin.kubeconfig)
+    # Without NRI, containers without claims stay on all CPUs, so none has to be kept for them.
     plugins = load_plugins(drivers, root, {**options, "keep_shared": nri_socket is not None})
+    # Callbacks run in reverse order: first the services stop, then the cluster and the listeners close, and the probes
+    # answer until the end.
     with contextlib.ExitStack() as stack:
         # The address is bound first, so that nothing starts if another process has it.
         probes = Probes(options["http_address"], options["metrics_address"], lambda: stop.reason, stop.fatal)
@@ -156,7 +163,7 @@ def serve(root: Root, drivers: tuple[str, ...], node_name: str, store: str, **op
             service.start(boot_id(root))
             stack.callback(service.stop)
         probes.start()
-        # The objects of the start live as long as the process, so the garbage collector may skip them.
+        # The objects that exist now live as long as the process, so the garbage collector may skip them.
         gc.freeze()
         stop.wait()
     if stop.reason is not None:
@@ -185,14 +192,16 @@ def _cluster(
     if isinstance(origin, Credentials):
         cluster = KubeCluster(origin, node_name, claim_status=options["claim_status"] == "on", fatal=fatal)
         stack.callback(cluster.close)
+        # The first Prepare then need not wait for TLS and discovery.
         cluster.connect()
         return cluster
     from dranode.driver.local.cluster import FolderCluster  # PyYAML, which a driver in a cluster does not need
-    from dranode.driver.local.store import Store  # likewise
+    from dranode.driver.local.store import Store  # PyYAML too
 
     return FolderCluster(Store(Path(origin)), node_name)
 
 
+# <malloc.h> of glibc.
 _M_TRIM_THRESHOLD: Final = -1
 _M_ARENA_MAX: Final = -8
 _TRIM_FROM: Final = 128 * 1024
@@ -203,6 +212,7 @@ def stay_small() -> None:
 
     Call it before the first thread starts. Other C libraries lack these settings, and nothing changes there.
     """
+    # glibc makes up to eight arenas per CPU by default (mallopt(3)), and each keeps free memory for itself.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)

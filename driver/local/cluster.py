@@ -1,4 +1,4 @@
-"""A folder in place of a cluster: claims are read from it, and slices are written to it by the same plan."""
+"""A folder in place of a cluster: claims are read from it, and slices are written to it with the same plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from dranode.driver.node.node import NodeClaims
 from dranode.driver.slices.desired import desired_slices
 from dranode.driver.slices.plan import CreateSlice, DeleteSlice, PublisherStatus, UpdateSlice, plan
 
-# The API server's alphabet for generated names.
+# The API server's alphabet for generated names, which has no vowels, so that they form no words (apimachinery,
+# util/rand).
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -56,6 +57,7 @@ class FolderCluster:
                     self.store.put(changed)
                 case CreateSlice(slice=new):
                     status = replace(status, created=status.created + 1)
+                    # `plan` gives new slices only a `generateName`; the API server would complete it.
                     suffix = "".join(self._random.choices(_ALPHABET, k=5))
                     name = f"{new.metadata.generate_name}{suffix}"
                     metadata = msgspec.structs.replace(new.metadata, name=name, uid=str(uuid.uuid4()))

@@ -69,7 +69,7 @@ class Store(msgspec.Struct, frozen=True):
             DocumentError: the folder cannot be read, or an object cannot be read or decoded.
         """
         folder = self.folder / _FOLDERS[kind]
-        # Temporary files of writers have another suffix.
+        # Sorted, so that a run can be repeated. Temporary files of writers have another suffix.
         try:
             names = sorted(path.name for path in folder.iterdir() if path.suffix == ".yaml")
         except FileNotFoundError:
@@ -77,8 +77,8 @@ class Store(msgspec.Struct, frozen=True):
         except OSError as error:
             raise DocumentError(f"{folder} cannot be read: {error.strerror}") from error
         # A file may disappear between the listing and the read.
-        read = (self._read(kind, folder / name) for name in names)
-        return tuple(value for value in read if value is not None)
+        values = (self._read(kind, folder / name) for name in names)
+        return tuple(value for value in values if value is not None)
 
     def remove(self, kind: type, namespace: str, name: str) -> None:
         """Remove an object; do nothing if it does not exist.
@@ -100,11 +100,14 @@ class Store(msgspec.Struct, frozen=True):
         try:
             claim = self.find(ResourceClaim, ref.namespace, ref.name)
         except DranodeError as error:
+            # Only a missing file shows that the claim is gone. What a claim holds must not be released for any other
+            # reason.
             return error
         return claim if claim is not None else ClaimGoneError(f"claim {ref} does not exist in {self.folder}")
 
     def _path(self, kind: type, namespace: str, name: str) -> Path:
         stem = f"{namespace}.{name}" if namespace else name
+        # kubelet's calls name claims too, and no name may lead out of the folder.
         if "/" in stem or "\0" in stem:
             raise DocumentError(f'"{stem}" cannot be the name of an object')
         name_bytes = stem.encode()
@@ -117,6 +120,7 @@ class Store(msgspec.Struct, frozen=True):
     @staticmethod
     def _read(kind: type[T], path: Path) -> T | None:
         """Return the object in a file; None if the file does not exist, or no longer does."""
+        # A named pipe in the folder is an error here; opening it like a file would wait for a writer.
         try:
             document = parse_yaml(read_regular(path), str(path))
         except FileNotFoundError:
@@ -132,6 +136,7 @@ class Store(msgspec.Struct, frozen=True):
 
 
 def _replace(path: Path, text: str) -> None:
+    # In the same folder, because a rename works only within one file system.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -103,6 +103,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
+# Messages are constants of the code, so each is parsed only once.
 @functools.lru_cache(256)
 def _keys(message: str) -> tuple[str, ...]:
     """Return the key of each argument that a message takes, empty for an argument without a key."""
@@ -116,10 +117,11 @@ def set_up(log_format: str, verbosity: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
+    # Replaced and not added: with a handler that a library has set, each line would be logged twice.
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[min(verbosity, len(_LEVELS) - 1)])
-    # No line shows the caller's place, thread or process, so logging need not find them (logging, "Optimization").
+    # No line shows the caller's place, thread or process, so logging need not look them up (logging, "Optimization").
     logging._srcfile = None  # noqa: SLF001
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    # Its lines about connections do not help to follow a claim.
+    # Lines about its connections do not help to follow a claim.
     logging.getLogger("urllib3").setLevel(logging.WARNING)

@@ -27,6 +27,7 @@ class OwnedThread(threading.Thread):
 
     def __init__(self, name: str, work: Callable[[], None], fatal: Fatal) -> None:
         """Name the thread; `start` will run `work`."""
+        # A thread that hangs in a system call must not keep the process from ending.
         super().__init__(name=name, daemon=True)
         self._work = work
         self._fatal = fatal
@@ -44,7 +45,7 @@ class DaemonPool(futures.Executor):
     """Runs work on a fixed number of daemon threads, which do not keep the process from ending.
 
     At exit Python waits for the threads of a ThreadPoolExecutor, forever if one hangs in a system call. All threads are
-    started at once, so that a system out of threads shows at the start and not under load.
+    started at once, so that a limit on threads is noticed at start-up and not under load.
     """
 
     def __init__(self, name: str, size: int, fatal: Fatal) -> None:
@@ -55,10 +56,11 @@ class DaemonPool(futures.Executor):
             thread.start()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:
-        """Have a thread call `fn`; calls wait in order until a thread is free."""
+        """Let a thread call `fn`; calls wait in order until a thread is free."""
         future: futures.Future[T] = futures.Future()
 
         def work() -> None:
+            # False if the caller has cancelled the call while it waited.
             if not future.set_running_or_notify_cancel():
                 return
             try:
@@ -93,18 +95,19 @@ class Wake:
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """Return what to poll; -1 once it is closed."""
+        """Return the file descriptor to poll; -1 after `close`."""
         return self._file
 
     def up(self) -> None:
         """Wake the thread that polls, now or at its next poll."""
-        # Under the lock, since the number of a closed file may already belong to another one.
+        # Under the lock, because the number of a closed file may already belong to another file.
         with self._lock:
             if self._file >= 0:
                 os.eventfd_write(self._file, 1)
 
     def heard(self) -> None:
         """Clear every `up` so far, so that poll waits again."""
+        # One read resets the counter to zero. If it is zero already, the read would block.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._file)
 

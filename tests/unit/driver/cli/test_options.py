@@ -205,9 +205,9 @@ def test_commands_that_load_every_driver_go_on_without_a_broken_one(tmp_path: Pa
         ("plugins: {cpu: {sharing: shared}}", 'the key "sharing" under plugins.cpu is unknown; there are hostRoot'),
         (
             "plugins: {cpu: {groupBy: socket}}",
-            'the key "groupBy" under plugins.cpu is unknown; "groupBy" stands at the top level',
+            'the key "groupBy" under plugins.cpu is unknown; "groupBy" belongs at the top level',
         ),
-        ("reservedMemory: 0:1Gi", 'the key "reservedMemory" is unknown; "reservedMemory" stands under plugins.memory'),
+        ("reservedMemory: 0:1Gi", 'the key "reservedMemory" is unknown; "reservedMemory" belongs under plugins.memory'),
     ],
 )
 def test_a_section_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
