@@ -9,6 +9,7 @@ from typing import Final
 from dranode.api.quantity import Quantity
 from dranode.api.resource import CapacityRequestPolicy, CapacityRequestPolicyRange
 
+# CapacityRequestPolicy.validValues of k8s.io/api, resource/v1.
 MAX_VALID_VALUES: Final = 10
 
 
@@ -43,6 +44,7 @@ def allowed_amounts(policy: CapacityRequestPolicy) -> str:
 def _values_problems(value: Quantity, values: tuple[Quantity, ...], default: Quantity | None) -> Iterator[str]:
     if len(values) > MAX_VALID_VALUES:
         yield f"has {len(values)} validValues, more than {MAX_VALID_VALUES}"
+    # Equal neighbors do not ascend either, so duplicates are found too.
     if any(value >= following for value, following in pairwise(values)):
         yield "has validValues that do not ascend"
     # The values ascend, so the last one is the largest.

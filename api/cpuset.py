@@ -62,6 +62,7 @@ class CPUSet:
         Raises:
             ValueError: a word is not hexadecimal, or the mask goes beyond `MAX_CPU`.
         """
+        # The number of splits is limited, so that a gigantic text does not become a gigantic list.
         words = text.split(",", (MAX_CPU + 1) // 32)
         if len(words) > (MAX_CPU + 1) // 32:
             raise ValueError(f"a CPU mask of {len(text)} characters goes beyond the largest CPU id, {MAX_CPU}")
@@ -74,6 +75,8 @@ class CPUSet:
     def __str__(self) -> str:
         runs: list[str] = []
         mask, base = self.mask, 0
+        # One step for each run and not for each CPU: the trailing zeros are the gap before a run, and the trailing ones
+        # are the run.
         while mask:
             gap = (mask & -mask).bit_length() - 1
             mask >>= gap
@@ -186,11 +189,13 @@ def _cpu(digits: str) -> int:
 
 def _mask(ranges: list[tuple[int, int]]) -> int:
     """Return the mask of ranges, in a time that does not grow with their number times the largest CPU."""
+    # Each join below copies the whole integer, which is cheap for the few ranges of a real machine.
     if len(ranges) <= _FEW:
         mask = 0
         for first, last in ranges:
             mask |= (1 << (last + 1)) - (1 << first)
         return mask
+    # Ranges may overlap or touch. Joined ones are apart, so the halves below do not overlap.
     apart: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if apart and first <= apart[-1][1] + 1:
@@ -205,6 +210,7 @@ def _halves(ranges: list[tuple[int, int]]) -> int:
     if len(ranges) <= _FEW:
         return _mask(ranges)
     base, half = ranges[0][0], len(ranges) // 2
+    # Each half is shifted to its own beginning, so that its integers stay as short as the half is.
     low = _halves([(first - base, last - base) for first, last in ranges[:half]])
     start = ranges[half][0]
     high = _halves([(first - start, last - start) for first, last in ranges[half:]])

@@ -58,8 +58,10 @@ def without_tuples(document: Any) -> Any:
 
 def _decode_hook(kind: type, raw: Any) -> Any:
     if kind is Quantity:
+        # A bool is an int in Python.
         if isinstance(raw, (str, int)) and not isinstance(raw, bool):
             return Quantity(raw)
+        # YAML and JSON may have 1.5 without quotes. repr() gives the shortest text for it.
         if isinstance(raw, float):
             return Quantity(repr(raw))
         raise ValueError(f"{raw!r} is not a quantity such as 4, 500m or 16Gi")
@@ -83,6 +85,7 @@ def _learn(kind: type) -> None:
 
     msgspec compiles a type when it first decodes one, and crashes the process if two threads do so at once.
     """
+    # Read without the lock: a type is added only after it was compiled.
     if kind not in _learned:
         with _learning:
             msgspec.json.Decoder(kind)
@@ -115,6 +118,7 @@ def decode_json(kind: type[T], text: bytes | str) -> T:
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        # Only few documents have nulls, so they are removed only after an error about one.
         if _NULL in str(error):
             return _convert(kind, without_nulls(msgspec.json.decode(text)))
         raise _error(kind, error) from error
@@ -154,6 +158,7 @@ def _error(kind: Any, error: msgspec.DecodeError) -> DocumentError:
     match = re.search(_AT, text)
     path = match["path"] if match else ""
     sentence = _plain(text[: match.start()] if match else text)
+    # msgspec says what is wrong, but not what would be right.
     if sentence.startswith(_UNKNOWN):
         names = ", ".join(field_names(kind, path))
         sentence += f"; there are {names}" if names else ""
@@ -172,7 +177,7 @@ def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     A document of another group is returned unchanged. A pool without a number of slices gets 0, which is what Go reads.
 
     Raises:
-        DocumentError: the API version is not one that exists, or a v1beta1 document has the form of another version.
+        DocumentError: the API version does not exist, or a v1beta1 document has the form of another version.
     """
     version = str(document.get("apiVersion", ""))
     group, _, short = version.rpartition("/")
@@ -183,6 +188,7 @@ def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
         known = " and ".join(filter(None, (", ".join(served[:-1]), served[-1])))
         raise DocumentError(f'{API_GROUP} has {known}, not "{short}"', "apiVersion")
     converted = dict(document, apiVersion=API_VERSION)
+    # v1beta2 has the form of v1.
     if short == "v1beta1":
         spec = document.get("spec")
         if isinstance(spec, Mapping):
@@ -275,6 +281,7 @@ def parse_time(text: str) -> datetime:
 
 
 def _same_device(desired: Device, published: Device) -> bool:
+    # Usually nothing has changed, and plain equality is the fastest comparison.
     if desired == published:
         return True
     return same(_timeless(desired), _timeless(published)) and all(map(_same_time, desired.taints, published.taints))

@@ -51,6 +51,7 @@ class SourceDocument(msgspec.Struct, frozen=True):
 
 
 _VERSION: Final = re.compile(r"v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?", re.ASCII)
+# Their beta versions were removed: of apps in Kubernetes 1.16, of batch in 1.25.
 _V1_ALONE: Final = ("", "apps", "batch")
 _NAMES: Final = ("name", "generateName", "namespace", "uid")
 
@@ -129,6 +130,7 @@ def generated_name(base: str, seed: str, taken: Callable[[str], bool] = lambda _
 
 def template_hash(text: str) -> str:
     """Return a hash of a text in up to ten characters, in the form of a Deployment's `pod-template-hash`."""
+    # Kubernetes encodes a number of 32 bits in this way (`SafeEncodeString` of apimachinery), but hashes differently.
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
     return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(number))
 
@@ -148,6 +150,7 @@ def with_generated_names(
             yield source
             continue
 
+        # Bound as defaults, because the loop gives these variables other values.
         def named(name: str, document: dict[str, Any] = source.document) -> dict[str, Any]:
             return {**document, "metadata": {**document["metadata"], "name": name}}
 
@@ -240,6 +243,7 @@ def check_kind(document: Mapping[str, Any]) -> None:
 
 
 def _check_custom_group(group: str, kind: str) -> None:
+    # Only a group that has this kind is suggested: a custom resource may be in a group with a similar name.
     having = [known for known, kinds in _OF_GROUP.items() if known and kind in kinds]
     near = get_close_matches(group, having, 1, _RESEMBLES)
     if near and group.endswith(_PROJECTS) <= near[0].endswith(_PROJECTS):

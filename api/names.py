@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+# A C identifier of at most 32 characters.
 _ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
 _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII)
@@ -30,6 +31,7 @@ def is_dns_subdomain(name: str, longest: int = 253) -> bool:
 
 def is_qualified_name(name: str) -> bool:
     """Return whether `name` is `[<domain>/]<C identifier>`, the form of names of attributes and capacities."""
+    # Without a domain, the name belongs to the driver that publishes it.
     domain, slash, identifier = name.rpartition("/")
     return _ID.fullmatch(identifier) is not None and (not slash or is_dns_subdomain(domain, 63))
 

@@ -26,6 +26,7 @@ _SCALE: Final[dict[str, tuple[int, int]]] = {
 }
 
 
+# The devices of a cluster repeat few amounts, so most texts are parsed only once.
 @lru_cache(maxsize=4096)
 def _value(text: str) -> int | Fraction:
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST else None
@@ -93,6 +94,7 @@ class Quantity:
         return self.value < other.value
 
     def __hash__(self) -> int:
+        # Equal values such as 1Gi and 1024Mi need equal hashes; an int and a Fraction of the same value have them.
         return hash(self.value)
 
 

@@ -59,6 +59,7 @@ class ObjectMeta(APIDocument, frozen=True, kw_only=True):
 class DeviceAttribute(APIDocument, frozen=True, kw_only=True, rename={"int_": "int", "bool_": "bool"}):
     """One attribute value: exactly one field is set. List forms are alpha (DRAListTypeAttributes)."""
 
+    # An empty list counts as set, and the API server refuses it. Absent is therefore None for lists too.
     int_: int | None = None
     bool_: bool | None = None
     string: str | None = None
@@ -80,6 +81,7 @@ class CapacityRequestPolicyRange(APIDocument, frozen=True, kw_only=True):
 class CapacityRequestPolicy(APIDocument, frozen=True, kw_only=True):
     """The amounts of a capacity that requests may ask for, and the default of a request without one (KEP-5075)."""
 
+    # A request may ask for other amounts than these. The scheduler rounds them up to the next valid one.
     default: Quantity | None = None
     valid_values: tuple[Quantity, ...] = ()
     valid_range: CapacityRequestPolicyRange | None = None
@@ -100,8 +102,10 @@ class DeviceCapacity(APIDocument, frozen=True, kw_only=True):
         return policy.valid_range.step if policy.valid_range is not None else min(policy.valid_values, default=None)
 
     def __post_init__(self) -> None:
+        # The value is frozen, so this is the only way to convert what a driver's author wrote.
         force_setattr(self, "value", _quantity(self.value))
 
+    # msgspec makes the constructor from the fields. Type checkers have to see that it takes plain values too.
     if TYPE_CHECKING:
 
         def __init__(
@@ -200,6 +204,7 @@ class CounterSet(APIDocument, frozen=True, kw_only=True):
 class DeviceCounterConsumption(APIDocument, frozen=True, kw_only=True):
     """The amounts that an allocated device draws from one counter set (KEP-4815)."""
 
+    # A counter set may be in another slice of the pool, so its name says nothing about this slice.
     counter_set: str
     counters: Mapping[str, Counter] = {}
     compatibility_groups: tuple[str, ...] = ()
@@ -223,18 +228,22 @@ class DeviceTaint(APIDocument, frozen=True, kw_only=True):
     """A taint of a device (KEP-5055)."""
 
     key: str
+    # Kubernetes may add effects, and consumers have to treat an unknown one like `None`, so this is no enumeration.
     effect: str
     value: str = ""
+    # The API server sets it if it is absent.
     time_added: str | None = None
 
 
 class DeviceToleration(APIDocument, frozen=True, kw_only=True):
     """A toleration of device taints (KEP-5055)."""
 
+    # An empty key or effect matches all of them, and an empty operator is `Equal`.
     key: str = ""
     operator: str = ""
     value: str = ""
     effect: str = ""
+    # Only for NoExecute. Without it, the taint is tolerated forever.
     toleration_seconds: int | None = None
 
 
@@ -254,7 +263,7 @@ class NodeSelectorTerm(APIDocument, frozen=True, kw_only=True):
 
 
 class NodeSelector(APIDocument, frozen=True, kw_only=True):
-    """Terms of which one must hold."""
+    """Terms; at least one of them must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -270,6 +279,7 @@ class NodeAllocatableMapping(APIDocument, frozen=True, kw_only=True):
 class NodeAllocatableResource(APIDocument, frozen=True, kw_only=True):
     """One `nodeAllocatableResources` entry (KEP-5517, alpha 1.37)."""
 
+    # The mapping counts once for a claim, the overhead once for each pod that uses it.
     mapping: NodeAllocatableMapping | None = None
     overhead: Mapping[str, Quantity] | None = None
 
@@ -288,13 +298,17 @@ class Device(APIDocument, frozen=True, kw_only=True):
     attributes: Mapping[str, DeviceAttribute] = {}
     capacity: Mapping[str, DeviceCapacity] = {}
     consumes_counters: tuple[DeviceCounterConsumption, ...] = ()
+    # The nodes of the device, only with `per_device_node_selection` in its slice.
     node_name: str | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
     taints: tuple[DeviceTaint, ...] = ()
     binds_to_node: bool | None = None
+    # The scheduler binds a pod only when all of these are True in the device's status. If one of the failure conditions
+    # is True, binding has failed.
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
+    # If it is true, every capacity of the device can be consumed in shares, also one without a request policy.
     allow_multiple_allocations: bool | None = None
     node_allocatable_resources: Mapping[str, NodeAllocatableResource] = {}
 
@@ -317,6 +331,8 @@ class Device(APIDocument, frozen=True, kw_only=True):
 class ResourcePool(APIDocument, frozen=True, kw_only=True, omit_defaults=False):
     """The pool that a slice belongs to."""
 
+    # The API requires all three fields, so they are written even with their defaults. The scheduler uses only slices
+    # of the highest generation, and sees by the count whether it has all of them.
     name: str
     generation: int = 0
     resource_slice_count: int = 1
@@ -325,12 +341,15 @@ class ResourcePool(APIDocument, frozen=True, kw_only=True, omit_defaults=False):
 class ResourceSliceSpec(APIDocument, frozen=True, kw_only=True):
     """`ResourceSlice.spec`."""
 
+    # Driver, pool name and node name are immutable: to change one, delete the slice and create another.
     driver: str
     pool: ResourcePool
+    # Exactly one of these four is set.
     node_name: str | None = None
     node_selector: NodeSelector | None = None
     all_nodes: bool | None = None
     per_device_node_selection: bool | None = None
+    # A slice has either devices or shared counters.
     devices: tuple[Device, ...] = ()
     shared_counters: tuple[CounterSet, ...] = ()
     partition_type_attribute: str | None = None
@@ -409,6 +428,8 @@ class ExactDeviceRequest(APIDocument, frozen=True, kw_only=True):
 
     device_class_name: str
     selectors: tuple[DeviceSelector, ...] = ()
+    # An empty mode is ExactCount, whose count is 1 by default. Kubernetes may add modes, and a client has to refuse
+    # those that it does not know.
     allocation_mode: str = ""
     count: int | None = None
     admin_access: bool | None = None
@@ -420,6 +441,7 @@ class ExactDeviceRequest(APIDocument, frozen=True, kw_only=True):
 class DeviceSubRequest(APIDocument, frozen=True, kw_only=True):
     """One alternative of `requests[].firstAvailable` (KEP-4816)."""
 
+    # The fields of an exact request, without admin access, which alternatives cannot have.
     name: str
     device_class_name: str
     selectors: tuple[DeviceSelector, ...] = ()
@@ -441,6 +463,8 @@ class DeviceRequest(APIDocument, frozen=True, kw_only=True):
 class DeviceConstraint(APIDocument, frozen=True, kw_only=True):
     """An attribute that the devices of several requests must share, or must not share."""
 
+    # Empty for all requests of the claim. A request with alternatives stands for all of them; `request/alternative` is
+    # only one.
     requests: tuple[str, ...] = ()
     match_attribute: str | None = None
     distinct_attribute: str | None = None
@@ -475,9 +499,11 @@ class DeviceRequestAllocationResult(APIDocument, frozen=True, kw_only=True):
     pool: str
     device: str
     admin_access: bool | None = None
+    # Tolerations and conditions are copies from the time of the allocation.
     tolerations: tuple[DeviceToleration, ...] = ()
     binding_conditions: tuple[str, ...] = ()
     binding_failure_conditions: tuple[str, ...] = ()
+    # Camel case would make it `shareId`.
     share_id: str | None = field(default=None, name="shareID")
     consumed_capacity: Mapping[str, Quantity] = {}
     skip_node_operations: tuple[str, ...] = ()
@@ -499,6 +525,7 @@ class DeviceAllocationResult(APIDocument, frozen=True, kw_only=True):
         config: `DeviceAllocationConfiguration`s or plain documents.
     """
 
+    # The configuration also has entries for drivers without a result.
     results: tuple[Any, ...] = ()
     config: tuple[Any, ...] = ()
 
@@ -507,7 +534,9 @@ class AllocationResult(APIDocument, frozen=True, kw_only=True):
     """`status.allocation`."""
 
     devices: DeviceAllocationResult = DeviceAllocationResult()
+    # Without a selector the devices are available on all nodes.
     node_selector: NodeSelector | None = None
+    # May be absent even if the claim is allocated.
     allocation_timestamp: str | None = None
 
 
@@ -516,6 +545,7 @@ class ResourceClaimConsumerReference(APIDocument, frozen=True, kw_only=True):
 
     resource: str
     name: str
+    # A pod that was created again under the same name is another consumer.
     uid: str
     api_group: str = ""
 

@@ -59,6 +59,7 @@ def semver_from_tolerant(text: str) -> str:
     Raises:
         ValueError: a short version has a prerelease or build metadata.
     """
+    # As `normalizeAndParse` of the API server's CEL library (k8s.io/apiserver, cel/library/semverlib.go).
     parts = [_without_leading_zeros(part) for part in text.removeprefix("v").split(".", _PARTS - 1)]
     if len(parts) < _PARTS:
         if set(parts[-1]) & {"+", "-"}:

@@ -31,7 +31,7 @@ from dranode.api.semver import is_semver
 from dranode.api.validation import FieldError, count_errors, metadata_errors
 
 EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
-# The limits of the API.
+# The limits of the API (constants of k8s.io/api, resource/v1, types.go).
 _DRIVER: Final = 63
 _POOL: Final = 253
 _DEVICES: Final = 128
@@ -64,6 +64,7 @@ def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
     if spec.node_selector is not None and len(spec.node_selector.node_selector_terms) > 1:
         terms = len(spec.node_selector.node_selector_terms)
         yield FieldError("spec.nodeSelector.nodeSelectorTerms", f"there must be exactly one term, not {terms}")
+    # Servers of 1.34 still accept both in one slice, and more counter sets.
     if newest and spec.shared_counters and spec.devices:
         what = "only one of sharedCounters and devices is allowed; publish the counters in a slice of their own"
         yield FieldError("spec", what)
@@ -107,6 +108,7 @@ def selection_errors(driver: str | None, pool: str | None, device: str | None, p
 
 
 def _is_time(text: str) -> bool:
+    # RFC 3339 requires an offset from UTC.
     try:
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -121,6 +123,7 @@ def _driver(name: str, path: str) -> _Errors:
 
 def _pool(pool: ResourcePool) -> _Errors:
     yield from _pool_name(pool.name, "spec.pool.name")
+    # Both numbers are int64 in Go, and Python's have no limit.
     if pool.resource_slice_count <= 0 or pool.resource_slice_count not in _INT64:
         yield FieldError("spec.pool.resourceSliceCount", f"{pool.resource_slice_count} must be greater than zero")
     if pool.generation < 0 or pool.generation not in _INT64:
@@ -201,6 +204,7 @@ def _requirement(requirement: NodeSelectorRequirement, path: str) -> _Errors:
 
 
 def _field_requirement(requirement: NodeSelectorRequirement, path: str) -> _Errors:
+    # A node can be selected by only one of its fields, its name.
     if requirement.operator not in ("In", "NotIn"):
         yield FieldError(f"{path}.operator", f'"{requirement.operator}" is neither In nor NotIn')
     elif len(requirement.values) != 1:
@@ -270,6 +274,7 @@ def _consumptions(device: Device, path: str, *, newest: bool) -> _Errors:
 
 
 def _counters(counters: Mapping[str, Counter], path: str) -> _Errors:
+    # The same rules apply to the counters of a set and to those that a device consumes.
     if not counters:
         yield FieldError(path, "a counter is required")
     if len(counters) > _COUNTERS:
@@ -365,6 +370,7 @@ def _node_resource(device: Device, name: str, resource: NodeAllocatableResource,
 
 def _mapping(device: Device, mapping: NodeAllocatableMapping, path: str) -> _Errors:
     key = mapping.capacity_key
+    # The amount follows either from the consumed capacity or from the number of devices.
     if (key is None) == (mapping.device_multiplier is None):
         yield FieldError(path, "exactly one of capacityKey and deviceMultiplier is required")
     if key is not None and key not in device.capacity:

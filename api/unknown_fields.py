@@ -65,6 +65,7 @@ def _step(info: msgspec.inspect.Type, field: str | None) -> Iterator[msgspec.ins
 
 def unknown_fields(kind: type[msgspec.Struct], document: Any, path: str = "") -> Iterator[UnknownField]:
     """Yield every field of `document` that `kind` and the values inside it do not have."""
+    # msgspec can only refuse a document for its first unknown field.
     yield from _in_type(msgspec.inspect.type_info(kind), document, path)
 
 
@@ -75,9 +76,11 @@ def _in_type(info: msgspec.inspect.Type, document: Any, path: str) -> Iterator[U
         case msgspec.inspect.VarTupleType() if isinstance(document, list):
             for index, value in enumerate(document):
                 yield from _in_type(info.item_type, value, f"{path}[{index}]")
+        # The keys of a mapping are free, such as names of attributes; only its values have fields.
         case msgspec.inspect.DictType() if isinstance(document, Mapping):
             for name, value in document.items():
                 yield from _in_type(info.value_type, value, f"{path}[{name}]")
+        # Usually a type or None, and None has no fields.
         case msgspec.inspect.UnionType():
             for member in info.types:
                 yield from _in_type(member, document, path)

@@ -65,6 +65,7 @@ class FieldError(msgspec.Struct, frozen=True):
     message: str
 
     def __post_init__(self) -> None:
+        # Both contain texts of the document, and people read them in a terminal or a log.
         force_setattr(self, "path", one_sentence(self.path))
         force_setattr(self, "message", one_sentence(self.message))
 
@@ -163,6 +164,7 @@ def metadata_errors(metadata: ObjectMeta) -> Iterator[FieldError]:
             yield FieldError("metadata.name", f'"{metadata.name}" is not a DNS subdomain')
     elif not metadata.generate_name:
         yield FieldError("metadata.name", "a name or generateName is required")
+    # The API server appends characters, so the prefix may end with a hyphen.
     elif not is_dns_subdomain(f"{metadata.generate_name}x"):
         yield FieldError("metadata.generateName", f'"{metadata.generate_name}" is not the beginning of a DNS subdomain')
     for name in metadata.labels:
@@ -212,12 +214,14 @@ def _constraint(constraint: DeviceConstraint, names: frozenset[str], path: str) 
     attributes = {field: name for field, name in given.items() if name is not None}
     if len(attributes) != 1:
         yield FieldError(path, f"one of matchAttribute and distinctAttribute is required, not {len(attributes)}")
+    # A constraint belongs to no driver whose domain could complete the name.
     for field, name in attributes.items():
         if "/" not in name or not is_qualified_name(name):
             yield FieldError(f"{path}.{field}", f'"{name}" is not a fully-qualified name such as example.com/model')
 
 
 def _request_names(devices: DeviceClaim) -> frozenset[str]:
+    # A reference may be to a request with all of its alternatives, or to one of these.
     alternatives = (f"{request.name}/{sub.name}" for request in devices.requests for sub in request.first_available)
     return frozenset((*(request.name for request in devices.requests), *alternatives))
 
@@ -242,6 +246,7 @@ def _opaque(config: DeviceClaimConfiguration | DeviceClassConfiguration, path: s
     elif not isinstance(parameters, dict):
         yield FieldError(where, f"parameters are a JSON object, not {json.dumps(parameters)[:40]}")
     else:
+        # The server counts the bytes of the JSON that it gets, and kubectl sends compact JSON.
         size = len(json.dumps(parameters, separators=(",", ":"), ensure_ascii=False).encode())
         if size > MAX_PARAMETERS:
             yield FieldError(where, f"{size} bytes of parameters are more than {MAX_PARAMETERS}")
@@ -250,6 +255,7 @@ def _opaque(config: DeviceClaimConfiguration | DeviceClassConfiguration, path: s
 def _extended_resource(name: str | None, path: str) -> Iterator[FieldError]:
     if name is None:
         return
+    # Names in kubernetes.io are Kubernetes's own resources, and `requests.*` are names in a quota.
     domain, slash, _ = name.partition("/")
     if not slash or "kubernetes.io" in domain or name.startswith("requests.") or not is_label_name(name):
         yield FieldError(path, f'"{name}" is not the name of an extended resource such as example.com/gpu')
@@ -287,6 +293,7 @@ def pod_errors(pod: Pod, requests_of: RequestsOf) -> Iterator[FieldError]:
         yield from _entry(entry, entries, f"spec.resourceClaims[{index}]")
         # A duplicate is an error already; containers mean the first entry.
         entries.setdefault(entry.name, entry)
+    # The resources of a whole pod (KEP-2837) have no claims.
     if spec.resources.claims:
         yield FieldError("spec.resources.claims", "claims may not be set for a whole pod; name them in its containers")
     for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
