@@ -1,7 +1,8 @@
-"""Decides which Kubernetes Events are sent, and how many: pure.
+"""Decides which Kubernetes Events are sent, and how many. No I/O.
 
-An Event is for what a person must act on or should know of, on the pod and on the claim that it concerns, or on the
-node where neither is known. The same one again within ten minutes is not sent; a storm of different ones is cut short.
+An Event reports what a person has to act on or should know. It is about the pod and the claim that it concerns, or
+about the node if neither is known. The same Event is not sent again within ten minutes, and the number of different
+ones is limited.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class Regarding(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One event, always a warning.
+    """An Event of type Warning.
 
     Attributes:
-        regarding: what it is about.
-        reason: one word, which people filter by.
+        regarding: the object that it is about.
+        reason: one word, by which people filter.
         action: what the driver was doing.
-        note: the sentence.
+        note: the message, one sentence.
     """
 
     regarding: Regarding
@@ -56,7 +57,7 @@ class PrepareFailed(msgspec.Struct, frozen=True):
     """A claim could not be prepared.
 
     Attributes:
-        pods: those that may use it; what else may, such as a PodGroup, gets no Event.
+        pods: the consumers that it is reserved for; only the pods among them get an Event.
     """
 
     claim: ClaimRef
@@ -107,8 +108,8 @@ class ClaimImpaired(msgspec.Struct, frozen=True):
     """A claim has less than it was given, because it lost hardware.
 
     Attributes:
-        pods: those that may use it; what else may, such as a PodGroup, gets no Event.
-        states: what its status has to say from now on.
+        pods: the consumers that it is reserved for; only the pods among them get an Event.
+        states: the states of its devices for its status.
     """
 
     claim: ClaimRef
@@ -160,53 +161,53 @@ Occurrence: TypeAlias = (
 )
 
 
-# Passes an occurrence on, as an Event, say, and never blocks.
+# Passes an occurrence on, for example as an Event; it never blocks.
 Notify = Callable[[Occurrence], None]
 
 
 def notify_none(occurrence: Occurrence) -> None:
-    """Notify of nothing: the log has it already."""
+    """Do nothing: the log has the occurrence already."""
     del occurrence
 
 
 def events_of(occurrence: Occurrence, node_name: str) -> tuple[Event, ...]:
-    """The events that report it."""
+    """Return the Events that report an occurrence."""
     match occurrence:
         case PrepareFailed(claim, pods, error):
-            found = _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
+            events = _events(_users(claim, pods), "PrepareFailed", "Prepare", error)
         case DriftRepaired(pod, claims, sentence):
-            found = _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
+            events = _events(_places(pod, claims), "CPUSetDrift", "Repair", sentence)
         case (
             Unpinned(pod, claims, sentence)
             | QuotaStillCaps(pod, claims, sentence)
             | HugePagesStillCapped(pod, claims, sentence)
         ):
             action = "Synchronize" if isinstance(occurrence, Unpinned) else "Verify"
-            found = _events(_places(pod, claims), type(occurrence).__name__, action, sentence)
+            events = _events(_places(pod, claims), type(occurrence).__name__, action, sentence)
         case RecordQuarantined(uid, reason):
-            # The API server knows nodes' events by the name in place of the UID, as kubelet writes it.
+            # As in kubelet's Events about a node, the UID is the node's name.
             node = Regarding("v1", "Node", "", node_name, node_name)
             note = (
                 f"the record of the claim with UID {uid} is damaged and quarantined: {reason}; "
                 "delete the pods that use that claim, so that it is unprepared and allocated again"
             )
-            found = _events([node], "RecordQuarantined", "ReadLedger", note)
+            events = _events([node], "RecordQuarantined", "ReadLedger", note)
         case ClaimImpaired(claim, pods, reason, sentence):
-            found = _events(_users(claim, pods), reason, "WatchHardware", sentence)
+            events = _events(_users(claim, pods), reason, "WatchHardware", sentence)
         case ClaimRestored():
-            found = ()
+            events = ()
         case MetadataMissing(claim, sentence):
-            found = _events(_users(claim, ()), "MetadataMissing", "Prepare", sentence)
+            events = _events(_users(claim, ()), "MetadataMissing", "Prepare", sentence)
         case OrphanUnprepared(claim, sentence):
-            # The claim itself is gone; an event about it would not be seen by those who look at the node.
+            # The claim was deleted, so nobody would see an Event about it.
             node = Regarding("v1", "Node", "", node_name, node_name)
-            found = _events([node], "OrphanUnprepared", "Unprepare", sentence)
+            events = _events([node], "OrphanUnprepared", "Unprepare", sentence)
         case EnforcementLost(sentence):
             node = Regarding("v1", "Node", "", node_name, node_name)
-            found = _events([node], NOT_ENFORCED, "Enforce", sentence)
+            events = _events([node], NOT_ENFORCED, "Enforce", sentence)
         case _:
             assert_never(occurrence)
-    return found
+    return events
 
 
 def _users(claim: ClaimRef, pods: tuple[ResourceClaimConsumerReference, ...]) -> list[Regarding]:
@@ -224,16 +225,16 @@ def _claim(claim: ClaimRef) -> Regarding:
 
 
 def _events(about: list[Regarding], reason: str, action: str, note: str) -> tuple[Event, ...]:
-    return tuple(Event(one, reason, action, note[:MAX_NOTE]) for one in about)
+    return tuple(Event(regarding, reason, action, note[:MAX_NOTE]) for regarding in about)
 
 
 class Allowance(msgspec.Struct, frozen=True):
-    """The number of events that may still be sent, and the events that were.
+    """How many Events may still be sent, and which were sent recently.
 
     Attributes:
-        remaining: how many at once.
-        at: when that was, in seconds.
-        sent: the events of the last ten minutes, and when.
+        remaining: how many may be sent at once.
+        at: the time of that number, in seconds.
+        sent: the Events of the last ten minutes, with their times.
     """
 
     remaining: float = _BURST
@@ -241,8 +242,8 @@ class Allowance(msgspec.Struct, frozen=True):
     sent: Mapping[Event, float] = msgspec.field(default_factory=dict)
 
     def admit(self, event: Event, now: float) -> Allowance | None:
-        """The allowance after the event; None if it is not to be sent."""
-        sent = {one: when for one, when in self.sent.items() if now - when < _AGAIN_SECONDS}
+        """Return the allowance after an Event; None if the Event must not be sent."""
+        sent = {earlier: when for earlier, when in self.sent.items() if now - when < _AGAIN_SECONDS}
         remaining = min(_BURST, self.remaining + (now - self.at) / _REFILL_SECONDS)
         if event in sent or remaining < 1:
             return None

@@ -1,10 +1,10 @@
-"""A workload's device metadata (KEP-5304): one file a request, mounted into the containers that ask for it.
+"""Device metadata for workloads (KEP-5304): one file for each request, mounted into the containers that ask for it.
 
-A file is a stream of JSON documents, the same object once in each version of the API, newest first. Readers take the
-first that they know: Kubernetes' Go package knows v1alpha1 alone in 1.36, and v1beta1 too since 1.37, with the same
-fields (k8s.io/dynamic-resource-allocation/devicemetadata, 0.36.0 to 0.38.0-alpha.0; 0.35 has none). A CDI device of the
-claim mounts the file (`metadata_devices`). dra-driver-cpu and earlier versions have a CDI spec of its own for each
-request instead. Kubelet goes on asking for its device until the pods end that were given it.
+A file is a stream of JSON documents: the same object in each version of the API, newest first. Readers take the first
+version that they know. Kubernetes' Go package knows only v1alpha1 in 1.36, and also v1beta1 since 1.37, with the same
+fields (k8s.io/dynamic-resource-allocation/devicemetadata, 0.36.0 to 0.38.0-alpha.0; 0.35 does not have it). A CDI
+device of the claim mounts the file (`metadata_devices`). dra-driver-cpu and earlier versions have a separate CDI spec
+for each request instead; kubelet uses its device until the pods that got it end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dranode.driver.claims.plugin import Inventory
 from dranode.driver.claims.record import Record, claim_device, request_device
 
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
-"""The annotation of a claim that was made from a pod's template: the name by which the pod knows it."""
+"""The annotation of a claim that was created from a template: the claim's name in the pod's spec."""
 
 CONTAINER_FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 MAX_ATTRIBUTES: Final = 32
@@ -36,9 +36,9 @@ class RequestMetadata(msgspec.Struct, frozen=True):
     Attributes:
         request: the main request's name.
         file: the file's name in the driver's metadata folder.
-        text: what it says.
+        text: the file's content.
         device: the name of the claim's CDI device that mounts it.
-        mount: how.
+        mount: the mount.
     """
 
     request: str
@@ -49,39 +49,39 @@ class RequestMetadata(msgspec.Struct, frozen=True):
 
 
 def older_kind(driver: str) -> str:
-    """The kind of the CDI devices that mounted metadata before: `<kind>=<claim UID>_<request>`."""
+    """Return the kind of the CDI devices that mounted metadata in earlier versions: `<kind>=<claim UID>_<request>`."""
     return f"{driver}/metadata"
 
 
 def older_spec_prefix(driver: str) -> str:
-    """The beginning of the names of their CDI specs: `<prefix><claim UID>_<request>.json`."""
+    """Return the prefix of the names of their CDI specs: `<prefix><claim UID>_<request>.json`."""
     return f"{driver}_metadata_"
 
 
 def metadata_file(uid: str, request: str) -> str:
-    """The file of the metadata of a claim's request. Where a container has it is what programs agree on, not this.
+    """Return the name of a request's metadata file on the host. KEP-5304 defines only the path in containers.
 
     Raises:
-        DranodeError: a name is not one of Kubernetes and would lead elsewhere.
+        DranodeError: a name is not valid in Kubernetes and would lead to another folder.
     """
     return f"{_part(uid)}_{_part(request)}"
 
 
 def metadata_owner(file: str) -> str:
-    """The UID of the claim that a file is of, by its name; a request's name has no `_`."""
+    """Return the UID of the claim in the name of a file; the name of a request has no `_`."""
     return file.rpartition("_")[0]
 
 
 def requests_of(record: Record) -> tuple[str, ...]:
-    """The main requests of a claim, each once, in the order of the results."""
+    """Return the main requests of a claim, each once, in the order of the results."""
     return tuple(dict.fromkeys(main_request(grant.request) for grant in record.grants))
 
 
 def metadata_devices(record: Record) -> dict[str, str]:
-    """The claim's CDI devices that mount the metadata of its requests, by main request.
+    """Return the claim's CDI devices that mount the metadata of its requests, by main request.
 
-    Of a claim of one request it is the device that every container with the claim gets. Of several, each has the device
-    of its first result, which kubelet gives to the containers that name the request or the whole claim.
+    For a claim with one request, it is the device that every container with the claim gets. With several requests, each
+    has the device of its first result, which kubelet gives to containers that name the request or the whole claim.
     """
     devices: dict[str, str] = {}
     for index, grant in enumerate(record.grants):
@@ -90,13 +90,13 @@ def metadata_devices(record: Record) -> dict[str, str]:
 
 
 def device_metadata(driver: str, folder: str, record: Record, inventory: Inventory) -> tuple[RequestMetadata, ...]:
-    """The metadata of every request of a claim; none of a claim whose name is not known.
+    """Return the metadata of every request of a claim; none if the claim's name is not known.
 
     Args:
         driver: the driver.
-        folder: the driver's metadata folder as the host sees it.
+        folder: the driver's metadata folder on the host.
         record: the claim.
-        inventory: the devices, whose published attributes go in; a device that is gone has those of its grant alone.
+        inventory: the devices with their published attributes; a device that is gone has only those of its grant.
 
     Raises:
         DranodeError: a name of the claim or of a request cannot be part of a path.
@@ -152,13 +152,12 @@ def _device(driver: str, grant: Grant, inventory: Inventory) -> dict[str, Any]:
 
 
 def _attributes(grant: Grant, inventory: Inventory) -> Mapping[str, DeviceAttribute]:
-    """The attributes that were published and those of the grant, which win and are never left out for the others."""
+    """Return the published attributes and those of the grant; the grant's win, also if there are too many."""
     device = inventory.device(grant.device)
-    published = (
-        {} if device is None else {key: each for key, each in device.attributes.items() if key not in grant.attributes}
-    )
+    attributes = {} if device is None else device.attributes
+    published = [(key, value) for key, value in attributes.items() if key not in grant.attributes]
     room = max(0, MAX_ATTRIBUTES - len(grant.attributes))
-    return {**dict(list(published.items())[:room]), **grant.attributes}
+    return {**dict(published[:room]), **grant.attributes}
 
 
 def _part(name: str) -> str:

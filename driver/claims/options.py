@@ -1,7 +1,7 @@
-"""The options of drivers: each driver declares its own, and what they are called follows from its name.
+"""The options of drivers: each driver declares its own, and their names follow from the driver's name.
 
 A driver `lamps` lists them under the entry point group `dranode.options`, by the name that it has in `dranode.plugins`.
-Its option `colour-map` is the flag `--lamps-colour-map`, the variable `DRANODE_LAMPS_COLOR_MAP`, the key `colourMap`
+Its option `colour-map` is the flag `--lamps-colour-map`, the variable `DRANODE_LAMPS_COLOUR_MAP`, the key `colourMap`
 in the section `plugins: lamps:` of the configuration file, and `options["colour_map"]` for the driver. An option may
 have a flag of its own instead, which its variable follows, and a key at the top level of the file.
 """
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-# What the framework's own keys in the configuration file set. Where dra-driver-cpu has a key, it is that one.
+# The framework's own keys in the configuration file, and what they set. They are dra-driver-cpu's if it has one.
 FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
     "drivers": "drivers",
     "hostnameOverride": "node_name",
@@ -43,19 +43,19 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 
 
 class Option:
-    """An option that a driver declares; a value that cannot be meant raises ValueError at once.
+    """An option that a driver declares; a declaration that is not valid raises ValueError.
 
     Attributes:
         name: lower-case words with hyphens, without the driver's name: `colour-map`.
         help: one sentence for `--help`.
-        default: a text, a whole number, or for a switch (`--lamps-dim/--no-lamps-dim`) whether it is on.
-        choices: the texts that are allowed; empty for any.
-        metavar: what stands for the value in `--help`.
+        default: a text, a whole number, or a bool for a switch (`--lamps-dim/--no-lamps-dim`).
+        choices: the allowed texts; empty for any.
+        metavar: the placeholder of the value in `--help`.
         gate: the feature gate without which an API server drops what is published while the option is on.
         reserves: whether it is a list of CPUs (`0-1,8`) that no claim gets; `doctor` compares it with kubelet's.
-        unshared: the value with which no device may be had by several claims.
-        flag: its flag, in place of the one with the driver's name; the variable follows it.
-        top_key: its key at the top level of the file, in place of the one in the driver's section.
+        unshared: the value with which no device can be allocated to several claims.
+        flag: its flag, instead of the one with the driver's name; the variable follows from it.
+        top_key: its key at the top level of the file, instead of the one in the driver's section.
     """
 
     def __init__(
@@ -93,43 +93,43 @@ class DriverOption(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Return what the driver calls it: `colour_map`."""
+        """Return its name for the driver: `colour_map`."""
         return self.option.name.replace("-", "_")
 
     @property
     def flag(self) -> str:
-        """Its flag: `--lamps-colour-map`."""
+        """Return its flag: `--lamps-colour-map`."""
         return self.option.flag or f"--{_words(self.driver)}-{self.option.name}"
 
     @property
     def parameter(self) -> str:
-        """Return what the program calls it, among the options of all drivers."""
+        """Return its name among the options of all drivers."""
         return self.flag.removeprefix("--").replace("-", "_")
 
     @property
     def variable(self) -> str:
-        """Its environment variable: `DRANODE_LAMPS_COLOR_MAP`."""
+        """Return its environment variable: `DRANODE_LAMPS_COLOUR_MAP`."""
         return f"DRANODE_{self.parameter.upper()}"
 
     @staticmethod
     def variable_prefix(driver: str) -> str:
-        """Return how the variables of a driver begin."""
+        """Return the prefix of a driver's variables."""
         return f"DRANODE_{_words(driver).replace('-', '_').upper()}_"
 
     @property
     def section(self) -> str:
-        """The section of the configuration file that has its key: its driver's, or empty for the top level."""
+        """Return the section of the configuration file that has its key: its driver's, or empty for the top level."""
         return "" if self.option.top_key else self.driver
 
     @property
     def key(self) -> str:
-        """Its key in the configuration file: `colourMap`."""
+        """Return its key in the configuration file: `colourMap`."""
         first, *others = self.option.name.split("-")
         return self.option.top_key or first + "".join(word.capitalize() for word in others)
 
     @property
     def names(self) -> Iterator[str]:
-        """Every name that no other driver's option may have: its flags, and its key at the top level of the file."""
+        """Yield the names that no other option may have: its flags, and its key at the top level of the file."""
         yield self.flag
         if isinstance(self.option.default, bool):
             yield f"--no-{self.flag.removeprefix('--')}"
@@ -141,23 +141,23 @@ class Declarations(NamedTuple):
     """The declarations of the installed drivers.
 
     Attributes:
-        options: those of all drivers, a driver's own together and in its order.
-        problems: drivers whose options are left out -> why, as a sentence.
+        options: the options of all drivers, grouped by driver, in the order of their declaration.
+        problems: why the options of a driver are left out, one sentence by driver.
     """
 
     options: tuple[DriverOption, ...] = ()
     problems: Mapping[str, str] = {}
 
     def of(self, driver: str) -> tuple[DriverOption, ...]:
-        """The options of one driver."""
+        """Return the options of one driver."""
         return tuple(option for option in self.options if option.driver == driver)
 
 
 def declarations(declared: Iterable[tuple[str, object]]) -> Declarations:
-    """Take in what drivers declare, in this order; the options of one that cannot be meant are left out as a whole.
+    """Check what drivers declare, in this order; if a declaration is not valid, all options of its driver are left out.
 
     Args:
-        declared: driver and what its entry point holds, or the error of loading it.
+        declared: pairs of a driver and the value of its entry point, or the error of loading it.
     """
     holders = dict.fromkeys((*FRAMEWORK_FLAGS, *(f"{key}:" for key in FRAMEWORK_KEYS)), "dranode itself")
     options: list[DriverOption] = []
@@ -166,7 +166,7 @@ def declarations(declared: Iterable[tuple[str, object]]) -> Declarations:
         problem = _problem(driver, value)
         own = [DriverOption(driver, option) for option in value] if isinstance(value, tuple) and not problem else []
         taken: dict[str, str] = {}
-        for name in (name for each in own for name in each.names):
+        for name in (name for option in own for name in option.names):
             holder = holders.get(name) or taken.get(name)
             if holder is not None and problem is None:
                 problem = _collision(name, driver, holder)
@@ -180,14 +180,14 @@ def declarations(declared: Iterable[tuple[str, object]]) -> Declarations:
 
 
 def _words(driver: str) -> str:
-    """The short name of a driver as a part of a flag."""
+    """Return the short name of a driver as a part of a flag."""
     return re.sub("[^a-z0-9]+", "-", driver.lower())
 
 
 def _problem(driver: str, value: object) -> str | None:
     if isinstance(value, Exception):
         return f'the options of the driver "{driver}" cannot be loaded: {type(value).__name__}: {value}'
-    if not isinstance(value, tuple) or not all(isinstance(each, Option) for each in value):
+    if not isinstance(value, tuple) or not all(isinstance(option, Option) for option in value):
         kind = type(value).__name__
         return f'the options of the driver "{driver}" are not a tuple of dranode.driver.Option, but a {kind}'
     return None

@@ -1,11 +1,11 @@
-"""Decides what is unfinished about a node's claims, from the words of kubelet, the runtime and the API server.
+"""Decides about claims that were left behind, from what kubelet, the runtime and the API server say.
 
-    lies on the node                 said of it                                 decided
-    spec or record without an owner  kubelet or the API server knows its UID    named: it gets its owner and its pods
-    the same                         it has another driver's devices            refused: that driver drains its node
-    record                           its claim is gone and no container uses it orphan: unprepared after 10 minutes
+    on the node                      what others say                               decision
+    spec or record without an owner  kubelet or the API server knows its UID       named: it gets its owner and its pods
+    the same                         it has another driver's devices               refused: that driver drains its node
+    record                           its claim was deleted, no container uses it   orphan: unprepared after 10 minutes
 
-What such a claim holds stays held whatever is decided: an answer that is missing frees nothing.
+Until then such a claim keeps what it holds: a missing answer releases nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dranode.driver.claims.record import Record
 from dranode.driver.claims.uses import UsedClaim
 
 ORPHAN_SECONDS: Final = 600.0
-"""Seconds that an orphan is left alone."""
+"""How long an orphan is kept, in seconds."""
 
 
 class Attestation(msgspec.Struct, frozen=True):
-    """The words of others about the claims on this node.
+    """What others say about the claims on this node.
 
     Attributes:
         uses: the claims that kubelet has given to containers, by UID; None if it did not answer.
@@ -43,18 +43,18 @@ class Attestation(msgspec.Struct, frozen=True):
     claims: Mapping[str, ResourceClaim | DranodeError] = msgspec.field(default_factory=dict)
 
     def use(self, uid: str) -> UsedClaim | None:
-        """Kubelet's word on a claim, if it has one."""
+        """Return what kubelet says about a claim; None if nothing."""
         return (self.uses or {}).get(uid)
 
     def claim(self, uid: str) -> ResourceClaim | None:
-        """The claim itself, if it is still this one."""
+        """Return the claim itself; None if it was not fetched, or has another UID."""
         claim = self.claims.get(uid)
         return claim if isinstance(claim, ResourceClaim) and claim.metadata.uid == uid else None
 
     def gone(self, uid: str) -> bool:
-        """Return whether the claim is known not to exist: there is none of its name, or one with another UID.
+        """Return whether the claim is known not to exist: there is no claim of its name, or one with another UID.
 
-        An answer without a UID says of no claim that it is another one.
+        An answer without a UID does not count as another claim.
         """
         claim = self.claims.get(uid)
         return isinstance(claim, ClaimGoneError) or (
@@ -65,14 +65,14 @@ class Attestation(msgspec.Struct, frozen=True):
 def named(
     record: Record, attested: Attestation, inventory: Inventory, plugin: Plugin, pool: str | None = None
 ) -> Record:
-    """An unfinished record with all that others say of it; what it holds stays as it is. `pool` is this node's own."""
+    """Complete an unfinished record with what others say; what it holds is not changed. `pool` is this node's pool."""
     claim, use = attested.claim(record.uid), attested.use(record.uid)
     if claim is not None:
         ref = ClaimRef(claim.metadata.namespace, claim.metadata.name, record.uid)
         record = _with_owner(record, ref, claim.status.reserved_for)
         return _completed(record, claim, inventory, plugin, pool)
     if use is not None:
-        # Kubelet does not tell the pods' UIDs, so whether a pod may use the claim is asked of it each time.
+        # kubelet does not say the pods' UIDs, so it has to be asked each time whether a pod may use the claim.
         pods = (ResourceClaimConsumerReference(resource="pods", name=name, uid="") for name in use.pods)
         return _with_owner(record, use.ref, tuple(pods))
     return record
@@ -87,13 +87,13 @@ def _completed(record: Record, claim: ResourceClaim, inventory: Inventory, plugi
         mine = allocated(record.ref, claim, plugin)
         check_pools(mine, pool)
         return adopt(mine, claim, record, inventory, plugin) if known(mine, record) is Known.RECOVERED else record
-    except Exception:  # noqa: BLE001 - the claim's next Prepare says what is wrong, and where
-        # A configuration that this driver does not take, or that it meets an error at: what is held stays held.
+    except Exception:  # noqa: BLE001 - the claim's next Prepare reports the error
+        # For example, a configuration that this driver does not accept. The claim keeps what it holds.
         return record
 
 
 def refusals(records: Iterable[Record], attested: Attestation, plugin: Plugin) -> tuple[str, ...]:
-    """One sentence for every unfinished record whose claim cannot be taken over."""
+    """Return a sentence for each unfinished record whose claim cannot be taken over."""
     if not isinstance(plugin, Recovers):
         return ()
     return tuple(
@@ -120,7 +120,7 @@ def _devices(record: Record, attested: Attestation, plugin: Plugin) -> frozenset
 
 
 def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
-    """One sentence for every unfinished record whose CPUs another claim has as well; no third one gets them."""
+    """Yield a sentence for each unfinished record whose CPUs another claim has as well; no third claim gets them."""
     for record in records:
         for other, cpus in held.cpu_holders(record.held).items():
             if other.uid != record.uid:
@@ -131,16 +131,16 @@ def overlaps(records: Iterable[Record], held: Held) -> Iterator[str]:
 
 
 def unpublished(records: Iterable[Record], inventory: Inventory) -> str | None:
-    """A sentence on claims that hold devices which the node does not publish now; None if there are none.
+    """Return a sentence about claims that hold devices which the node does not publish now; None if there are none.
 
-    The scheduler counts what claims hold by the names of published devices. What such a claim holds stays held, but the
-    scheduler does not know, and allocates what cannot be prepared.
+    The scheduler counts by the names of published devices. Such a claim keeps what it holds, but the scheduler does not
+    know that, and may allocate what cannot be prepared.
     """
-    found = [(record, device) for record in records for device in record.devices if inventory.device(device) is None]
-    if not found:
+    pairs = [(record, device) for record in records for device in record.devices if inventory.device(device) is None]
+    if not pairs:
         return None
-    record, device = found[0]
-    count = len({record.uid for record, _ in found})
+    record, device = pairs[0]
+    count = len({record.uid for record, _ in pairs})
     return (
         f"prepared claims hold devices that this node does not publish now ({count}, such as {device} of claim "
         f"{record.ref}): what they hold stays held, but the scheduler does not count it; recreate their pods if the "
@@ -157,27 +157,27 @@ def unused(records: Iterable[Record], attested: Attestation) -> tuple[Record, ..
 
 
 def orphans(records: Iterable[Record], attested: Attestation) -> tuple[Record, ...]:
-    """Of records that no container uses, those whose claim is gone.
+    """Return those of unused records whose claim was deleted.
 
-    A claim without a name cannot be looked up. It is gone if kubelet, which lists other claims, does not list it;
-    a kubelet that lists none may be one that does not list claims at all.
+    A claim without a name cannot be fetched. It counts as deleted if kubelet lists other claims but not this one. If
+    kubelet lists none, it may be a kubelet that does not list claims at all.
     """
     return tuple(record for record in records if (attested.gone(record.uid) if record.name else bool(attested.uses)))
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """The orphans at the last look and since when they have been ones, in seconds of one monotonic clock."""
+    """The orphans at the last check, with the time at which each was found, in seconds of one monotonic clock."""
 
     since: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def seen(self, records: Iterable[Record], now: float) -> Waiting:
-        """After another check; a claim that is not an orphan now starts from the beginning."""
+        """Return the orphans after another check. If a claim is not an orphan now, its time starts again later."""
         return Waiting({record.uid: self.since.get(record.uid, now) for record in records})
 
     def fresh(self, before: Waiting) -> frozenset[str]:
-        """The orphans that were none at the look before."""
+        """Return the orphans that are new since the check before."""
         return frozenset(self.since.keys() - before.since.keys())
 
     def due(self, now: float) -> frozenset[str]:
-        """The orphans whose time is over."""
+        """Return the orphans that are due to be unprepared."""
         return frozenset(uid for uid, since in self.since.items() if now - since >= ORPHAN_SECONDS)

@@ -1,7 +1,7 @@
-"""Writes a driver's part of `status.devices` (KEP-4817): pure.
+"""Makes a driver's entries in `status.devices` of a claim (KEP-4817). No I/O.
 
-One entry for each device that the claim was allocated of this driver, with a `Ready` condition and the driver's data.
-The time of a condition is that of its last transition, so that saying the same again is not a change.
+There is one entry for each allocated device of this driver, with a `Ready` condition and the driver's data. The time of
+a condition is that of its last transition, so that reporting the same state again is not a change.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class DeviceState(msgspec.Struct, frozen=True):
     Attributes:
         pool: the device's pool.
         device: its name.
-        share_id: the share, of a device that is allocated several times.
+        share_id: the share, if the device is allocated several times.
         ready: whether a container can use it.
-        reason: one word why.
-        message: the same for people.
-        data: what else the driver has to say, plain JSON.
+        reason: the reason of the condition, one word.
+        message: the reason as a sentence.
+        data: more data of the driver, as plain JSON.
     """
 
     pool: str
@@ -51,9 +51,9 @@ class DeviceState(msgspec.Struct, frozen=True):
 def prepared_states(
     plugin: Plugin, record: Record, inventory: Inventory, not_enforced: NotEnforced | None = None
 ) -> tuple[DeviceState, ...]:
-    """The states of the devices of a claim that is prepared.
+    """Return the states of a prepared claim's devices.
 
-    They are ready, unless it has less by now than it was given, or containers should be held to it and are not.
+    They are ready, unless the claim has lost something, or containers should be held to the claim but are not.
     """
     impaired = next(iter(plugin.impairments(inventory, (record,))), None)
     ready, reason, message = impaired is None, PREPARED, ""
@@ -76,7 +76,7 @@ def prepared_states(
 
 
 def failed_states(driver: str, claim: ResourceClaim, message: str) -> tuple[DeviceState, ...]:
-    """The states of the driver's devices of a claim that cannot be prepared."""
+    """Return the states of the driver's devices of a claim that cannot be prepared."""
     return tuple(
         DeviceState(
             result.pool,
@@ -94,9 +94,9 @@ def failed_states(driver: str, claim: ResourceClaim, message: str) -> tuple[Devi
 def device_statuses(
     driver: str, states: Iterable[DeviceState], before: Sequence[Any], now: str
 ) -> tuple[dict[str, Any], ...]:
-    """The entries of `status.devices` that are this driver's, each device once.
+    """Return this driver's entries for `status.devices`, one for each device.
 
-    `before` is `status.devices` as it is, of every driver; `now` is the time (RFC 3339) of what has changed since.
+    `before` is the present `status.devices` of all drivers; `now` is the time (RFC 3339) for conditions that change.
     """
     known = {_key(entry): entry for entry in before if isinstance(entry, Mapping)}
     entries: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -107,13 +107,13 @@ def device_statuses(
         entry: dict[str, Any] = {**place, "conditions": [_condition(state, known.get(_key(place)), now)]}
         if state.data and len(encode_json(state.data)) <= _MAX_DATA:
             entry["data"] = dict(state.data)
-        # Requests with admin access may have been given the same device: it has one entry all the same.
+        # Requests with admin access may have the same device, which still has only one entry.
         entries.setdefault(_key(place), entry)
     return tuple(entries.values())
 
 
 def is_said(driver: str, entries: Sequence[Mapping[str, Any]], before: Sequence[Any]) -> bool:
-    """Return whether `status.devices` says of this driver's devices just that already."""
+    """Return whether `status.devices` has exactly these entries of this driver already."""
     ours = [entry for entry in before if isinstance(entry, Mapping) and entry.get("driver") == driver]
     return sorted(ours, key=_key) == sorted(entries, key=_key)
 

@@ -1,13 +1,13 @@
-"""Adds up how much claims use of what they hold, by claim and pod, from the figures of their containers' cgroups.
+"""Adds up how much of what they hold claims use, by claim and pod, from the cgroups of their containers.
 
-A container's counters begin at zero when it starts, and a claim's go on: what a counter rose by since the last reading
-is added, and one that went down, or that is new, counts from zero. What a container does before it is first read counts
-too; what it does after its last reading is lost, since nothing is read unless somebody asks.
+A container's counters start at zero with the container, but a claim's counters go on. So the rise of each counter since
+the last reading is added; a counter that went down, or is new, counts from zero. What a container used before its first
+reading counts. What it used after its last reading is lost, because nothing is read unless somebody asks.
 
-A container with several claims of a driver divides what adds up (CPU time, throttled time, waiting, memory, huge pages)
-among them by what it has of each, so that the sum over all claims is that of the cgroups. How long it was short of CPU
-(pressure) and its periods count for each claim in full. Memory goes by the memory of claims that hold memory, whichever
-driver's, and only where a container has none of these by the CPUs of claims that hold CPUs.
+If a container has several claims of a driver, amounts (CPU time, throttled time, waiting, memory, huge pages) are
+divided among them by what it has of each, so that the sum over all claims is that of the cgroups. Pressure and CFS
+periods count in full for each claim. Memory is divided by the memory of claims that hold memory, of any driver; if the
+container has no such claim, by the CPUs of its claims.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import msgspec
 
 from dranode.driver.claims.held import ClaimRef
 
-# A claim is idle once it has used less than this part of its CPUs for so long.
+# A claim is idle if it has used less than this part of its CPUs for this time, in seconds.
 IDLE_SECONDS: Final = 60.0
 IDLE_PART: Final = 0.01
-# How long the sums of a pod without containers are kept: kubelet waits up to 5 minutes before it starts one again.
+# How long the sums of a pod without containers are kept, in seconds: kubelet waits up to 5 minutes before it restarts a
+# container.
 _KEEP_SECONDS: Final = 900.0
 
 
@@ -43,10 +44,10 @@ class Figure(StrEnum):
 
 
 GAUGES: Final = frozenset((Figure.MEMORY, Figure.REMOTE_MEMORY, Figure.HUGEPAGES))
-# What adds up over claims is divided among the claims of a container.
+# The figures that are divided among the claims of a container.
 _DIVIDED: Final = frozenset((Figure.CPU, Figure.THROTTLED, Figure.WAIT)) | GAUGES
 
-# SourceValues by source: the cgroup, or a process or a task of it, each with a counter of its own.
+# Values by source: the cgroup, or one of its processes or threads, each of which has its own counter.
 SourceValues = Mapping[str, float]
 
 
@@ -56,11 +57,11 @@ class ClaimShare(msgspec.Struct, frozen=True):
     Attributes:
         claim: the claim.
         pod: the container's pod, by name; it is in the claim's namespace.
-        held: the number of CPUs of the claim's that the container has and no other claim.
+        held: the number of CPUs that the container has of the claim and that no other claim holds.
         memory: the bytes of ordinary memory that it has of the claim.
         hugepages: the bytes of huge pages that it has of the claim.
-        memory_counts: whether the container's memory counts for the claim's CPUs; False where another driver's claim
-            holds memory for it.
+        memory_counts: whether the container's memory counts for the claim's CPUs; not if another driver's claim holds
+            memory for the container.
     """
 
     claim: ClaimRef
@@ -71,7 +72,7 @@ class ClaimShare(msgspec.Struct, frozen=True):
     memory_counts: bool = True
 
     def weight(self, figure: Figure) -> int:
-        """Return by what a figure of the container is divided among its claims; 0 if it says nothing of this one."""
+        """Return the claim's weight when a figure of the container is divided; 0 if the figure does not concern it."""
         if figure is Figure.HUGEPAGES:
             return self.hugepages
         if figure in GAUGES and not self.memory_counts:
@@ -80,12 +81,12 @@ class ClaimShare(msgspec.Struct, frozen=True):
 
 
 class ContainerReading(msgspec.Struct, frozen=True):
-    """The figures that were read of a container with claims.
+    """The figures of a container with claims, as they were read.
 
     Attributes:
-        container: the runtime's id, or the cgroup where that is not known.
+        container: the runtime's id, or the cgroup if the id is not known.
         shares: its claims that hold CPUs or memory.
-        values: what could be read, by figure and source, in seconds, bytes or periods; what is missing could not.
+        values: the figures that could be read, by figure and source, in seconds, bytes or periods.
     """
 
     container: str
@@ -93,15 +94,12 @@ class ContainerReading(msgspec.Struct, frozen=True):
     values: Mapping[Figure, SourceValues]
 
     def unread(self, figure: Figure) -> bool:
-        """Return whether a figure that says something of one of its claims is missing."""
+        """Return whether a figure that concerns one of its claims could not be read."""
         return figure not in self.values and any(share.weight(figure) for share in self.shares)
 
 
 class PodUsage(msgspec.Struct, frozen=True):
-    """The use that the containers of one pod made of one claim.
-
-    A figure that was not read of each of them is missing.
-    """
+    """How much the containers of one pod have used of one claim, without figures that could not be read for all."""
 
     claim: ClaimRef
     pod: str
@@ -112,10 +110,10 @@ class ClaimsUsage(msgspec.Struct, frozen=True):
     """The use of all claims of a driver at one moment.
 
     Attributes:
-        held: the number of CPUs that each claim holds, 0 for one that holds memory alone.
-        pods: what their pods used.
-        idle: whether a claim has used almost nothing for a minute; claims for which this is not known are left out.
-        unread: of how many running containers with claims a figure could not be read.
+        held: the number of CPUs that each claim holds, 0 if it holds only memory.
+        pods: what their pods have used.
+        idle: whether a claim has used almost nothing for a minute; claims for which that is not known are left out.
+        unread: for each figure, for how many running containers with claims it could not be read.
     """
 
     held: Mapping[ClaimRef, int]
@@ -125,7 +123,7 @@ class ClaimsUsage(msgspec.Struct, frozen=True):
 
 
 class _PodSums(msgspec.Struct):
-    """The sums of one claim and pod, when a container was last seen, and which figures were not read then."""
+    """The sums of one claim and pod, the time of the last reading, and the figures that could not be read then."""
 
     sums: dict[Figure, float] = msgspec.field(default_factory=dict)
     seen: float = 0.0
@@ -133,14 +131,14 @@ class _PodSums(msgspec.Struct):
 
 
 class _Counters(msgspec.Struct, frozen=True):
-    """The last values of a container, and the claims that it had then."""
+    """The values of a container at the last reading, and its claims at that time."""
 
     claims: frozenset[ClaimRef] = frozenset()
     values: Mapping[Figure, SourceValues] = msgspec.field(default_factory=dict)
 
 
 class _Idleness(msgspec.Struct, frozen=True):
-    """Since when a claim uses next to nothing, and whether it was ever seen to use more."""
+    """Since when a claim has used almost nothing, and whether it ever used more."""
 
     since: float
     used: bool = False
@@ -157,12 +155,12 @@ class UsageBook(msgspec.Struct):
     _now: float = 0.0
 
     def take(self, now: float, held: Mapping[ClaimRef, int], readings: Iterable[ContainerReading]) -> None:
-        """Take in a reading of all containers that have claims.
+        """Add a reading of all containers that have claims.
 
         Args:
-            now: seconds of a clock that never goes back.
-            held: the number of CPUs that each claim holds, 0 for memory alone; other claims are forgotten.
-            readings: those of all containers that run with one of these claims.
+            now: the time, in seconds of a monotonic clock.
+            held: the number of CPUs that each claim holds, 0 if it holds only memory; other claims are forgotten.
+            readings: the readings of all running containers with one of these claims.
         """
         readings = tuple(readings)
         self._forget(held)
@@ -178,35 +176,37 @@ class UsageBook(msgspec.Struct):
                 if figure is Figure.CPU:
                     rises[share.claim] += rise
         self._pods = {key: pod for key, pod in self._pods.items() if now - pod.seen < _KEEP_SECONDS}
-        self._unread = {figure: sum(each.unread(figure) for each in readings) for figure in Figure}
+        self._unread = {figure: sum(reading.unread(figure) for reading in readings) for figure in Figure}
         unknown = {claim for (claim, _), pod in self._pods.items() if Figure.CPU in pod.unknown}
         with_cpus = (claim for claim, count in held.items() if count and claim not in unknown)
         self._idle = {claim: self._idleness(claim, now, rises[claim]) for claim in with_cpus}
         self._now = now
 
     def usage(self) -> ClaimsUsage:
-        """Return what is known after the last reading."""
+        """Return the use after the last reading."""
         pods = tuple(
             PodUsage(claim, pod, {figure: value for figure, value in known.sums.items() if figure not in known.unknown})
             for (claim, pod), known in self._pods.items()
         )
-        long_idle = {claim: self._now - each.since >= IDLE_SECONDS for claim, each in self._idle.items()}
+        long_idle = {claim: self._now - idleness.since >= IDLE_SECONDS for claim, idleness in self._idle.items()}
         idle = {claim: is_idle for claim, is_idle in long_idle.items() if is_idle or self._idle[claim].used}
         return ClaimsUsage(self._held, pods, idle, self._unread)
 
     def _forget(self, held: Mapping[ClaimRef, int]) -> None:
-        """Forget claims that are gone, and what holds for one moment alone."""
+        """Forget other claims, and the figures that are valid only for one moment."""
         self._held = held
         self._pods = {key: pod for key, pod in self._pods.items() if key[0] in held}
         for pod in self._pods.values():
             pod.unknown = set()
             for gauge in GAUGES:
                 pod.sums.pop(gauge, None)
-        # Keep containers that were not read this time: one that is missed once has not started again.
-        self._counters = {key: each for key, each in self._counters.items() if not each.claims.isdisjoint(held)}
+        # Keep containers that were not read this time: a container that is missed once was not restarted.
+        self._counters = {
+            key: counters for key, counters in self._counters.items() if not counters.claims.isdisjoint(held)
+        }
 
     def _rises(self, reading: ContainerReading) -> Iterator[tuple[ClaimShare, Figure, float]]:
-        """Yield by how much each figure of each claim rose by this container, and of gauges what it is."""
+        """Yield the rise of each figure of each claim because of this container; for a gauge, its value."""
         before = self._counters.get(reading.container, _Counters()).values
         claims = frozenset(share.claim for share in reading.shares)
         self._counters[reading.container] = _Counters(claims, {**before, **reading.values})
@@ -227,6 +227,6 @@ class UsageBook(msgspec.Struct):
 
 
 def _rise(before: SourceValues, now: SourceValues) -> float:
-    """Return by how much counters rose; one that went down, or was not there, has begun at zero since."""
+    """Return how much counters have risen; one that went down, or is new, has started at zero since."""
     befores = ((value, before.get(source, 0.0)) for source, value in now.items())
     return sum(value - old if value >= old else value for value, old in befores)

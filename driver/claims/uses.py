@@ -18,10 +18,10 @@ from dranode.driver.claims.record import Record, claim_device
 
 
 class ClaimUse(msgspec.Struct, frozen=True):
-    """A claim of a container, as kubelet has it.
+    """A claim of a container, according to kubelet.
 
     Attributes:
-        namespace: of pod and claim.
+        namespace: the namespace of pod and claim.
         pod: the pod's name.
         container: the container's name.
         claim: the claim's name.
@@ -52,32 +52,31 @@ class UsedClaim(msgspec.Struct, frozen=True):
 
 
 def used_claims(uses: Iterable[ClaimUse], claims: Iterable[ClaimRef]) -> Mapping[str, UsedClaim]:
-    """Return which of `claims`, all of one driver, kubelet has given to containers, by UID; `uses` are of that driver.
+    """Return which claims of a driver kubelet has given to containers, by UID; `uses` are those of the same driver.
 
-    A claim is recognized by a CDI device that carries its UID, if only that of its metadata. One that gives its
-    containers none has its name alone, and another claim may have had that name before, so a name counts only where
-    there is no CDI device.
+    A claim is recognized by a CDI device with its UID, also by that of its metadata. A claim without CDI devices has
+    only its name, which another claim may have had before, so the name counts only if there is no CDI device.
     """
     by_uid = {ref.uid: ref for ref in claims}
     by_name = {(ref.namespace, ref.name): ref for ref in by_uid.values() if ref.name}
-    found: dict[str, UsedClaim] = {}
+    used: dict[str, UsedClaim] = {}
     for use in uses:
         uids = {uid for device in use.cdi for uid in _uids(device, by_uid)}
         named = by_name.get((use.namespace, use.claim))
         if not use.cdi and named is not None:
             uids.add(named.uid)
         for uid in uids:
-            before = found.get(uid)
+            before = used.get(uid)
             pods = dict.fromkeys((*before.pods, use.pod) if before else (use.pod,))
             devices = use.devices | (before.devices if before else frozenset())
-            found[uid] = UsedClaim(ClaimRef(use.namespace, use.claim, uid), tuple(pods), devices)
-    return found
+            used[uid] = UsedClaim(ClaimRef(use.namespace, use.claim, uid), tuple(pods), devices)
+    return used
 
 
 def with_users(record: Record, pods: Iterable[str]) -> Record:
-    """Return a record with pods of these names too, by the word of kubelet, which does not say their UIDs.
+    """Add pods by the names that kubelet reports, without UIDs, to a record.
 
-    A pod that comes to a claim after its Prepare is not on record, since kubelet asks once for a claim that it has.
+    A pod that shares a claim and starts after its Prepare is not on record, because kubelet does not prepare it again.
     """
     known = {pod.name for pod in pods_among(record.pods)}
     more = (
@@ -89,7 +88,7 @@ def with_users(record: Record, pods: Iterable[str]) -> Record:
 
 
 def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
-    """The known claim whose device `<kind>=claim-<uid>[-<index>]` or `<driver>/metadata=<uid>_<request>` is, if any."""
+    """Return the known claim of a device `<kind>=claim-<uid>[-<index>]` or `<driver>/metadata=<uid>_<request>`."""
     kind, _, name = device.partition("=")
     if kind.endswith(older_kind("")):
         uids = (name.rpartition("_")[0], "")
@@ -105,11 +104,11 @@ def _uids(device: str, known: Mapping[str, object]) -> Iterable[str]:
 # name of its group, so the UID of a group is not compared.
 
 MOST_CONSUMERS: Final = 256
-"""The most entries of `status.reservedFor`; a PodGroup is one, however many pods it has."""
+"""The most entries of `status.reservedFor`; a PodGroup is one entry, however many pods it has."""
 
 
 def pods_among(consumers: Iterable[ResourceClaimConsumerReference]) -> tuple[ResourceClaimConsumerReference, ...]:
-    """Return the pods; a PodGroup's are not among them, since the claim does not name them."""
+    """Return the pods among the consumers; those of a PodGroup are not named."""
     return tuple(consumer for consumer in consumers if consumer.is_pod)
 
 
@@ -119,7 +118,7 @@ def groups_among(consumers: Iterable[ResourceClaimConsumerReference]) -> frozens
 
 
 def names_every_pod(consumers: Iterable[ResourceClaimConsumerReference]) -> bool:
-    """Return whether these are pods, each with its UID; without any it is not known who uses the claim."""
+    """Return whether all consumers are pods with UIDs; False without any, because the users are not known then."""
     consumers = tuple(consumers)
     return bool(consumers) and all(consumer.is_pod and consumer.uid for consumer in consumers)
 
@@ -131,11 +130,11 @@ def is_reserved_for(claim: ResourceClaim, pod: str, group: str) -> bool:
 
 
 def owning_group(claim: ResourceClaim) -> str:
-    """Return the name of the PodGroup that the claim was made for from a template; empty for none."""
+    """Return the name of the PodGroup for which the claim was created from a template; empty if there is none."""
     controller = next((owner for owner in claim.metadata.owner_references if owner.controller), None)
     if controller is None or controller.kind != "PodGroup":
         return ""
-    # A later version of the group of APIs means the same object.
+    # Any version of the API group names the same object.
     return controller.name if controller.api_version.startswith(f"{SCHEDULING}/") else ""
 
 
