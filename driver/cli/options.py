@@ -184,11 +184,6 @@ def driver_settings() -> tuple[CommandOption, ...]:
     )
 
 
-def variables_of(settings: Iterable[CommandOption]) -> frozenset[str]:
-    """Return the environment variables of these options."""
-    return frozenset(setting.variable for setting in settings if setting.variable)
-
-
 def unknown_prefixes() -> tuple[str, ...]:
     """Return the prefixes of the variables of drivers whose options cannot be read, so that their names are unknown."""
     return tuple(DriverOption.variable_prefix(driver) for driver in declared().problems)
@@ -354,12 +349,7 @@ class DriverCommand(click.Command):
 
 def variables() -> frozenset[str]:
     """Return the environment variables of all options, including those of installed drivers."""
-    return variables_of((*driver_settings(), *SERVE)) | {CONFIG_VARIABLE}
-
-
-def which_drivers(function: F) -> F:
-    """Add `--drivers`: the short names of installed drivers, separated by commas; it may be repeated."""
-    return _click_option(drivers_setting())(function)
+    return frozenset({CONFIG_VARIABLE, *(setting.variable for setting in (*driver_settings(), *SERVE))} - {""})
 
 
 def names_of_drivers(text: str) -> Callable[[F], F]:
@@ -377,7 +367,7 @@ def _between_commas(ctx: click.Context, parameter: click.Parameter, values: tupl
 
 def plugin_options(function: F) -> F:
     """Add `--drivers` and the options that drivers declare."""
-    return _apply((which_drivers, *map(_click_option, declared_settings())), function)
+    return _apply(tuple(map(_click_option, (drivers_setting(), *declared_settings()))), function)
 
 
 def driver_options(function: F) -> F:

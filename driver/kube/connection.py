@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 _TOKEN_SECONDS: Final = 60.0
 
 
-def pod_server(account: Path, clock: Callable[[], float] = time.monotonic) -> Server:
+def pod_server(account: Path) -> Server:
     """Return the server, with the service account in a folder that has `token` and `ca.crt`.
 
     Raises:
@@ -44,7 +44,7 @@ def pod_server(account: Path, clock: Callable[[], float] = time.monotonic) -> Se
         raise UnreachableError(
             "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which kubelet sets in every pod, are not both set"
         )
-    token = _Token(account / "token", clock)
+    token = _Token(account / "token")
     token.headers()
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     try:
@@ -63,17 +63,16 @@ def pod_server(account: Path, clock: Callable[[], float] = time.monotonic) -> Se
 class _Token:
     """The pod's token, read again once it is old."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._clock = clock
         self._headers: Mapping[str, str] = {}
         self._until = 0.0
 
     def headers(self) -> Mapping[str, str]:
         # kubelet renews the token long before it ends, so an older text of the file is still valid for some time.
-        if not self._headers or self._clock() >= self._until:
+        if not self._headers or time.monotonic() >= self._until:
             self._headers = {"Authorization": f"Bearer {self._read()}"}
-            self._until = self._clock() + _TOKEN_SECONDS
+            self._until = time.monotonic() + _TOKEN_SECONDS
         return self._headers
 
     def _read(self) -> str:

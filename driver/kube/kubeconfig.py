@@ -86,14 +86,14 @@ def kubeconfig_context(path: str, context: str = "") -> ChosenContext:
         raise UnreachableError(f"{path} cannot be used: {error}") from error
 
 
-def check_kubeconfig(path: str, context: str = "") -> None:
+def check_kubeconfig(path: str) -> None:
     """Check that a kubeconfig can be read and names a server; the files and programs that it names may come later.
 
     Raises:
         UsageError: it cannot be read, or names no server.
     """
     try:
-        _server_url(chosen_context(path, context).cluster.server)
+        _server_url(chosen_context(path).cluster.server)
     except (DocumentError, ValueError) as error:
         raise UsageError(f"the kubeconfig {path} cannot be used: {error}") from error
 

@@ -55,11 +55,6 @@ _CLUSTER: Final = "default"
 _MAX_INSTANCE: Final = 128
 
 
-def utc_now() -> datetime:
-    """Return the time of the wall clock."""
-    return datetime.now(UTC)
-
-
 class _TimedEvent(msgspec.Struct, frozen=True):
     """An Event that waits to be written, with the time at which its cause was seen."""
 
@@ -75,14 +70,11 @@ class _TimedEvent(msgspec.Struct, frozen=True):
 class KubeEvents:
     """Events of one driver on one node."""
 
-    def __init__(
-        self, client: Client, driver: str, node_name: str, fatal: Fatal, now: Callable[[], datetime] = utc_now
-    ) -> None:
-        """Write through `client`; `now` is the wall clock's time."""
+    def __init__(self, client: Client, driver: str, node_name: str, fatal: Fatal) -> None:
+        """Write through `client`."""
         self._client = client
         self._driver = driver
         self._node_name = node_name
-        self._now = now
         self._lock = threading.Lock()
         self._allowance = Allowance()
         self._outbox: Outbox[_TimedEvent] = Outbox(f"{driver}-events", self._send, client.timing, fatal)
@@ -98,7 +90,7 @@ class KubeEvents:
                 self._allowance = allowance
                 self._sent += 1
                 number = self._sent
-            self._outbox.put(str(number), _TimedEvent(event, self._now()))
+            self._outbox.put(str(number), _TimedEvent(event, datetime.now(UTC)))
 
     def close(self, seconds: float) -> None:
         """Write the waiting Events, for no longer than `seconds`."""
@@ -239,11 +231,10 @@ class _DueStatus(msgspec.Struct, frozen=True):
 class ClaimStatus:
     """Writes the driver's entries in the status of claims."""
 
-    def __init__(self, client: Client, driver: str, fatal: Fatal, now: Callable[[], datetime] = utc_now) -> None:
-        """Write through `client` as `driver`; `now` is the wall clock's time."""
+    def __init__(self, client: Client, driver: str, fatal: Fatal) -> None:
+        """Write through `client` as `driver`."""
         self._client = client
         self._driver = driver
-        self._now = now
         timing = client.timing
         pending: PendingItems[_DueStatus] = PendingItems(timing.idle, timing.delay)
         self._outbox: Outbox[_DueStatus] = Outbox(f"{driver}-status", self._send, timing, fatal, pending)
@@ -273,7 +264,7 @@ class ClaimStatus:
         """
         none = is_said(self._driver, (), before)
         overtakes = self._overtakes(claim)
-        due = _DueStatus(claim, states, before, self._now(), first=new and none, anyway=overtakes, still=still)
+        due = _DueStatus(claim, states, before, datetime.now(UTC), first=new and none, anyway=overtakes, still=still)
         if not none and due.entries(self._driver) is None:
             self._outbox.take_back(claim.uid)
             # The thread may have started to send a waiting removal in the meantime.
@@ -299,12 +290,6 @@ class ClaimStatus:
         """Write the waiting statuses, for no longer than `seconds`."""
         self._outbox.close(seconds)
 
-    def _remember(self, uid: str) -> None:
-        self._removed.pop(uid, None)
-        self._removed[uid] = None
-        if len(self._removed) > _CAPACITY:
-            del self._removed[next(iter(self._removed))]
-
     def _send(self, due: _DueStatus) -> None:
         claim = due.claim
         if not due.still():
@@ -323,11 +308,13 @@ class ClaimStatus:
         if entries is None:
             return
         # Noted before the request, because a request that fails may have been carried out.
+        self._removed.pop(claim.uid, None)
         if entries:
             self._written.add(claim.uid)
-            self._removed.pop(claim.uid, None)
         else:
-            self._remember(claim.uid)
+            self._removed[claim.uid] = None
+            if len(self._removed) > _CAPACITY:
+                del self._removed[next(iter(self._removed))]
 
         def request(root: str, version: str) -> APIRequest:
             return APIRequest(

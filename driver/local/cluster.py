@@ -31,12 +31,12 @@ class FolderCluster:
     Attributes:
         store: the folder.
         node_name: the node.
-        seed: for the random part of names, so that a run can be repeated.
     """
 
-    def __init__(self, store: Store, node_name: str, seed: int = 0) -> None:
-        self.store, self.node_name, self.seed = store, node_name, seed
-        self._random = random.Random(seed)  # noqa: S311 - names, not secrets
+    def __init__(self, store: Store, node_name: str) -> None:
+        self.store, self.node_name = store, node_name
+        # With a fixed seed, so that a run can be repeated.
+        self._random = random.Random(0)  # noqa: S311 - names, not secrets
         self._statuses: dict[str, PublisherStatus] = {}
 
     def publish(self, driver: str, inventory: Inventory) -> None:

@@ -144,12 +144,8 @@ def _cpus(root: Root, folder: str) -> CPUSet:
 
 
 def _link(root: Root, folder: str, which: str) -> tuple[float | None, int | None]:
-    speed = _speed(read_attribute(root, f"{folder}/{which}_link_speed"))
+    match = _SPEED.fullmatch(read_attribute(root, f"{folder}/{which}_link_speed") or "")
+    speed = float(match[1]) if match else None
     # A function without a link has the width 0, and 255 as the largest width.
     width = number(root, f"{folder}/{which}_link_width", 10)
     return speed, width if speed is not None and width else None
-
-
-def _speed(text: str | None) -> float | None:
-    match = _SPEED.fullmatch(text or "")
-    return float(match[1]) if match else None

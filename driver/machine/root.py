@@ -18,8 +18,8 @@ BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 class ReadOnlyMachineError(OSError):
     """A write to a machine that is neither the running one nor a scratch machine; EROFS."""
 
-    def __init__(self, path: str, reason: str = "a captured or made-up machine is not written to") -> None:
-        super().__init__(errno.EROFS, reason, path)
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EROFS, "a captured or made-up machine is not written to", path)
 
 
 class Root(Protocol):

@@ -266,12 +266,13 @@ def has_what_it_should(pinned: Pinned, resources: Resources) -> bool:
 
 
 def settle(
-    containers: Containers, snapshot: PinSnapshot, drop: Iterable[str] = (), *, ignore_failure: bool = True
+    containers: Containers, snapshot: PinSnapshot, drop: Iterable[str] = ()
 ) -> tuple[ContainerChange, tuple[ContainerUpdate, ...]]:
     """Return the updates that correct the resources of all containers but those in `drop`, and their change."""
     drop = tuple(drop)
     due = [(pinned, right) for pinned, right in changes(containers, snapshot) if pinned.container.id not in drop]
-    return settled(due, snapshot, drop, ignore_failure=ignore_failure)
+    # The answer to an event must not fail because of another container. The kernel shows later which update failed.
+    return settled(due, snapshot, drop, ignore_failure=True)
 
 
 def settled(

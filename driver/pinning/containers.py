@@ -6,7 +6,7 @@ NUMA nodes it takes memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -128,7 +128,17 @@ class Effective(msgspec.Struct, frozen=True):
 
 def difference(expected: Effective, actual: Effective) -> str:
     """Describe how the limits of a container differ from the expected ones."""
-    return ", and ".join(_differences(expected, actual))
+    differences: list[str] = []
+    if actual.cpus is not None:
+        differences.append(f"runs on CPUs {actual.cpus}, but should run on {expected.cpus}")
+    if actual.nodes is not None:
+        differences.append(f"takes memory from NUMA nodes {actual.nodes}, but should from {expected.nodes}")
+    wanted = dict(expected.hugepages)
+    differences += (
+        f"may have {_amount(limit)} in pages of {page_size_name(size)}, but should have {_amount(wanted[size])}"
+        for size, limit in actual.hugepages
+    )
+    return ", and ".join(differences)
 
 
 def words(effective: Effective) -> str:
@@ -136,16 +146,6 @@ def words(effective: Effective) -> str:
     parts = [] if effective.nodes is None else [f"takes memory from NUMA nodes {effective.nodes}"]
     parts += [f"may have {_amount(limit)} in pages of {page_size_name(size)}" for size, limit in effective.hugepages]
     return " and ".join(parts) or "cannot be seen"
-
-
-def _differences(expected: Effective, actual: Effective) -> Iterator[str]:
-    if actual.cpus is not None:
-        yield f"runs on CPUs {actual.cpus}, but should run on {expected.cpus}"
-    if actual.nodes is not None:
-        yield f"takes memory from NUMA nodes {actual.nodes}, but should from {expected.nodes}"
-    wanted = dict(expected.hugepages)
-    for size, limit in actual.hugepages:
-        yield f"may have {_amount(limit)} in pages of {page_size_name(size)}, but should have {_amount(wanted[size])}"
 
 
 def _amount(limit: int) -> str:
@@ -289,7 +289,8 @@ def expected(pinned: Pinned, snapshot: PinSnapshot) -> Resources:
     # If it is not certain, the container stays where it is. Moving it could take away CPUs that it owns. Leaving it
     # does no harm, because no claim gets CPUs that such a container still uses (`why_occupied`).
     claims = having(pinned, snapshot)
-    if pinned.unsure or snapshot.unread is not None or (pinned.unheard and _on_held(pinned, snapshot)):
+    on_held = bool(pinned.cpus) and pinned.cpus <= snapshot.held
+    if pinned.unsure or snapshot.unread is not None or (pinned.unheard and on_held):
         return Resources(pinned.cpus, pinned.mems, lift_quota=any(claim.lift_quota for claim in claims))
     right = resources_for(claims, snapshot, pinned.hugepages)
     if keeps_memory(pinned, snapshot):
@@ -300,10 +301,6 @@ def expected(pinned: Pinned, snapshot: PinSnapshot) -> Resources:
 def keeps_memory(pinned: Pinned, snapshot: PinSnapshot) -> bool:
     """Return whether a container's memory stays unchanged because its claims may hold more than is known."""
     return pinned.unsure or pinned.memory_unsure or snapshot.lacks_claims
-
-
-def _on_held(pinned: Pinned, snapshot: PinSnapshot) -> bool:
-    return bool(pinned.cpus) and pinned.cpus <= snapshot.held
 
 
 def pooled(pinned: Pinned, snapshot: PinSnapshot) -> bool:
