@@ -1,7 +1,7 @@
 """Decodes and encodes Kubernetes documents, converts beta versions to v1, and compares API values.
 
-`resource.k8s.io/v1beta1` has a request's fields beside its name and a device's fields under `basic`; v1beta2 and v1
-have the same form. The rest of the program only knows v1.
+`resource.k8s.io/v1beta1` has the fields of a request beside its name, and those of a device under `basic`. v1beta2 has
+the same form as v1. The rest of the program knows only v1.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _plain(text: str) -> str:
 def to_v1(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a claim, template, class or slice in the form of `resource.k8s.io/v1`.
 
-    A document of another group is returned unchanged. A pool without a number of slices gets 0, which is what Go reads.
+    A document of another group is returned unchanged. A pool without a number of slices gets 0, as in Go.
 
     Raises:
         DocumentError: the API version does not exist, or a v1beta1 document has the form of another version.

@@ -5,7 +5,7 @@
     ├── DocumentError         a document does not decode; the message names file and path
     ├── MachineError          hardware files that are missing, unreadable or contradict each other
     ├── LedgerError           the ledger cannot be read or written; nothing is granted until it can
-    ├── UnreadError           ledger or hardware cannot be read, which is in the log already
+    ├── UnreadError           ledger or hardware cannot be read; the reason is in the log already
     └── ClaimError            one claim cannot be prepared, for a reason that does not go away by itself
         ├── ClaimConflictError     another claim holds what the claim needs; its Unprepare may be on its way
         └── ClaimGoneError         the claim no longer exists
@@ -56,7 +56,7 @@ class LedgerError(DranodeError):
 
 
 class UnreadError(DranodeError):
-    """Ledger or hardware cannot be read. The code that noticed has logged it, so callers need not."""
+    """Ledger or hardware cannot be read. The reason was logged where it was noticed, so callers need not log it."""
 
 
 class ClaimError(DranodeError):

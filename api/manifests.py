@@ -29,9 +29,9 @@ class SourceDocument(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Return the kind (`ResourceClaim`, `Pod`); for a custom resource with its group, `JobSet.jobset.x-k8s.io`.
+        """Return the kind (`ResourceClaim`, `Pod`), with the group for a custom resource (`JobSet.jobset.x-k8s.io`).
 
-        So a custom resource is never taken for a kind of Kubernetes with the same name.
+        The group distinguishes a custom resource from a kind of Kubernetes with the same name.
         """
         kind, group = str(self.document["kind"]), custom_group(self.document.get("apiVersion"))
         return f"{kind}.{group}" if group else kind
@@ -167,7 +167,7 @@ def _characters(seed: str) -> str:
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:_RANDOM])
 
 
-# The program ignores kinds that it does not need, so a misspelled kind has to be refused or it would be ignored too.
+# The program ignores kinds that it does not need. A misspelled kind would be ignored too, so it is refused.
 
 # The kinds of Kubernetes 1.37 that can be created, or that `kubectl get` prints, by API group.
 _KINDS: Final = {
@@ -207,14 +207,14 @@ _KINDS: Final = {
 }
 _OF_GROUP: Final = {group: frozenset(kinds.split()) for group, kinds in _KINDS.items()}
 _ALL: Final = frozenset().union(*_OF_GROUP.values())
-# A group this similar to a known one with the same kind is a misspelled one (ratio of difflib).
+# A group that is this similar to a known one with the same kind is most likely misspelled (ratio of difflib).
 _RESEMBLES: Final = 0.85
 # The groups in which Kubernetes projects publish custom resources: `scheduling.x-k8s.io` is not misspelled.
 _PROJECTS: Final = ".x-k8s.io"
 
 
 def custom_group(version: object) -> str:
-    """Return the API group of a custom resource; empty for a group that is known here or no version at all."""
+    """Return the API group of a custom resource; empty if the group is known here, or if there is no version."""
     if not isinstance(version, str):
         return ""
     group = version.rpartition("/")[0]
@@ -249,7 +249,7 @@ def _check_custom_group(group: str, kind: str) -> None:
     if near and group.endswith(_PROJECTS) <= near[0].endswith(_PROJECTS):
         raise DocumentError(f'the API group "{group}" is unknown; did you mean "{near[0]}"', "apiVersion")
     if "." not in group:  # groups of custom resources are domains
-        hint = f"; {kind} is of {' and of '.join(having)}" if having else ""
+        hint = f"; {kind} is in {' and in '.join(having)}" if having else ""
         raise DocumentError(f'there is no API group "{group}"{hint}', "apiVersion")
 
 
@@ -257,5 +257,5 @@ def _no_such(kind: str, where: str, kinds: frozenset[str]) -> str:
     """Suggest a similar kind of the same group, or else the groups that have this kind."""
     near = get_close_matches(kind, kinds, 1)
     others = [group or "the core API (v1)" for group, known in _OF_GROUP.items() if kind in known]
-    hint = f'; did you mean "{near[0]}"' if near else f"; it is of {' and of '.join(others)}" if others else ""
+    hint = f'; did you mean "{near[0]}"' if near else f"; it is in {' and in '.join(others)}" if others else ""
     return f'{where} has no kind "{kind}"{hint}'

@@ -39,9 +39,10 @@ def version_key(version: str) -> VersionKey:
 def semver_from_numbers(text: str) -> str | None:
     """Return a vendor's version of numbers and dots as a semantic version, or None for anything else.
 
-    The API server refuses a whole ResourceSlice for one invalid version, and vendors' versions often are: leading zeros
-    are removed, missing parts are 0, and further parts become build metadata. `580.159.04` is `580.159.4`, `535` is
-    `535.0.0`, `6.19.14.31400000` is `6.19.14+31400000`. Guessing at any other form could give a wrong order.
+    The API server refuses a whole ResourceSlice if one version is invalid, and vendors' versions often are. Therefore
+    leading zeros are removed, missing parts are 0, and further parts become build metadata: `580.159.04` is
+    `580.159.4`, `535` is `535.0.0`, and `6.19.14.31400000` is `6.19.14+31400000`. Any other form is not guessed at,
+    because the order could be wrong.
     """
     if not _NUMBERS.fullmatch(text):
         return None

@@ -1,4 +1,4 @@
-"""The rules by which the API server accepts or refuses a ResourceSlice or a DeviceTaintRule.
+"""The API server's rules for ResourceSlices and DeviceTaintRules.
 
 Source: validation of `resource.k8s.io/v1` in Kubernetes 1.37.1 (`pkg/apis/resource/validation`, KEP-4381, 4815, 5055,
 5075, 5517, 5945, 5963). Each function yields every error, with its path in the v1 form of the document.
@@ -55,7 +55,7 @@ _Errors = Iterator[FieldError]
 
 
 def slice_errors(slice_: ResourceSlice, *, newest: bool = True) -> _Errors:
-    """Yield every error of a slice; without `newest` only those that all API servers since 1.34 report."""
+    """Yield every error of a slice; without `newest`, only the errors that all API servers since 1.34 report."""
     spec = slice_.spec
     yield from metadata_errors(slice_.metadata)
     yield from _driver(spec.driver, "spec.driver")

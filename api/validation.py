@@ -58,7 +58,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
     Attributes:
         path: the place, in JSON notation without the root (`spec.devices.requests[0].name`).
-        message: a clause that says what is wrong, with the value.
+        message: the error as a clause, with the value.
     """
 
     path: str
@@ -71,7 +71,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 def claim_errors(claim: ResourceClaim, check_expression: CheckExpression) -> tuple[FieldError, ...]:
-    """Return every error of a claim; `check_expression` returns the error of a CEL selector, or None."""
+    """Return every error of a claim; `check_expression` returns the error in a CEL selector, or None."""
     rules = _Rules(check_expression)
     return (*metadata_errors(claim.metadata), *rules.devices(claim.spec.devices, "spec.devices"))
 
@@ -276,7 +276,7 @@ def count_errors(items: Sequence[object], most: int, path: str) -> Iterator[Fiel
         yield FieldError(path, f"{len(items)} entries are more than {most}")
 
 
-# The rules by which a pod may use ResourceClaims, and whether the requests that it names exist.
+# How a pod may use ResourceClaims, and whether the requests that it names exist.
 #
 # Source: validation of `v1` Pods in Kubernetes 1.36 (`spec.resourceClaims`, `resources.claims`). No part of a cluster
 # checks that a request exists: a container that names an unknown request gets no device from kubelet.
@@ -340,8 +340,8 @@ def _uses(
             yield FieldError(f"{where}.request", f'the claim has no request "{use.request}"; there are: {there}')
 
 
-# What a claim uses of a ResourceQuota `<class>.deviceclass.resource.k8s.io/devices` (KEP-4381, KEP-4816). Every
-# alternative of a prioritized list counts, because the scheduler may choose any of them; if several have the same
+# How much of the ResourceQuota `<class>.deviceclass.resource.k8s.io/devices` a claim uses (KEP-4381, KEP-4816). Every
+# alternative of a prioritized list counts, because the scheduler may choose any of them. If several have the same
 # class, the largest counts. A request for all devices counts as many devices as a claim can have.
 
 

@@ -145,7 +145,7 @@ class Client:
         if version is not None:
             return version
         deadline = self.timing.clock() + seconds
-        # A request that outlived its time leaves less than none.
+        # The caller's time may be up already, and a lock refuses a negative timeout.
         seconds = max(seconds, 0.0)
         # The claims of a call ask at the same time. One of them asks the server, and the others wait for its answer.
         if not self._discovering.acquire(timeout=seconds):
@@ -215,7 +215,7 @@ class Client:
             # another version.
             if error.status != HTTPStatus.NOT_FOUND or error.of_object:
                 raise
-            # Another thread may have found the new version already.
+            # Another thread may have determined the new version already.
             if self._version == version:
                 self._version = None
             again = self.version(deadline - self.timing.clock(), patient=patient)
@@ -354,7 +354,7 @@ def _object(answer: Any) -> Any:
 
 def _read_v1(data: bytes) -> Any:
     document = _document(data)
-    # A list's items have no `apiVersion` of their own, so whoever reads the list converts them.
+    # The items of a list have no `apiVersion` of their own, so they are converted by the code that reads the list.
     if "items" in document:
         return document
     try:

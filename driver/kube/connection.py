@@ -87,7 +87,7 @@ class _Token:
 
 
 _UNAUTHORIZED: Final = 401
-# Claims that are fetched at a time, slices being watched, events, and some to spare.
+# Enough for the claims that are fetched at the same time, the watches of slices, and Events.
 _KEPT: Final = 16
 _PROGRAM_SECONDS: Final = 20.0
 _NOTHING: Final = Outgoing("GET", "/", {}, 0.0)
@@ -158,7 +158,7 @@ class APIResponse:
 
 
 class _TLSError(Exception):
-    """The server's certificate or ours does not fit."""
+    """One side does not accept the other's certificate."""
 
 
 class _ClosedMeanwhile(Exception):  # noqa: N818 - no error: another connection is taken
@@ -291,7 +291,7 @@ class Connection:
     def _reopened(self, stale: Server) -> Server:
         self.close()
         with self._lock:
-            # If several threads were turned down at once, the first one reads the credentials for all.
+            # If several threads were refused at the same time, the first one reads the credentials for all.
             if self._server is None or self._server is stale:
                 log.info("server=%s: reading its credentials again", stale)
                 self._read_again = True
@@ -302,7 +302,7 @@ class Connection:
         if self._source.kubeconfig:
             from dranode.driver.kube.kubeconfig import kubeconfig_server  # noqa: PLC0415 - YAML
 
-            # Nobody can log in at a driver, and all calls wait for the program, so its time is limited.
+            # Nobody can log in through a driver, and all of its calls wait for the program, so its time is limited.
             return kubeconfig_server(
                 self._source.kubeconfig, self._source.context, _PROGRAM_SECONDS if self._retries else None
             )
@@ -332,7 +332,7 @@ class Connection:
             with self._lock:
                 if not self._kept:
                     return None
-                # The one that was used last: it is the least likely to have been closed or forgotten meanwhile.
+                # The last one that was used is the least likely to have been closed or forgotten meanwhile.
                 channel = self._kept.pop()
             if channel.idle():
                 return channel

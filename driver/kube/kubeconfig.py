@@ -122,7 +122,7 @@ def _server(chosen: ChosenContext, path: str, program_seconds: float | None) -> 
     tls = _tls(cluster, user) if secure else None
 
     def proxy_tls() -> ssl.SSLContext:
-        # client-go judges a proxy by the cluster's authority alone; most proxies have a public one.
+        # client-go verifies a proxy only with the cluster's authority. Most proxies have a certificate of a public one.
         return _trust(cluster, public=True)
 
     proxy = (
@@ -135,10 +135,10 @@ def _server(chosen: ChosenContext, path: str, program_seconds: float | None) -> 
 
 
 def _server_url(server: str) -> str:
-    """Return the URL of a server, which may be written as `host:port` alone, as client-go takes it."""
+    """Return the URL of a server, which may also be written as `host:port`, as in client-go."""
     parts = urlsplit(server)
     if not parts.scheme or not parts.netloc:
-        # `kubernetes:6443` reads as a URL of scheme kubernetes.
+        # `kubernetes:6443` would be read as a URL with the scheme `kubernetes`.
         parts = urlsplit(f"https://{server}")
         if parts.path not in ("", "/"):
             raise DocumentError(f'the server "{server}" is neither a URL nor host:port')
@@ -181,7 +181,7 @@ def _existing(file: str, name: str) -> str:
 
 
 def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Present a certificate to servers from now on; certificate and key are in PEM.
+    """Load a certificate and its key, both in PEM, to present them to servers.
 
     Raises:
         OSError: certificate and key do not belong together.
@@ -232,7 +232,7 @@ def _authentication(
 
 
 class _ProgramUser:
-    """The identity that a program provides; its certificate is presented from the next connection on."""
+    """The identity that a program provides. Its certificate is presented with the next connection."""
 
     def __init__(self, credentials: ExecCredentials, tls: ssl.SSLContext | None) -> None:
         self._credentials = credentials
@@ -252,7 +252,7 @@ class _ProgramUser:
 
 
 def _cluster_information(cluster: ConfigCluster) -> dict[str, Any]:
-    """Return what a program learns about the cluster, as `ExecCredential.spec.cluster` has it."""
+    """Return the cluster's data for a program, in the form of `ExecCredential.spec.cluster`."""
     data = cluster.certificate_authority_data
     if not data and cluster.certificate_authority:
         data = base64.b64encode(read_given(cluster.certificate_authority)).decode()

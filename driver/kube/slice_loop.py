@@ -1,7 +1,8 @@
 """Keeps one driver's slices as desired. `slices.plan` decides what to change; this loop lists, watches and writes.
 
-A new inventory is published at once. A change by somebody else is repaired soon the first time, and later and later if
-it is repeated. After a failed write, the loop lists again and makes a new plan. It writes nothing if nothing differs.
+A new inventory is published at once. A change by somebody else is repaired soon the first time, and more slowly each
+time it is repeated. After a failed write, the loop lists again and makes a new plan. If nothing differs, it writes
+nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _QUIET: Final = 300.0
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How soon slices that somebody else changed are repaired: at first soon, later and later while it goes on.
+    """How soon slices that somebody else changed are repaired: soon at first, and more slowly while it goes on.
 
     Attributes:
         repairs: the number of repairs in a row.
@@ -170,7 +171,7 @@ def _uid_of(node: Any) -> str:
 
 
 def _of_every_try(error: ApiError, generate_name: str) -> ApiError:
-    """Return the error without the generated name, which differs for every try: equal errors are logged only once."""
+    """Return the error without the generated name, which differs at every attempt, so that it is logged only once."""
     beginning = generate_name[:_BEGINNING]
     message = re.sub(re.escape(beginning) + _MADE_UP, lambda _: beginning, str(error))
     return ApiError(message, error.status, retry_after=error.retry_after, of_object=error.of_object)
@@ -210,7 +211,7 @@ class SliceListener(Protocol):
         """Note that changes may be missed until the next `listed`."""
 
     def failed(self, error: ApiError) -> None:
-        """Note why the server cannot be listened to at the moment."""
+        """Note why the server cannot be listed or watched at the moment."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -396,7 +397,7 @@ class SliceLoop:
     def want(self, inventory: Inventory) -> None:
         """Publish this inventory from now on."""
         with self._lock:
-            # Drivers read their hardware again and again; the same inventory must cause no request.
+            # Drivers read their hardware regularly, and the same inventory must cause no request.
             if inventory == self._desired.inventory:
                 return
             self._desired = self._desired.of(inventory)

@@ -172,9 +172,9 @@ def test_a_configuration_is_one_document_of_any_form(tmp_path: Path) -> None:
         ),
         (
             "apiVersion: extensions/v1beta1\nkind: Deployment\n",
-            'apiVersion: there is no API group "extensions"; Deployment is of apps',
+            'apiVersion: there is no API group "extensions"; Deployment is in apps',
         ),
-        ("apiVersion: v1\nkind: Job\n", 'kind: the core API has no kind "Job"; it is of batch'),
+        ("apiVersion: v1\nkind: Job\n", 'kind: the core API has no kind "Job"; it is in batch'),
         ("", "holds no document"),
         ("# nothing\n---\n", "holds no document"),
     ],

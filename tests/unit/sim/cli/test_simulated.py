@@ -121,7 +121,7 @@ def test_what_has_a_group_that_does_not_exist_is_an_error_and_no_custom_resource
     old = deployment(1) | {"apiVersion": "extensions/v1beta1"}
     result = run(tmp_path, [*CLUSTER, old], "check")
     assert result.exit_code == 1
-    assert 'there is no API group "extensions"; Deployment is of apps' in result.stdout
+    assert 'there is no API group "extensions"; Deployment is in apps' in result.stdout
     assert "passed over" not in result.stderr
 
 
