@@ -19,6 +19,8 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 from tests.interop.image import IMAGE
 
 _HOST = 2
+# kubelet gives each pod with a user namespace so many.
+_IDS = 65536
 CGROUP = "dranode-test"
 
 
@@ -63,6 +65,16 @@ class Pod:
     name: str
     uid: str
     namespace: str = "default"
+    first_host_id: int = 0
+    """The user of the node that root is in the pod's own user namespace; 0 if the pod has none."""
+
+    def namespaces(self) -> dict[str, Any]:
+        """What the sandbox and its containers share with the node."""
+        if not self.first_host_id:
+            return {"network": _HOST}
+        # In a user namespace /sys can only be mounted with a network namespace of its own.
+        ids = [{"host_id": self.first_host_id, "container_id": 0, "length": _IDS}]
+        return {"userns_options": {"mode": 0, "uids": ids, "gids": ids}}
 
     def config(self) -> dict[str, Any]:
         return {
@@ -74,7 +86,7 @@ class Pod:
             },
             "linux": {
                 "cgroup_parent": f"/{CGROUP}/pod{self.uid}",
-                "security_context": {"namespace_options": {"network": _HOST}},
+                "security_context": {"namespace_options": self.namespaces()},
             },
         }
 
@@ -106,10 +118,10 @@ class CRI:
         )
         return method(request(**fields), timeout=patience, wait_for_ready=True)
 
-    def ready(self) -> bool:
+    def ready(self, condition: str = "RuntimeReady") -> bool:
         with contextlib.suppress(grpc.RpcError):
             conditions = self.call("Status", patience=10.0).status.conditions
-            return any(each.type == "RuntimeReady" and each.status for each in conditions)
+            return any(each.type == condition and each.status for each in conditions)
         return False
 
     def sandbox(self, pod: Pod) -> str:
@@ -128,7 +140,9 @@ class CRI:
         command: Sequence[str] = (),
         quota: int = 0,
         pages: Mapping[str, int] | None = None,
+        resources: Mapping[str, int] | None = None,
         attempt: int = 0,
+        image: str = IMAGE,
     ) -> str:
         """Create a container.
 
@@ -137,7 +151,7 @@ class CRI:
         """
         config = {
             "metadata": {"name": name, "attempt": attempt},
-            "image": {"image": IMAGE, "user_specified_image": IMAGE},
+            "image": {"image": image, "user_specified_image": image},
             "command": list(command),
             "envs": [{"key": key, "value": value} for key, value in (env or {}).items()],
             "labels": {"io.kubernetes.container.name": name, **pod.config()["labels"]},
@@ -148,8 +162,9 @@ class CRI:
                     "cpu_quota": quota,
                     "cpu_period": 100_000 if quota else 0,
                     "hugepage_limits": [{"page_size": size, "limit": limit} for size, limit in (pages or {}).items()],
+                    **(resources or {}),
                 },
-                "security_context": {"namespace_options": {"network": _HOST}},
+                "security_context": {"namespace_options": pod.namespaces()},
             },
         }
         sandbox = self.sandbox(pod)

@@ -21,8 +21,10 @@ from dranode.api.documents import decode
 from dranode.api.resource import ResourceClaim
 from dranode.driver.claims.answers import Refused
 from dranode.driver.claims.held import ClaimRef
+from dranode.driver.claims.record import Record
 from dranode.driver.local.store import Store
 from dranode.proto import podresources_v1_pb2 as podresources
+from dranode.show.ledger_reading import read_ledger
 from dranode.sim.local.kubelet import KubeletError, StandInKubelet
 from tests.fakes.grpc_server import service
 from tests.interop.cri import CGROUP, Pod, wait_until
@@ -262,6 +264,10 @@ class Node:
         """Unprepare a claim."""
         self.kubelet.unprepare({ClaimRef("default", name, f"uid-{name}"): frozenset(self.drivers.values())})
 
+    def records(self) -> tuple[Record, ...]:
+        """The claims that the driver has on record."""
+        return read_ledger(self.folder / "kubelet" / "plugins" / DRIVER / "ledger.db").records
+
     def quota(self, container: str) -> int:
         """The CFS quota of a container in microseconds, as the kernel has it; -1 if there is none."""
         quota = _cgroup_file(container, "cpu.cfs_quota_us", "cpu.max").read_text().split()[0]
@@ -271,6 +277,12 @@ class Node:
         """What the kernel holds a container to: `cpuset.cpus` or `cpuset.mems`, as the file beside it says."""
         file = _cgroup_file(container, f"{name}.effective", f"{name.replace('.', '.effective_')}")
         return CPUSet.parse(file.read_text().strip())
+
+    def memory_limits(self, container: str) -> tuple[int, int]:
+        """How many bytes the kernel lets a container have in memory, and in memory and swap together."""
+        names = ("max", "swap.max") if UNIFIED else ("limit_in_bytes", "memsw.limit_in_bytes")
+        memory, swap = (int(_cgroup_file(container, f"memory.{name}").read_text()) for name in names)
+        return memory, memory + swap if UNIFIED else swap
 
     def page_limit(self, container: str, size: str) -> int:
         """How many bytes the kernel lets a container have in huge pages of a size such as `2MB`; -1 for any."""
