@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dranode.show.cluster_option import named_kubeconfig
+from tests.fakes.recorded_machine import PODS, RecordedMachine
+
+PROGRAM = Path(sys.executable).with_name("dranode")
 
 
 def test_a_user_without_home_and_name_has_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +28,45 @@ def test_a_user_without_home_and_name_has_no_kubeconfig(monkeypatch: pytest.Monk
     with pytest.raises(RuntimeError):
         Path.home()
     assert named_kubeconfig() is None
+
+
+# As a user who has neither root's capabilities nor root's group, which `hidepid` lets see everything.
+_HIDDEN = """
+mount -t proc -o hidepid=$1 proc "$2/proc" || exit 77
+shift 2
+exec setpriv --regid=65534 --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all "$@"
+"""
+_NO_MOUNT = 77
+
+
+@pytest.fixture
+def machine() -> Iterator[RecordedMachine]:
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+        yield RecordedMachine(Path(name))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount /proc")
+@pytest.mark.parametrize(
+    ("hidepid", "reason"),
+    [
+        pytest.param(1, "/status cannot be read, so which processes run where is not known", id="noaccess"),
+        pytest.param(2, "or hides the processes of other users (hidepid)", id="invisible"),
+    ],
+)
+def test_processes_that_proc_hides_are_not_taken_for_none(machine: RecordedMachine, hidepid: int, reason: str) -> None:
+    machine.prepare("a", 2)
+    cgroup = f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-{'a1' * 32}.scope"
+    machine.write(f"sys/fs/cgroup/{cgroup}/cgroup.events", "populated 1\n")
+    machine.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", "0-1\n")
+    command = [PROGRAM, "claims", "--verify", *machine.options()]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", _HIDDEN, "sh", str(hidepid), machine.folder, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == _NO_MOUNT:
+        pytest.skip(f"/proc cannot be mounted: {done.stderr.strip()}")
+    assert reason in done.stderr
+    assert (done.returncode, done.stdout) == (1, "")

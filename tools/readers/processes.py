@@ -3,7 +3,7 @@
 They are read as files below a root and not with psutil, so that a pod with its own PID namespace sees the host's
 processes if the host's `/proc` is mounted. A process that ends meanwhile is left out. A process that cannot be read is
 an error, because it looks like one that has ended (`/proc` mounted with `hidepid=1` shows such processes to all but
-root).
+root and one group; with `hidepid=2` they are missing, the kernel's threads too).
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def processes(root: Root, *, by_thread: bool = False) -> Iterator[Process]:
             yield replace(process, cpus=process.cpus | _of_threads(root, pid)) if by_thread else process
 
 
-NO_KERNEL: Final = "/proc shows no thread of the kernel, so it is that of another PID namespace, or missing"
+NO_KERNEL: Final = (
+    "/proc shows no thread of the kernel, so it is that of another PID namespace, hides the processes of other users "
+    "(hidepid), or is missing"
+)
 
 
 def shows_kernel(root: Root) -> bool:
@@ -244,8 +247,8 @@ def require_visible(root: Root, pods: Iterable[str] | None) -> PodsSeen:
     """Return the containers of the pods with these UIDs, of all for None; check that `/proc` shows what runs in them.
 
     Raises:
-        MachineError: it does not, because it is missing or belongs to another PID namespace, such as that of a pod;
-            or a process or the cgroups cannot be looked into.
+        MachineError: it does not, because it is missing, hides processes or belongs to another PID namespace, such as
+            that of a pod; or a process or the cgroups cannot be looked into.
     """
     cgroups, pods = Cgroups(root), None if pods is None else tuple(dict.fromkeys(pods))
     listed = _listed(root, cgroups, pods)
@@ -256,8 +259,8 @@ def require_visible(root: Root, pods: Iterable[str] | None) -> PodsSeen:
         if container.path in running and not container.processes and cgroups.has_processes(container.cgroup):
             raise MachineError(
                 f"the processes of the container in {container.path} are not to be seen in /proc, which is that of "
-                "another PID namespace: run this on the node, in a pod with hostPID: true, or with --machine DIR where "
-                "the node's root is mounted"
+                "another PID namespace or hides the processes of other users (hidepid): run this as root on the node, "
+                "in a pod with hostPID: true, or with --machine DIR where the node's root is mounted"
             )
     return seen
 
