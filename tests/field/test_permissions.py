@@ -59,7 +59,7 @@ def test_processes_that_proc_hides_are_not_taken_for_none(machine: RecordedMachi
     cgroup = f"{PODS}/kubepods-burstable-podpod_uid_a.slice/cri-containerd-{'a1' * 32}.scope"
     machine.write(f"sys/fs/cgroup/{cgroup}/cgroup.events", "populated 1\n")
     machine.write(f"sys/fs/cgroup/{cgroup}/cpuset.cpus.effective", "0-1\n")
-    command = [PROGRAM, "claims", "--verify", *machine.options()]
+    command = [str(PROGRAM), "claims", "--verify", *machine.options()]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", _HIDDEN, "sh", str(hidepid), machine.folder, *command],
         capture_output=True,

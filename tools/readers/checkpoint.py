@@ -50,17 +50,26 @@ def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...] | None:
         ) from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DranodeError(f"kubelet's record {path} is not one of kubelet 1.34 to 1.37: {in_words(error)}") from error
+    # A record of another form may have another kind of checksum, so it is not called damaged.
     if zlib.crc32(data.encode()) != checksum:
-        raise DranodeError(
-            f"kubelet's record {path} is damaged: its checksum is wrong, and kubelet does not start with it"
-        )
+        raise _damaged(path, "its checksum is wrong")
     return kept
 
 
 def _read(path: Path) -> tuple[str, int]:
     # The data is JSON in a string, beside its checksum (kubelet's checkpoint manager).
-    checkpoint = json.loads(path.read_bytes())
+    try:
+        checkpoint = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, "it is not JSON") from error
     return checkpoint["Data"], checkpoint["Checksum"]
+
+
+def _damaged(path: Path, why: str) -> DranodeError:
+    return DranodeError(
+        f"kubelet's record {path} is damaged: {why}, and kubelet does not start with it; delete the pods with claims "
+        "from the node, remove the file and restart kubelet"
+    )
 
 
 def _kept(states: Any, driver: str) -> tuple[KeptClaim, ...]:

@@ -71,6 +71,21 @@ def test_a_record_of_another_form_is_an_error(tmp_path: Path, data: Any, sentenc
         claims(written(tmp_path, data))
 
 
-def test_a_record_with_another_checksum_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DranodeError, match="checksum"):
-        claims(written(tmp_path, {"ClaimInfoStateList": []}, checksum=1))
+WHOLE = RELEASES[-1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(b"", "it is not JSON", id="empty"),
+        pytest.param(WHOLE[: len(WHOLE) // 2], "it is not JSON", id="truncated"),
+        pytest.param(bytes(len(WHOLE)), "it is not JSON", id="zeros, as a power cut leaves them"),
+        pytest.param(b"\0\xff\0garbage", "it is not JSON", id="garbage"),
+        pytest.param(WHOLE.replace(b"default", b"DEFAULT"), "its checksum is wrong", id="altered"),
+    ],
+)
+def test_a_damaged_record_is_an_error_that_says_what_to_do(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "dra_manager_state"
+    path.write_bytes(content)
+    with pytest.raises(DranodeError, match=f"is damaged: {reason}, .* remove the file and restart kubelet"):
+        claims(path)
