@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,16 @@ from typing import Any
 import pytest
 
 from dranode.driver.claims.answers import Prepared, Refused
+from dranode.driver.kubelet.sockets import socket_paths
+from dranode.driver.local.store import Store
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.serve.http_server import HTTPPages, Page
+from dranode.sim.local.kubelet import StandInKubelet
 from tests.fakes.drivers import Lamps, allocated_claim, reference
+from tests.fakes.lifecycle import cpu_claim
+from tests.fakes.waiting import PATIENCE, eventually
+
+PROGRAM = Path(sys.executable).with_name("dranode")
 
 
 class Starved(socket.socket):
@@ -50,17 +59,15 @@ def test_a_process_without_descriptors_says_so_once_and_answers_when_it_has_some
 
 @pytest.mark.parametrize("arguments", [("topology", "--machine", "cores=2"), ("slices", "-o", "json"), ("--help",)])
 def test_an_output_that_the_disk_has_no_room_for_is_one_sentence(arguments: tuple[str, ...]) -> None:
-    program = Path(sys.executable).with_name("dranode")
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run([program, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=300, check=False)
+        done = subprocess.run([PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=300, check=False)
     assert done.stderr == b"dranode: the output cannot be written: No space left on device\n"
     assert done.returncode == 1
 
 
 def test_an_output_that_is_closed_is_no_error() -> None:
-    program = Path(sys.executable).with_name("dranode")
     done = subprocess.run(
-        ["sh", "-c", 'exec "$0" topology --machine cores=2 >&-', program],
+        ["sh", "-c", 'exec "$0" topology --machine cores=2 >&-', PROGRAM],
         stderr=subprocess.PIPE,
         timeout=300,
         check=False,
@@ -124,3 +131,55 @@ def test_a_full_disk_refuses_claims_and_loses_none(small_disk: Path) -> None:
     assert isinstance(prepare(2), Prepared)
     assert len(node.records()) == specs() == 3
     node.close()
+
+
+# The limit is that of a user namespace, so that nobody else is kept from watching.
+_WITHOUT_WATCHES = ["unshare", "--user", "--map-root-user", "sh", "-c"]
+_LIMITED = 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$0" "$@"'
+
+
+def test_specs_are_written_again_and_an_update_rolls_where_no_more_folders_can_be_watched() -> None:
+    tried = subprocess.run([*_WITHOUT_WATCHES, _LIMITED, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no user namespace can be made: {tried.stderr.strip()}")
+    # pytest's own folders can be too long for a socket's path.
+    with tempfile.TemporaryDirectory(prefix="dranode-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        kubelet = StandInKubelet(folder / "kubelet" / "plugins_registry")
+        stack.callback(kubelet.close)
+        (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+        claim = cpu_claim("a", "uid-a", "cpudevnuma000", 2)
+        Store(folder / "store").put(claim)
+
+        def log(uid: str) -> str:
+            return (folder / f"log-{uid}").read_text()
+
+        def start(uid: str) -> subprocess.Popen[bytes]:
+            places = ["--store", "store", "--kubelet-root", "kubelet", "--cdi-dir", "cdi", "--machine", "cores=4"]
+            rest = ["--node-name", "node", "--nri-socket", "none", "--http-address", "none", "--pod-uid", uid]
+            command = [*_WITHOUT_WATCHES, _LIMITED, str(PROGRAM), "serve", *places, *rest]
+            with (folder / f"log-{uid}").open("wb") as written:
+                process = subprocess.Popen(command, cwd=folder, stderr=written)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            eventually(socket_paths(folder / "kubelet", "dra.cpu", uid).registration.is_socket, lambda: log(uid))
+            return process
+
+        def registered(uid: str) -> bool:
+            # A socket is there before it listens.
+            kubelet.register(["dra.cpu"], PATIENCE)
+            return "registered driver" in log(uid)
+
+        old = start("old")
+        eventually(lambda: registered("old"), lambda: log("old"))
+        answer = kubelet.prepare({reference(claim): frozenset({"dra.cpu"})})[reference(claim)]
+        assert isinstance(answer, Prepared)
+        (spec,) = (folder / "cdi").iterdir()
+        spec.unlink()
+        eventually(spec.exists, lambda: log("old"))
+        start("new")
+        eventually(lambda: registered("new") and "this instance publishes and pins" in log("new"), lambda: log("new"))
+        old.terminate()
+        assert old.wait(PATIENCE) == 0
+        spec.unlink()
+        eventually(spec.exists, lambda: log("new"))
