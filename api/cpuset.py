@@ -16,7 +16,7 @@ MAX_CPU: Final = (1 << 20) - 1
 
 # Longer than the longest useful text, which names every other CPU.
 _MAX_TEXT: Final = 4 << 20
-# Up to so many ranges are joined one by one; beyond that, halves are joined, which is not quadratic.
+# Up to this many ranges are joined one by one. More are joined by halves, whose cost is not quadratic.
 _FEW: Final = 64
 # Python refuses to convert more than 4,300 digits, with an error that does not name the item.
 _DIGITS: Final = 1000

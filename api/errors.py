@@ -6,15 +6,15 @@
     ├── MachineError          hardware files that are missing, unreadable or contradict each other
     ├── LedgerError           the ledger cannot be read or written; nothing is granted until it can
     ├── UnreadError           ledger or hardware cannot be read; the reason is in the log already
-    └── ClaimError            one claim cannot be prepared, for a reason that does not go away by itself
+    └── ClaimError            one claim cannot be prepared; kubelet shows the reason on the pod
         ├── ClaimConflictError     another claim holds what the claim needs; its Unprepare may be on its way
         └── ClaimGoneError         the claim no longer exists
 
 An error of only one layer is defined there, as a subclass of one of these: `ApiError`, `SpecError`,
 `CorruptLedgerError` and so on.
 
-Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. It stays one
-printable line of limited length, whatever the values in it are.
+Every message is one sentence: the cause first, with the value, the limit and the place, then what to do. It is always
+one printable line of limited length, even if the values in it are not.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UnreadError(DranodeError):
 
 
 class ClaimError(DranodeError):
-    """A claim cannot be prepared as it is; kubelet shows the text on the pod."""
+    """A claim cannot be prepared in its present form; kubelet shows the text on the pod."""
 
 
 class ClaimConflictError(ClaimError):

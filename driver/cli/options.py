@@ -100,7 +100,7 @@ SERVE: Final = (
     _setting("--nri-socket", "The runtime's NRI socket.", "/var/run/nri/nri.sock", metavar="PATH|none"),
     _setting("--http-address", "/healthz, /readyz and /metrics.", "127.0.0.1:8080", metavar="HOST:PORT|none"),
     _setting(
-        "--metrics-address", "/metrics on an address of its own. Default: with the others.", metavar="HOST:PORT|none"
+        "--metrics-address", "A separate address for /metrics. Default: with the others.", metavar="HOST:PORT|none"
     ),
     _setting("--pod-resources-socket", "Default: pod-resources/kubelet.sock under kubelet's root.", metavar="PATH"),
     _setting("--claim-status", "Write status.devices of prepared claims.", "on", choices=("on", "off")),

@@ -43,7 +43,7 @@ class KubeClaims:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Return each claim as it is now, or the error why it cannot be fetched."""
+        """Return each claim as it is now, or the error of fetching it."""
         ends = self._client.timing.clock() + _PATIENCE
         asked = tuple(dict.fromkeys(refs))
         # A single claim is fetched directly: there is nothing else to do while waiting for it.

@@ -75,7 +75,7 @@ class Timing(msgspec.Struct, frozen=True):
     Attributes:
         clock: returns seconds and never goes back.
         dice: returns a random number in [0, 1).
-        idle: claims' statuses are written once none of them has changed for so many seconds.
+        idle: the statuses of claims are written once none of them has changed for this many seconds.
         delay: the longest that a claim's status may wait for that, in seconds.
         stopped: set when the driver stops, which ends all waiting.
     """
@@ -195,7 +195,7 @@ class Client:
         once.
 
         Returns:
-            The answer, converted to v1 if it is a single object; with `read`, the result of that.
+            The answer, converted to v1 if it is a single object; with `read`, what it returns.
 
         Raises:
             ApiError: the request fails.

@@ -75,7 +75,7 @@ class KubeCluster:
             log.debug("the API server is not reached yet: %s", error)
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Return each claim as it is now, or the error why it cannot be fetched."""
+        """Return each claim as it is now, or the error of fetching it."""
         return self._claims.get(refs)
 
     def publish(self, driver: str, inventory: Inventory) -> None:

@@ -94,15 +94,15 @@ class Channel:
         self.reusable = True
 
     def allow(self, seconds: float) -> None:
-        """Set the deadline of all that is read and sent from now on."""
+        """Set the deadline for all further reading and sending."""
         self._deadline = time.monotonic() + seconds
 
     def idle(self) -> bool:
-        """Return whether nothing has come since the last answer; a server that has closed the connection says so."""
+        """Return whether nothing has come since the last answer; if the server has closed it, the end has come."""
         if self._buffer:
             return False
-        # What can be read now is either the end of the connection or an answer that nobody asked for. Both make it
-        # unusable.
+        # If something can be read now, it is the end of the connection or an answer without a request. Both make the
+        # connection unusable.
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)

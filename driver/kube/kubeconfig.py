@@ -39,7 +39,7 @@ def provider_headers(path: str, context: str, provider: str) -> Callable[[], Map
     """
     try:
         from kubernetes.client import Configuration  # noqa: PLC0415 - half a second
-        from kubernetes.config import kube_config  # noqa: PLC0415 - likewise
+        from kubernetes.config import kube_config  # noqa: PLC0415 - half a second
     except ModuleNotFoundError as error:
         raise UnreachableError(
             f'auth-provider "{provider}" needs the extra auth-provider, which is not installed: {error}; install '
@@ -176,7 +176,7 @@ def _pem(data: str, file: str, name: str) -> bytes:
 
 def _existing(file: str, name: str) -> str:
     if file and not is_file(Path(file)):
-        raise DocumentError(f"{name} names {file}, and there is no such file")
+        raise DocumentError(f"{name} names {file}, which does not exist")
     return file
 
 

@@ -246,7 +246,7 @@ def _resolved_exec(program: ConfigExec | None, folder: Path) -> ConfigExec | Non
 
 
 def _is_missing(path: Path) -> bool:
-    """Return whether there is no such file. If that cannot be found out, reading the file gives the better error."""
+    """Return whether the file does not exist. If that cannot be determined, reading it reports a better error."""
     try:
         return not is_there(path)
     except OSError:

@@ -283,7 +283,7 @@ class TLSThroughTLS:
         self._outer.close()
 
     def _carried(self, step: Callable[[], T]) -> T:
-        """Carry out a step of the inner TLS, and exchange with the proxy what it sends and waits for."""
+        """Carry out a step of the inner TLS; send to the proxy what it writes, and receive what it waits for."""
         while True:
             try:
                 done = step()

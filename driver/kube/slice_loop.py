@@ -292,7 +292,7 @@ class SliceWatch:
             except ApiError as error:
                 if self._stopped.is_set():
                     return
-                # Events are missed from now on. The next list also shows, by what it lacks, what was deleted meanwhile.
+                # Events are missed until the next list. Slices that it lacks were deleted meanwhile.
                 self._listener.lost()
                 # Both belong to normal operation (etcd is compacted, the API server is restarted), so they are no
                 # problem to report.
@@ -395,7 +395,7 @@ class SliceLoop:
             thread.join(_JOIN_SECONDS)
 
     def want(self, inventory: Inventory) -> None:
-        """Publish this inventory from now on."""
+        """Publish this inventory instead of the one before."""
         with self._lock:
             # Drivers read their hardware regularly, and the same inventory must cause no request.
             if inventory == self._desired.inventory:

@@ -73,7 +73,7 @@ class FolderCluster:
         self._statuses[driver] = replace(self.status(driver), published=False)
 
     def get(self, refs: tuple[ClaimRef, ...]) -> Mapping[ClaimRef, ResourceClaim | DranodeError]:
-        """Return each claim as it is now, or the reason why it cannot be read."""
+        """Return each claim as it is now, or the error of reading it."""
         return self.store.get(refs)
 
     def notify(self, driver: str, occurrence: Occurrence) -> None:

@@ -55,7 +55,7 @@ class Store(msgspec.Struct, frozen=True):
             raise DranodeError(f"{path} cannot be written: {error.strerror}") from error
 
     def find(self, kind: type[T], namespace: str, name: str) -> T | None:
-        """Return the object of that name, or None if there is none.
+        """Return the object with this name, or None if it does not exist.
 
         Raises:
             DocumentError: the object cannot be read or decoded.
@@ -93,7 +93,7 @@ class Store(msgspec.Struct, frozen=True):
             raise DranodeError(f"{path} cannot be removed: {error.strerror}") from error
 
     def get(self, refs: tuple[ClaimRef, ...]) -> dict[ClaimRef, ResourceClaim | DranodeError]:
-        """Return each claim as it is now, or the reason why it cannot be read."""
+        """Return each claim as it is now, or the error of reading it."""
         return {ref: self._claim(ref) for ref in refs}
 
     def _claim(self, ref: ClaimRef) -> ResourceClaim | DranodeError:

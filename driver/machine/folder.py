@@ -1,6 +1,6 @@
 """The machine that the process runs on, through the kernel's own files."""
 
-# ruff: noqa: D102 - the protocol Root says what its methods promise
+# ruff: noqa: D102 - the methods are documented in the protocol Root
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HostRoot:
 
 
 def _is_read_only(place: str) -> bool:
-    """Return whether the file's mode lets nobody write to it."""
+    """Return whether the file's mode has no permission to write."""
     try:
         return not os.stat(place).st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)  # noqa: PTH116 - as above
     except OSError:

@@ -154,7 +154,7 @@ def _amount(limit: int) -> str:
 
 
 class Pinned(msgspec.Struct, frozen=True):
-    """An existing container with its claims and what it was given; its environment is not kept.
+    """An existing container with its claims and the resources that it was given, without its environment.
 
     Attributes:
         container: the container as the runtime described it.

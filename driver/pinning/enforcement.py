@@ -132,7 +132,7 @@ def create(
 
 
 def meet(snapshot: PinSnapshot, container: Container, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
-    """Add an existing container that is not known yet; what it should have is decided afterwards."""
+    """Add an existing container that is not known yet; its resources are decided afterwards."""
     own = pinned_as_listed(snapshot, container, evidence)
     return Allowed(ContainerChange((own,))) if isinstance(own, Pinned) else own
 
@@ -234,7 +234,7 @@ def synchronize(
         return AskKubelet(tuple(dict.fromkeys(pods)))
     identified = (pinned_as_listed(snapshot, container, evidence) for container in listed)
     known = Containers(pinned for pinned in identified if isinstance(pinned, Pinned))
-    # A container that is due for another mask anyway has not drifted; it is only late.
+    # A container that waits for another mask anyway has not drifted; its update is only late.
     settled = Containers(pinned for pinned in known if has_what_it_should(pinned, expected(pinned, snapshot)))
     adrift = drift(settled, snapshot, effective)
     # A drift that was known before and cannot be checked now is assumed to continue.

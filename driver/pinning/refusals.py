@@ -118,8 +118,7 @@ def why_without_cpus(container: Container, claims: Collection[PinnedClaim], snap
 
 def why_memory_elsewhere(container: Container, claims: tuple[PinnedClaim, ...]) -> str:
     """Return why the memory nodes of a container's claims contradict each other; empty if they do not."""
-    # A container has one `cpuset.mems`. If two claims ask for different nodes, one of them would not get what it asks
-    # for.
+    # A container has one `cpuset.mems`, which cannot satisfy two claims that ask for different nodes.
     near = nodes_near_cpus(claims)
     elsewhere = bound_nodes(claims) - near
     if not near or not elsewhere:

@@ -1,7 +1,7 @@
 """The claims on record as enforcement sees them: an immutable snapshot, replaced whenever a claim changes.
 
-The NRI thread answers the container runtime, which waits for it (2 s by default in containerd), so it must not wait for
-a Prepare that holds the lock on decisions. It reads the latest snapshot instead.
+The NRI thread answers the container runtime, which gives up after a while (2 s by default in containerd). So the thread
+must not wait for a Prepare that holds the lock on decisions. It reads the latest snapshot instead.
 """
 
 from __future__ import annotations
@@ -432,9 +432,9 @@ class PinSnapshot(msgspec.Struct, frozen=True, dict=True):
 class Pins(ABC):
     """A driver whose claims hold CPUs or NUMA nodes, so that containers have to be pinned to them.
 
-    A driver implements this besides `Plugin`. The framework then asks the container runtime, through NRI, to run the
-    containers of a claim on the claim's CPUs and memory nodes. If the driver hands out CPUs, all other containers are
-    moved to the CPUs that are left.
+    A driver implements this in addition to `Plugin`. The framework then asks the container runtime, through NRI, to run
+    the containers of a claim on the claim's CPUs and memory nodes. If the driver hands out CPUs, all other containers
+    are moved to the CPUs that are left.
     """
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """The log: one line for each event, as key=value text or JSON, and one operation id in all lines of a call.
 
-One thread handles a call of kubelet or of the container runtime from beginning to end. Code that hands a part of it to
+One thread handles a call of kubelet or the container runtime from beginning to end. Code that passes a part of it to
 another thread runs that part in a copy of the context (`contextvars.copy_context`).
 """
 

@@ -75,7 +75,7 @@ def test_a_client_certificate_in_files_beside_the_kubeconfig_and_as_in_base64(tm
 def test_a_certificate_without_its_key_or_with_another_ones_says_so(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="a certificate needs its key"):
         get(write_kubeconfig(tmp_path, 1, {"client-certificate-data": in_base64("server.crt")}))
-    with pytest.raises(ApiError, match=r"client-key names .* there is no such file"):
+    with pytest.raises(ApiError, match=r"client-key names .* does not exist"):
         get(
             write_kubeconfig(
                 tmp_path, 1, {"client-certificate-data": in_base64("server.crt"), "client-key": "gone.key"}
@@ -346,7 +346,7 @@ def test_an_authority_as_data_goes_before_its_file_and_alone_is_trusted(tmp_path
             with pytest.raises(ApiError, match="is not trusted"):
                 get(write_kubeconfig(tmp_path, seen.port, {}, cluster=wrong))
         assert get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"insecure-skip-tls-verify": True})) == "node"
-    with pytest.raises(ApiError, match=r"certificate-authority names .* there is no such file"):
+    with pytest.raises(ApiError, match=r"certificate-authority names .* does not exist"):
         get(write_kubeconfig(tmp_path, seen.port, {}, cluster={"certificate-authority": "gone.crt"}))
 
 
