@@ -39,13 +39,13 @@ from dranode.driver.pinning.containers import (
 )
 from dranode.driver.pinning.identity import Ask, AskKubelet, AskLedger, AskProcesses, Evidence, identify, mentions
 from dranode.driver.pinning.refusals import (
-    claims_shared_unduly,
     offline_claims,
     users_in_the_way,
     why_in_use,
     why_memory_elsewhere,
     why_occupied,
     why_without_cpus,
+    wrongly_shared_claims,
 )
 from dranode.driver.pinning.snapshot import PinSnapshot, limits_over
 
@@ -242,7 +242,7 @@ def synchronize(
     known.carry_out(drifted(known, (*unread_drifts, *adrift)))
     change, updates = settle(known, snapshot)
     known.carry_out(change)
-    warnings.extend(claims_shared_unduly(known, snapshot))
+    warnings.extend(wrongly_shared_claims(known, snapshot))
     # A container without a CPU set was created while no driver answered the runtime.
     unpinned = tuple(
         pinned.container for pinned in known if not (pinned.container.cpus or pinned.unsure) and snapshot.pins_cpus

@@ -110,7 +110,7 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
                 return Identity(ask=AskLedger())
             refusals.append(_unknown(container, key, snapshot))
             continue
-        if value is not None and not _says(value, claim.cpus or claim.nodes):
+        if value is not None and not _matches(value, claim.cpus or claim.nodes):
             # Another instance may have prepared the claim again, with other CPUs, since this one read the ledger.
             if not evidence.reread:
                 return Identity(ask=AskLedger())
@@ -167,7 +167,7 @@ def _other_value(container: Container, claim: PinnedClaim, value: str, snapshot:
     )
 
 
-def _says(value: str, cpus: CPUSet) -> bool:
+def _matches(value: str, cpus: CPUSet) -> bool:
     try:
         return CPUSet.parse(value) == cpus
     except ValueError:

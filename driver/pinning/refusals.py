@@ -24,7 +24,7 @@ def users_in_the_way(container: Container, claim: PinnedClaim, containers: Conta
     return tuple(user for user in users if user.pod.uid != pod or not pod) if claim.shared_in_pod else users
 
 
-def claims_shared_unduly(containers: Containers, snapshot: PinSnapshot) -> Iterator[str]:
+def wrongly_shared_claims(containers: Containers, snapshot: PinSnapshot) -> Iterator[str]:
     """Yield a sentence for each claim that several containers use although it cannot be shared.
 
     That happens if the second container was created while no driver was connected to refuse it.

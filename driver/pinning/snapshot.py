@@ -281,12 +281,11 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
 
     def changed(self, put: Iterable[PinnedClaim] = (), drop: Iterable[str] = ()) -> Self:
         """Return a copy with the claims of `put` set, and those of `drop` removed."""
-        # The old mapping is not changed: the NRI thread may still be reading the snapshot that was the latest when its
-        # event came.
+        # This mapping stays unchanged: the NRI thread may still be deciding with a snapshot that has it.
         new = {claim.key: claim for claim in put}
         gone = set(drop)
         old = [self.by_key[key] for key in new.keys() | gone if key in self.by_key]
-        come = [claim for key, claim in new.items() if key not in gone]
+        added = [claim for key, claim in new.items() if key not in gone]
         by_key = {**self.by_key, **new}
         for key in gone:
             by_key.pop(key, None)
@@ -300,19 +299,19 @@ class PinnedClaims(Mapping[str, PinnedClaim]):
             rest = CPUSet.union(claim.held for key, claim in by_key.items() if key not in new)
         return type(self)(
             by_key,
-            self._by_pod(old, come),
-            rest | CPUSet.union(claim.held for claim in come),
-            total + sum(len(claim.held) for claim in come),
+            self._by_pod(old, added),
+            rest | CPUSet.union(claim.held for claim in added),
+            total + sum(len(claim.held) for claim in added),
         )
 
-    def _by_pod(self, old: Iterable[PinnedClaim], come: Iterable[PinnedClaim]) -> dict[str, tuple[PinnedClaim, ...]]:
+    def _by_pod(self, old: Iterable[PinnedClaim], added: Iterable[PinnedClaim]) -> dict[str, tuple[PinnedClaim, ...]]:
         pods: dict[str, tuple[PinnedClaim, ...]] = {}
         for claim in old:
             for pod in claim.pods:
                 others = pods.get(pod, self.by_pod.get(pod, ()))
                 # An empty tuple stays until the end, so that the pod is then removed from the copy as well.
                 pods[pod] = tuple(other for other in others if other.key != claim.key)
-        for claim in come:
+        for claim in added:
             for pod in claim.pods:
                 pods[pod] = (*pods.get(pod, self.by_pod.get(pod, ())), claim)
         by_pod = {**self.by_pod, **pods}
