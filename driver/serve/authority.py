@@ -283,7 +283,7 @@ class OtherInstances:
 
 
 # How often two instances check the locks, in seconds.
-_LOOK_SECONDS: Final = 0.2
+_CHECK_SECONDS: Final = 0.2
 # How often an instance that is alone checks all the same, in seconds: one of an older version does not show itself.
 _ALONE_SECONDS: Final = 5.0
 
@@ -338,7 +338,7 @@ class Authority:
         self._notes = RequestNotes(data / "turns.db", instance, died=self._others.has_died)
         self._answers = FileLock(data / "connected.lock")
         self._connected = self._shows = False
-        # The thread that answers the container runtime takes turns; the own thread passes authority on.
+        # Two threads use this object: the one that answers the container runtime, and its own, which checks the locks.
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = OwnedThread(f"{name}-authority", self._run, fatal)
@@ -350,12 +350,12 @@ class Authority:
 
     @property
     def speaks(self) -> bool:
-        """Return whether this instance answers the runtime where no other is shown the same.
+        """Return whether this instance answers calls that the runtime makes to one instance only.
 
-        While authority passes it does, unless it can decide nothing and another one that can is about to take it.
+        While the authority passes on, it does, unless it cannot decide and an instance that can is about to take over.
         """
         try:
-            return self.active or not (self._answers.is_held() or self._leaves_it_to_one_that_can())
+            return self.active or not (self._answers.is_held() or self._defers_to_other())
         except LedgerError as error:
             log.warning("driver=%s: only the active instance answers the runtime: %s", self._name, error)
             return self.active
@@ -374,7 +374,7 @@ class Authority:
     def stop(self) -> None:
         """Give up the authority for good; an instance that waits for it gets it with the next request.
 
-        Requests are still noted until `close`, as long as the runtime shows requests to this instance.
+        Until `close`, requests are still noted, because the runtime may still send some to this instance.
         """
         self._stopped.set()
         self._others.wake()
@@ -391,7 +391,7 @@ class Authority:
             self._standby.release()
 
     def close(self) -> None:
-        """Take no turn any more, and go out of the other instances' sight."""
+        """Note no requests any more, and remove this instance's file, so that others do not find it any more."""
         with self._lock:
             self._notes.close()
         self._others.leave()
@@ -399,30 +399,30 @@ class Authority:
     def adjusts(self, request: str) -> bool:
         """Return whether this instance answers a request of the container runtime with adjustments."""
         with self._lock:
-            # Perhaps no instance is active at this moment, and there is no other one to ask.
+            # Perhaps no instance is active at this moment, and somebody has to answer.
             if self._take():
                 self._others.wake()
             return self._notes.adjusts(request, authority=self.speaks)
 
     def connected(self) -> None:
-        """Take note that the container runtime shows requests to this instance from now on."""
+        """Note that the container runtime sends requests to this instance from now on."""
         with self._lock:
             self._connected = True
             self._notes.connected()
             self._show()
 
     def disconnected(self) -> None:
-        """Take note that it shows this instance none any more."""
+        """Note that the container runtime sends this instance no requests any more."""
         with self._lock:
             self._connected = False
             self._notes.disconnected()
             self._show()
 
     def check(self) -> None:
-        """Take the authority, offer to take it, or hand it over, as things are."""
+        """Take the authority, offer to take it, or hand it over."""
         with self._lock:
             self._take()
-            # A request may bring the authority at any moment from here on; then it is the next look that begins.
+            # From here on a request may bring the authority at any moment; then the next check calls `begin`.
             active = self.active
             self._show()
         if active and not self._begun:
@@ -433,10 +433,10 @@ class Authority:
         elif active:
             if self._is_contested():
                 log.info("driver=%s a newer instance takes over", self._name)
-                self._let_go(Role.RETIRED)
+                self._give_up(Role.RETIRED)
             elif not self._able() and self._standby.is_held():
                 log.warning("driver=%s this instance cannot decide, and an older one that can takes over", self._name)
-                self._let_go(Role.WAITING)
+                self._give_up(Role.WAITING)
         elif self.role is Role.WAITING:
             self._offer()
         self._stand_by()
@@ -444,23 +444,23 @@ class Authority:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._others.wait(_ALONE_SECONDS if self._is_alone() else _LOOK_SECONDS)
+            self._others.wait(_ALONE_SECONDS if self._is_alone() else _CHECK_SECONDS)
             if not self._stopped.is_set():
                 self.check()
 
     def _is_alone(self) -> bool:
-        """Return whether this instance does all there is to do, and will see another one come."""
+        """Return whether this is the only instance, and will notice when another one starts."""
         alone = self._begun and self.active and self._others.watched and not self._others.there()
-        # One of an older version shows itself by its locks alone.
+        # An instance of an older version has no file and is known only by its locks.
         return alone and not self._is_contested() and not self._standby.is_held()
 
     def _take(self) -> bool:
-        """Take the authority if no instance has it and no newer one is about to; whether it was taken now."""
+        """Take the authority if no instance has it or is about to take it; returns whether it was taken now."""
         if self.active or self._stopped.is_set():
             return False
         if self.role is Role.RETIRED and self._is_contested():
             return False
-        if self._leaves_it_to_one_that_can():
+        if self._defers_to_other():
             return False
         if not self._active.acquire(wait=False):
             return False
@@ -468,11 +468,12 @@ class Authority:
         self._show()
         return True
 
-    def _leaves_it_to_one_that_can(self) -> bool:
+    def _defers_to_other(self) -> bool:
+        """Return whether this instance cannot decide and leaves the authority to one that can."""
         return not self._able() and (self._is_contested() or self._standby.is_held())
 
     def _show(self) -> None:
-        """Hold the lock that says that the active instance is connected, if it is; failing that, at a later look."""
+        """Hold `connected.lock` while this instance is active and connected; the next check tries again if that fails."""
         if not (self.active and self._connected):
             self._answers.release()
             self._shows = False
@@ -482,7 +483,8 @@ class Authority:
 
     def _is_contested(self) -> bool:
         """Return whether another instance is prepared to take the authority."""
-        # Retired instances ask this too; to be taken for one that is prepared would hand the authority back to them.
+        # Checked with a shared lock that is released at once. Retired instances check too, and if they held the lock,
+        # the authority would be handed back to them.
         return self._handover.is_held()
 
     def _offer(self) -> None:
@@ -498,15 +500,16 @@ class Authority:
             self._offers = False
 
     def _stand_by(self) -> None:
-        """Show a newer instance that this one can take its work back."""
-        at_hand = self.role is Role.RETIRED and self._able()
-        if at_hand and not self._stands_by:
+        """Hold `standby.lock` while this retired instance could become active again."""
+        available = self.role is Role.RETIRED and self._able()
+        if available and not self._stands_by:
             self._stands_by = self._standby.acquire(wait=False)
-        elif self._stands_by and not at_hand:
+        elif self._stands_by and not available:
             self._standby.release()
             self._stands_by = False
 
-    def _let_go(self, role: Role) -> None:
+    def _give_up(self, role: Role) -> None:
+        # First stop, then release the lock: two instances must not publish and pin at the same time.
         self._end()
         self._begun = False
         with self._lock:
