@@ -473,7 +473,7 @@ class Authority:
         return not self._able() and (self._is_contested() or self._standby.is_held())
 
     def _show(self) -> None:
-        """Hold `connected.lock` while this instance is active and connected; the next check tries again if that fails."""
+        """Hold `connected.lock` while this instance is active and connected; on failure the next check tries again."""
         if not (self.active and self._connected):
             self._answers.release()
             self._shows = False
