@@ -109,7 +109,7 @@ def replace_file(target: str, data: bytes) -> None:
         OSError: the file cannot be written; an old file stays and no new one is left behind.
     """
     # mkstemp is not used, because its search for a free name takes longer than everything else here.
-    # It lies in the same folder, since a rename is atomic only within a file system.
+    # In the same folder, since a rename is atomic only within a file system.
     temporary = f"{target.rpartition('/')[0]}/{TEMPORARY[0]}{os.urandom(8).hex()}{TEMPORARY[1]}"
     make_file(temporary, data)
     try:

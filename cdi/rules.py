@@ -126,7 +126,7 @@ def _mount(mount: Mount, path: str) -> Problems:
 
 
 def _intel_rdt(rdt: IntelRdt, path: str) -> Problems:
-    # "/" stands for the root class of resctrl. It is the only valid id with a slash.
+    # "/" is the root class of resctrl. It is the only valid id with a slash.
     clos_id = rdt.clos_id
     if clos_id == ROOT_CLOS:
         return

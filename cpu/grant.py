@@ -205,7 +205,7 @@ _ANEW: Final = "delete the claim so that it is allocated again"
 
 
 def individual_share(asked: Asked, node: NodeView) -> Share:
-    """Return the CPUs that the result's device stands for: one, or those of a core.
+    """Return the CPUs of the result's device: one, or those of a core.
 
     Raises:
         ClaimConflictError: another claim holds one of them.

@@ -70,7 +70,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 def named_holders(held: Held, cpus: CPUSet) -> str:
-    """Say which claims hold the CPUs: `0-3 held by default/a and 5 by default/b`; empty if none is held."""
+    """Return which claims hold the CPUs: `0-3 held by default/a and 5 by default/b`; empty if none is held."""
     holders = sorted(held.cpu_holders(cpus).items(), key=lambda item: item[1].first())
     named = [f"{theirs} by {claim}" for claim, theirs in holders[:_NAMED_HOLDERS]]
     rest = len(holders) - len(named)

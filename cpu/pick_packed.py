@@ -261,7 +261,7 @@ class _Taking:
 
 
 def lowest(mask: int, count: int) -> int:
-    """The `count` lowest bits of a mask; all of it if it has no more."""
+    """Return the `count` lowest bits of a mask; the whole mask if it has fewer."""
     if mask.bit_count() <= count:
         return mask
     rest = mask

@@ -3,7 +3,7 @@
 A node's `location_id` has the PCI bus and function in its low 16 bits and, on a GPU in partitions, the partition's
 number in bits 31 to 28; some kernels put that number into the function's bits instead. `unique_id` is no way from a
 partition to its GPU: newer kernels give every partition its own. A node may be missing: the kernel builds the whole
-tree anew when a GPU comes, and does not let itself be asked about one that this process's cgroup may not use (EPERM).
+tree again when a GPU is added, and refuses to show a GPU that this process's cgroup may not use (EPERM).
 """
 
 from __future__ import annotations

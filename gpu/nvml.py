@@ -41,7 +41,7 @@ class NVML(Protocol):
     """NVIDIA's management library. Any thread may call it."""
 
     def gpus(self, bound: Collection[str]) -> Mapping[str, NVMLFacts]:
-        """The GPUs that it manages, by PCI address; none when it is not to be had.
+        """Return the GPUs that the library manages, by PCI address; none if the library cannot be used.
 
         Args:
             bound: the addresses of the GPUs that NVIDIA's kernel driver has now.

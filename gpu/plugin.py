@@ -130,7 +130,7 @@ class GPUPlugin(Plugin, Configures):
         )
 
     def sources(self, device: str, state: Any) -> frozenset[str] | None:
-        """Return which part of which GPU was granted, even if the GPU is divided differently by now."""
+        """Return the part of a GPU that was granted, even if the GPU is divided differently by now."""
         return grants.gpu_sources(device, state)
 
     def parse_config(self, config: Config) -> GPUConfig:

@@ -78,14 +78,14 @@ def scan(root: Root, nvml: Mapping[str, NVMLFacts] | None = None) -> GPUInventor
 
 
 def _no_functions(root: Root, pci: PCI) -> Iterable[str]:
-    """Return what is to be said if the bus is empty, or not to be seen, on a machine that has PCI."""
+    """Yield a sentence if the bus is empty, or cannot be seen, on a machine that has PCI."""
     roots = () if pci.addresses else tuple(filter(PCIE_ROOT.fullmatch, names(root, "sys/devices")))
     if roots:
         yield f"no PCI function is visible in /{PCI_DEVICES}, though the machine has the PCI root {roots[0]}"
 
 
 def _unlinked(root: Root, minors: Iterable[int]) -> Iterable[str]:
-    """Return what is to be said if systemd would take NVIDIA's device nodes from containers when it reloads its units.
+    """Yield a sentence if systemd would take NVIDIA's device nodes from containers when it reloads its units.
 
     A runtime names device nodes to systemd by these links, and leaves out those that have none. udev makes them of the
     kernel's devices, of which NVIDIA's are none.
@@ -100,7 +100,7 @@ def _unlinked(root: Root, minors: Iterable[int]) -> Iterable[str]:
 
 
 def _unplaced(root: Root, gpus: Iterable[GPU]) -> Iterable[str]:
-    """Return what is to be said if the machine has several NUMA nodes and does not say which of them GPUs are near."""
+    """Yield a sentence if the machine has several NUMA nodes and does not say which of them GPUs are near."""
     addresses = tuple(dict.fromkeys(gpu.address for gpu in gpus if gpu.numa_node is None))
     if addresses and not has_one_node(root):
         several = f"GPUs {', '.join(addresses)} are" if len(addresses) > 1 else f"GPU {addresses[0]} is"
@@ -141,7 +141,7 @@ def _unserved(root: Root, gpu: GPU) -> str:
 
 
 def _left_unserved(gpus: Iterable[GPU]) -> Iterable[str]:
-    """Return what is to be said of GPUs that no driver serves: a sentence for each reason."""
+    """Yield a sentence for each reason why GPUs are served by no driver."""
     addresses: dict[str, dict[str, None]] = {}
     for gpu in gpus:
         if gpu.unserved:
@@ -198,7 +198,7 @@ def _partitions(root: Root, gpus: Sequence[GPU]) -> list[GPU]:
 
 
 def _hidden(root: Root) -> Iterable[str]:
-    """Return what is to be said if KFD hides nodes: a GPU in partitions looks whole then."""
+    """Yield a sentence if KFD hides nodes: a GPU in partitions looks whole then."""
     try:
         nodes = hidden_nodes(root)
     except MachineError as error:

@@ -35,7 +35,7 @@ class PoolCounts(msgspec.Struct, frozen=True):
         surplus: `surplus_hugepages`: taken from ordinary memory for a while, and never handed out.
         pods: those that pods' containers use.
         addable: how many more could be reserved now without moving anything; None for pages that are larger than the
-            largest run of which the kernel keeps count.
+            largest run that the kernel counts.
         promised: the free pages that may be promised to processes outside pods, which have not used them yet; the
             kernel counts them of the whole machine.
     """
@@ -66,7 +66,7 @@ class NodeCounts(msgspec.Struct, frozen=True):
     pools: Mapping[int, PoolCounts] = msgspec.field(default_factory=dict)
 
     def part_in_runs(self, size: int) -> int | None:
-        """Return which part of its free memory, in percent, lies in runs of at least `size` bytes; None if unknown."""
+        """Return how much of its free memory, in percent, is in runs of at least `size` bytes; None if unknown."""
         in_runs = self.runs.get(size)
         return min(100, round(100 * in_runs / self.free)) if self.free and in_runs is not None else None
 
@@ -172,7 +172,7 @@ def _text(root: Root, path: str) -> str:
 # In cgroup v2 and v1 alike the file of those in use is `hugetlb.<size>.numa_stat`, with bytes a node:
 # `total=8388608 N0=8388608` (Documentation/admin-guide/cgroup-v2.rst; v1 adds lines that begin with
 # `hierarchical_total`, which count here). A page is promised when memory is mapped, and used when it is touched
-# (Documentation/admin-guide/mm/hugetlbpage.rst, `HugePages_Rsvd`); of which NUMA node it will be, nobody says.
+# (Documentation/admin-guide/mm/hugetlbpage.rst, `HugePages_Rsvd`); on which NUMA node is not known yet.
 
 
 # cgroup v2, v1, and v2 beside v1; with the systemd driver and without, and as kind nests its kubelet.

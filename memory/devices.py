@@ -126,7 +126,7 @@ class MemoryDevice(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> int:
-        """Return the bytes of which every amount is a multiple."""
+        """Return the step of amounts, in bytes."""
         return self.page_size or MIB
 
     @property
@@ -290,7 +290,7 @@ SHRUNK: Final = "MemoryShrunk"
 
 
 class _Shortage(msgspec.Struct, frozen=True):
-    """Memory of which claims hold more than the machine has.
+    """Memory that claims hold, although the machine does not have it any more.
 
     Attributes:
         device: the device that it was when a claim was given it.
@@ -306,7 +306,7 @@ class _Shortage(msgspec.Struct, frozen=True):
 
 
 def memory_impairments(inventory: MemoryInventory, records: Iterable[Record]) -> Iterator[Impairment]:
-    """Yield the claims on memory of which claims hold more than the machine has, however devices are grouped by now.
+    """Yield the claims on memory that the machine does not have any more, however devices are grouped by now.
 
     Nobody can say whose pages are missing then: memory is anonymous. A claim over several NUMA nodes counts where all
     its nodes are, since its memory may lie on any of them.
@@ -324,8 +324,8 @@ def memory_impairments(inventory: MemoryInventory, records: Iterable[Record]) ->
             yield Impairment(
                 holding.claim,
                 SHRUNK,
-                f"claims hold {Quantity.binary(shortage.held)} of {shortage.device}, of which the machine has "
-                f"{Quantity.binary(shortage.has)} to hand out by now, so claim {holding.claim} may get less than its "
+                f"claims hold {Quantity.binary(shortage.held)} of {shortage.device}, but the machine has only "
+                f"{Quantity.binary(shortage.has)} to hand out now, so claim {holding.claim} may get less than its "
                 f"{Quantity.binary(_within(holding, shortage.sources))}: reserve the pages again, or recreate its pods",
             )
 

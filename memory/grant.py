@@ -230,7 +230,7 @@ def memory_pool(machine: MachineMemory, options: MemoryOptions) -> PinSnapshot:
 
 
 def unread_memory_pool() -> PinSnapshot:
-    """Return what NRI can enforce of a machine of which nothing is known."""
+    """Return what NRI can enforce on an unknown machine."""
     return memory_pool(MachineMemory(()), MemoryOptions())
 
 

@@ -34,7 +34,7 @@ class MemoryNode(msgspec.Struct, frozen=True):
         socket: the package of its CPUs; None if the kernel reports none, or its CPUs are of several.
         cpus: whether it has CPUs that are online.
         near: the other nodes with CPUs at the least distance, of the same socket where that is known.
-        unseen: bytes that may be huge pages of which it does not show how many it has.
+        unseen: bytes that may be huge pages of sizes whose number the node does not show.
     """
 
     id: int
@@ -55,7 +55,7 @@ class MachineMemory(msgspec.Struct, frozen=True):
         limits_pages: whether a container's huge pages can be limited: runtimes find the hugetlb controller.
         unified: whether they find it in cgroup v2.
         numa: whether the kernel has a folder for each NUMA node; else node 0 is the whole machine.
-        unseen_pages: the sizes of huge pages, in bytes, of which a node does not show how many it has.
+        unseen_pages: the sizes of huge pages, in bytes, whose number a node does not show.
         pods: what the cgroup of all pods has of these nodes.
     """
 

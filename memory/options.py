@@ -12,7 +12,7 @@ from dranode.api import Quantity
 from dranode.driver import UsageError
 from dranode.memory.machine import MachineMemory, resource_name, size_of_resource
 
-# What stands for ordinary memory among page sizes.
+# The name of ordinary memory among the page sizes.
 ORDINARY: Final = 0
 _OPTION: Final = "--reserved-memory"
 

@@ -109,7 +109,7 @@ class MemoryPlugin(Plugin, Reports, Pins):
         return memory_pool(inventory.hardware.machine, self.options)
 
     def unread_pool(self) -> PinSnapshot:
-        """Return a machine of which nothing is known; containers keep the memory that they have."""
+        """Return an unknown machine; containers keep the memory that they have."""
         return unread_memory_pool()
 
     def pinned(self, record: Record) -> PinnedClaim:

@@ -147,7 +147,7 @@ class _MemoryReader:
             if surplus is None or (promised is None and total):
                 yield size, PagePool(total, total)
             else:
-                # Of which node a promised page will be nobody knows, so it is kept back on each that has one free.
+                # On which node a promised page will be is not known, so each node that has a free one keeps one back.
                 others = max(0, used - (known or 0)) + min(promised or 0, total - used)
                 yield size, PagePool(max(0, total - surplus), min(others, max(0, total - surplus)))
 

@@ -182,7 +182,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients go away whenever they like."""
+        """Do nothing: clients may disconnect at any time."""
 
     def break_connections(self) -> None:
         for connection in tuple(self._connections):

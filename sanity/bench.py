@@ -147,7 +147,7 @@ class Bench(DriverLink):
         return [self.claim([device]) for device in self.several_devices(count)]
 
     def two_claims(self) -> list[BenchClaim]:
-        """Two claims that can be prepared beside each other, or one if the driver has no more to give."""
+        """Return two claims that can be prepared at the same time; one if the driver has only one device left."""
         if self.api is not None:
             with contextlib.suppress(Unable):
                 return self.several_claims(2)
@@ -434,7 +434,7 @@ class SpecFolder:
 
         Args:
             name: the CDI id.
-            files: the spec files; read anew by default.
+            files: the spec files; read again by default.
 
         Raises:
             Breach: a runtime would not find it.

@@ -323,7 +323,7 @@ class ProcessUsage:
 
 
 class DriverProcess(Protocol):
-    """A driver that can be started and ended; `instance` stands for the UID of its pod."""
+    """A driver that can be started and stopped; `instance` takes the place of its pod's UID."""
 
     @property
     def rolling(self) -> bool:
@@ -353,7 +353,7 @@ class CommandDriver:
 
     Attributes:
         command: program and arguments.
-        places: what each name in braces stands for; `pod_uid` is the instance.
+        places: the value of each name in braces; `pod_uid` is the instance.
     """
 
     def __init__(self, command: Sequence[str], places: Mapping[str, str], folder: Path) -> None:

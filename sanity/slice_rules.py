@@ -219,7 +219,7 @@ def _conditions(device: Mapping[str, Any], path: str) -> _Problems:
         if len(names) > _CONDITIONS:
             yield f"{path}.{field}: {len(names)} are more than {_CONDITIONS}"
     if both := set(ready) & set(failed):
-        yield f"{path}: {', '.join(sorted(both))} stands in both lists of conditions"
+        yield f"{path}: {', '.join(sorted(both))} is in both lists of conditions"
 
 
 def _large(device: Mapping[str, Any]) -> bool:

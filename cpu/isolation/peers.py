@@ -50,7 +50,7 @@ from dranode.driver.machine.root import Root
 # with nothing, and what it was told last stands for what it bans until then.
 
 BALANCERS: Final = "run/irqbalance"
-"""What the path of an irqbalance begins with in the notes, wherever the node's files are mounted."""
+"""The prefix of the path of an irqbalance in the notes, which does not depend on where the node's files are mounted."""
 _SOCKET: Final = re.compile(r"irqbalance(\d+)\.sock", re.ASCII)
 _BANNED: Final = re.compile(r"BANNED ([0-9a-f,]+)", re.ASCII)
 # It attends within its main loop at once, unless it is moving interrupts.
@@ -126,7 +126,7 @@ class IRQBalance:
         return BalancerState(tuple(settings), frozenset(silent) - {setting.path for setting in settings}, said)
 
     def ban(self, setting: Setting, cpus: CPUSet) -> None:
-        """Have these CPUs banned and no others, from irqbalance's next round on (10 s by default).
+        """Ban exactly these CPUs from irqbalance's next round on (10 s by default).
 
         Raises:
             OSError: it cannot be reached.
@@ -397,7 +397,7 @@ class Peers(msgspec.Struct):
         return Asked(balancer, self._units())
 
     def decide(self, asked: Asked, machine: Machine, noted: TuningNotes) -> Tuning:
-        """Decide what they are to be told; what is on record of the kernel's files stays."""
+        """Decide what the peers should do; what is on record about the kernel's files does not change."""
         # Claims may have come or gone since they were asked.
         settings = [
             replace(setting, needed=machine.quiet) if setting.kind is Kind.BANNED else setting

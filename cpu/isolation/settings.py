@@ -216,7 +216,7 @@ def tuning(settings: Iterable[Setting], notes: TuningNotes, machine: Machine, un
 
 
 def _is_due(setting: Setting, known: Noted, aim: CPUSet) -> bool:
-    # irqbalance heeds what it was told with its next round, so what it was told last counts and not what it says now.
+    # irqbalance applies a change in its next round, so the last change counts and not what irqbalance answers now.
     unsent = setting.kind is Kind.BANNED and known.given not in ((), (str(aim),))
     return aim != setting.cpus or (unsent and str(aim) == known.original)
 
@@ -315,7 +315,7 @@ def unrestorable(notes: TuningNotes) -> tuple[str, ...]:
 
 
 def no_right(write: Write, error: OSError) -> str:
-    """Say that a setting cannot be written at all, and what is needed for it."""
+    """Return the error for a setting that cannot be written at all, and what is needed to write it."""
     return (
         f"/{write.setting.path} cannot be written: {error.strerror}; isolation: quiet needs the node's own /proc and "
         "/sys writable, as deploy/components/isolation mounts them"

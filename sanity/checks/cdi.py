@@ -45,7 +45,7 @@ def _specs_of(bench: Bench, answer: ClaimAnswer) -> list[SpecFile]:
 def ids_resolve(bench: Bench) -> None:
     """Every CDI id of an answer is defined by a spec in the runtime's folder once Prepare is answered.
 
-    A look into the folder, by the rules of the reference loader.
+    Read the folder by the rules of the reference loader.
     """
     _, answer = _with_ids(bench)
     bench.specs.edits(answer.cdi)
@@ -151,7 +151,7 @@ def names_are_not_reused(bench: Bench) -> None:
         claim, answer = _with_ids(bench, bench.claim([device]))
         for name in answer.cdi:
             edits = repr(bench.specs.edits([name]))
-            seen = f"{name} stood for {contents.get(name)}, and now stands for {edits}"
+            seen = f"{name} had the edits {contents.get(name)}, and has {edits} now"
             expect(contents.setdefault(name, edits) == edits, seen, "make the claim's UID a part of the name")
         bench.unprepared(claim)
 

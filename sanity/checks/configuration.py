@@ -64,7 +64,7 @@ def unknown_parameters_are_refused(bench: Bench) -> None:
 def unknown_parameters_are_named(bench: Bench) -> None:
     """The error for parameters that cannot be read says what is wrong with them.
 
-    The unknown kind or group stands in the text.
+    The unknown kind or group is in the text.
     """
     claim = bench.claim(bench.devices(), config=[_entry(_UNKNOWN, bench.driver)])
     text = bench.refused(claim)

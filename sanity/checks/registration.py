@@ -309,7 +309,7 @@ def folder_holds_sockets(bench: Bench) -> None:
 
 @should("registration-socket-mode", "unix(7): connecting to a stream socket takes write permission on it")
 def sockets_are_protected(bench: Bench) -> None:
-    """The sockets can be written to by their owner and group alone: whoever can write there prepares claims.
+    """Only their owner and group can write to the sockets: anybody who can write there can prepare claims.
 
     The modes of both sockets.
     """

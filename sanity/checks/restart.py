@@ -44,7 +44,7 @@ def answers_survive(bench: Bench) -> None:
 def specs_survive(bench: Bench) -> None:
     """After a kill and a restart, the CDI ids of prepared claims resolve even before kubelet asks again.
 
-    SIGKILL, a start, and a look into the folder after a while.
+    SIGKILL, a start, and a check of the folder after a while.
     """
     bench.started()
     claim = bench.claim()

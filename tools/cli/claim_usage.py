@@ -56,7 +56,7 @@ _NAMED: Final = 3
 Key = tuple[str, str]
 
 UNSEEN: Final = "none of its containers can be inspected"
-"""The word on a claim of which no container is to be seen."""
+"""The text for a claim without a visible container."""
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
@@ -233,7 +233,7 @@ class _Container(msgspec.Struct, frozen=True):
 def recorded_claims(root: Root, records: Mapping[str, Iterable[Record]]) -> tuple[RecordedClaim, ...]:
     """Return the claims on record, by driver, of installed drivers that hold containers to memory.
 
-    One of which that is not known is named on stderr, and so are drivers that are not installed.
+    Claims for which that is not known are named on stderr, and so are drivers that are not installed.
     """
     plugins = load_installed(root)
     for driver in sorted(records.keys() - {plugin.driver for plugin in plugins}):
@@ -275,7 +275,7 @@ def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str
         }
         for claim, _ in container.claims:
             found.setdefault(_key(claim), []).append(document)
-    # Those of claims of which no container is seen have none here.
+    # Claims without a visible container have none here.
     said = {key: found.get(key, []) for key in (*found, *(_key(each) for each in claims if _says_memory(each)))}
     return {key: {"ok": _all_ok(containers), "containers": containers} for key, containers in said.items()}
 

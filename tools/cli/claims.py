@@ -190,7 +190,7 @@ def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimP
 
 
 def _all_seen(root: Root) -> bool:
-    """Return whether all processes are to be seen; say it if not."""
+    """Return whether all processes are visible; print a sentence if not."""
     if shows_kernel(root):
         return True
     click.echo(f"it is unknown which processes without a claim may run on CPUs of claims: {NO_KERNEL}", err=True)

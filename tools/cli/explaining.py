@@ -299,7 +299,7 @@ class Explainer:
         yield Trace(f"claim {name}", (step,), claim=name)
 
     def _unknown(self, subject: Subject, records: Iterable[Record]) -> Trace:
-        """Return the steps of a subject of which these records, of its namespace, do not say anything."""
+        """Return the steps of a subject about which these records of its namespace say nothing."""
         node = self.node.options.node if self.node is not None else ""
         if self.source is not None:
             return Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")

@@ -73,7 +73,7 @@ def command(
 
 @contextlib.contextmanager
 def _duplicate(folder: Path) -> Iterator[Path]:
-    """A folder with the ledger as it is, in which a damaged one may be made anew to see what is missing then."""
+    """A copy of the ledger's folder, in which a damaged ledger can be rebuilt to see what is missing then."""
     with tempfile.TemporaryDirectory(prefix="dranode-") as name:
         with FileLock(folder / "serialize.lock").held():
             for each in _LEDGER:
@@ -83,7 +83,7 @@ def _duplicate(folder: Path) -> Iterator[Path]:
                     continue
                 except OSError as error:
                     fail(f"{folder / each} cannot be read: {error.strerror}")
-        # What is told of there would be of files that are gone when it is read.
+        # Its log lines would name files that are gone when somebody reads them.
         logging.disable()
         try:
             yield Path(name)

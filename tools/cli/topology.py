@@ -196,7 +196,7 @@ def _address(device: Device) -> str:
 
 
 def _nodes(root: Root) -> list[PlacedNode]:
-    """Return the NUMA nodes; those that are not to be seen are told of on stderr."""
+    """Return the NUMA nodes; those that cannot be read are named on stderr."""
     try:
         cpus, memory, distances = node_cpus(root), node_memory(root), node_distances(root)
     except MachineError as error:

@@ -333,7 +333,7 @@ def _configs(device_class: DeviceClass, plugins: Sequence[Plugin]) -> Iterator[C
 
 
 def _disagreements(classes: Sequence[DeviceClass]) -> Iterator[ClassProblem]:
-    """Yield classes that stand for one extended resource: kube-scheduler takes the newest of them."""
+    """Yield classes for the same extended resource: kube-scheduler uses the newest of them."""
     extended: defaultdict[str, list[str]] = defaultdict(list)
     for each in classes:
         if each.spec.extended_resource_name:

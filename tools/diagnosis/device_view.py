@@ -128,7 +128,7 @@ def newest_slices(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
 
 
 def incomplete_pools(slices: Iterable[ResourceSlice]) -> Iterator[str]:
-    """Yield a sentence for each pool of which not all slices are there (`spec.pool.resourceSliceCount`)."""
+    """Yield a sentence for each pool that lacks slices (`spec.pool.resourceSliceCount`)."""
     there: defaultdict[tuple[str, str], list[ResourceSlice]] = defaultdict(list)
     for slice_ in newest_slices(slices):
         there[slice_.spec.driver, slice_.spec.pool.name].append(slice_)

@@ -1,7 +1,7 @@
 """The facts about a node that can stop a driver there, and the faults that are found in them.
 
 Readers (`dranode.tools.readers`) make the facts, the rules of `dranode.tools.diagnosis.rules` judge them. A
-group of facts that could not be read is None and the reason stands in `Facts.unseen`: nothing is ever judged unseen.
+group of facts that could not be read is None, with the reason in `Facts.unseen`: nothing is judged without being seen.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
         refusals: why a driver would not start with these options on this machine, one sentence each.
         unread: why a driver cannot read this machine, one sentence each.
         problems: what the drivers say of the machine.
-        oddities: what they log of it: what is odd, or not to be seen, and what they made of it, one sentence each.
+        oddities: what the drivers log about it: what is odd or could not be read, one sentence each.
         holding_pages: the names of those that hold containers to huge pages on this machine.
         cdi_kinds: the CDI kinds of the drivers' devices.
     """

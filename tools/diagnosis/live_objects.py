@@ -324,7 +324,7 @@ class SchedulerAnswer(msgspec.Struct, frozen=True):
         holders: who has devices of the drivers in question on the nearest nodes, a line each.
         cause: an error that ends the attempt for all nodes; None for none.
         error: the same in a sentence.
-        extended: the extended resources that the pod asks for and a DeviceClass stands for, each with the class.
+        extended: the extended resources of the pod for which there is a DeviceClass, each with the class.
     """
 
     groups: tuple[NodeGroup, ...] = ()

@@ -166,7 +166,7 @@ def claim_steps(facts: PodFacts) -> Iterator[Step]:
 
 
 def _none(facts: PodFacts) -> str:
-    """Return what is to be said of a pod without claims."""
+    """Return the sentences about a pod without claims."""
     extended = facts.scheduler.extended if facts.scheduler is not None else ()
     if extended:
         asked = ", ".join(f"{resource} (DeviceClass {device_class})" for resource, device_class in extended)
@@ -278,7 +278,7 @@ def scheduling_steps(facts: PodFacts) -> Iterator[Step]:
             "scheduler",
             StopCause.SCHEDULING_GATED,
             f"it is held back by the scheduling gates {gates}",
-            "whoever set them has to remove them; Kueue, for example, does so when it admits the workload",
+            "they have to be removed by what set them; Kueue, for example, does so when it admits the workload",
         )
     yield from _full(facts, pod)
     yield _binding(facts) or _answered(facts, pod)
@@ -616,7 +616,7 @@ def _selected_nodes(allocation: AllocationResult) -> set[str]:
 
 
 def follow_allocated(claim: ResourceClaim, driver: str) -> Iterator[Step]:
-    """Yield what is known of a claim's devices of one driver: which, who may use them, what it says of them."""
+    """Yield what is known about a claim's devices of one driver: their names, who may use them, and their status."""
     results = [result for result in readable_results(claim.status.allocation) if result.driver == driver]
     devices = ", ".join(f"{result.device}{' (admin access)' if result.admin_access else ''}" for result in results)
     pools = ", ".join(sorted({result.pool for result in results}))

@@ -320,7 +320,7 @@ RUNTIME_TEXTS: Final = (
         "the runtime on {node} creates no container without the NRI plug-in {1}, which is not connected",
         _START,
     ),
-    # The driver says whether containers of one pod or two pods want it, of which `sharing: pod` helps the first alone.
+    # The driver says whether the containers are of one pod or of two; `sharing: pod` helps only in one pod.
     _text(
         r"(claim \S+ is in use by .*): only containers of one pod may share it.*",
         StopCause.CLAIM_IN_USE,

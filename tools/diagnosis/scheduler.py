@@ -186,7 +186,7 @@ def _judged(nodes: Sequence[Node], devices: DeviceAnswers, demand: DeviceDemand,
         miss = answer[1][0]
         return (2, 0) if miss is None else (1, miss) if isinstance(miss, Miss) else (0, 0)
 
-    # Of the nodes with one answer the first stands for all.
+    # Of several nodes with the same answer, only the first is shown.
     fitting = {node.metadata.name for node in first if _kept(devices, node, demand, Holdings()) is None}
     ordered = sorted(answers.items(), key=nearness, reverse=True)
     return [
@@ -319,7 +319,7 @@ def fit_answer(documents: Sequence[SourceDocument], kinds: Iterable[str], pod: s
 
     Args:
         documents: the cluster.
-        kinds: the kinds of which all objects are among them.
+        kinds: the kinds whose objects are complete.
         pod: `<namespace>/<name>`.
         features: the release and the gates.
 

@@ -27,7 +27,7 @@ _SKIP_UNPREPARE: Final = frozenset(("NodeUnprepareResources", "*"))
 def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...] | None:
     """The claims that kubelet will ask `driver` to unprepare; None if there is no such file.
 
-    A kubelet that runs has made the file at its start, so where it is missing, kubelet's folder is not to be seen.
+    A running kubelet has created the file at its start. If it is missing, kubelet's folder is not visible here.
 
     Args:
         path: the file `dra_manager_state` in kubelet's root.

@@ -108,7 +108,7 @@ def read_cluster(
 
 
 def extended_resources(allocatable: Any) -> tuple[str, ...]:
-    """Return the extended resources of which a Node has some to give, by its `status.allocatable`."""
+    """Return the extended resources that a Node has, according to its `status.allocatable`."""
     amounts = allocatable.items() if isinstance(allocatable, Mapping) else ()
     return tuple(sorted(name for name, amount in amounts if "/" in name and str(amount) != "0"))
 

@@ -25,7 +25,7 @@ class HostError(DranodeError):
 
 
 class UnparsedError(HostError):
-    """A file of configuration was read and is none: whoever it is for does not start with it again."""
+    """A configuration file is not valid, so its program would not start with it again."""
 
 
 @dataclass(frozen=True, slots=True)

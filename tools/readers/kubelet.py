@@ -105,7 +105,7 @@ def kubelet_of_states(host: NodeHost, root: str) -> Kubelet | None:
 
     Args:
         host: the node.
-        root: kubelet's root as the driver is configured; where nothing lies there, those of other distributions count.
+        root: kubelet's root as the driver is configured; if it does not exist, other distributions' are tried.
     """
     for place in dict.fromkeys((root, *_ROOTS)):
         kubelet = _as_it_runs(host, Kubelet(config="", root=place))

@@ -146,7 +146,7 @@ def _age(place: Path, clock: Callable[[], float]) -> float | None:
 
 
 def _driver(name: str, drivers: Iterable[str]) -> str:
-    """Return the driver that a socket's name stands for: `<driver>-reg.sock` or `<driver>-<pod UID>-reg.sock`."""
+    """Return the driver in a socket's name: `<driver>-reg.sock` or `<driver>-<pod UID>-reg.sock`."""
     stem = name.removesuffix(_REGISTRATION)
     return next((driver for driver in drivers if stem == driver or stem.startswith(f"{driver}-")), stem)
 

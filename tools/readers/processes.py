@@ -187,7 +187,7 @@ class ThreadSeen(msgspec.Struct, frozen=True):
         pid: its process.
         name: its short name.
         cpus: the CPUs on which it may run, which may be others than those of its process.
-        seconds: how long it ran in all, wherever.
+        seconds: how long it ran in all, on any CPU.
         kernel: whether it is one of the kernel's.
         cgroup: its process's cgroup, without a leading slash; empty if unknown.
     """
@@ -226,7 +226,7 @@ class PodsSeen(msgspec.Struct, frozen=True):
 
     Attributes:
         containers: theirs.
-        processes: every process of the node except the kernel's own, whoever it belongs to.
+        processes: every process of the node except the kernel's own.
     """
 
     containers: tuple[ContainerCgroup, ...]

@@ -218,7 +218,7 @@ class Loaded:
         nri: the section of the NRI plug-in.
         cri: the section of the CRI plug-in that has CDI and huge pages.
         disabled: plug-ins that are disabled, as containerd understands their names.
-        unseen: a sentence for every import that may not be to be seen from here.
+        unseen: a sentence for every import that may not be visible from here.
     """
 
     version: int

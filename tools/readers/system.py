@@ -1,4 +1,4 @@
-"""Reads the node's system: file systems, kernel parameters, confinement, and CDI files, whoever's they are."""
+"""Reads the node's system: file systems, kernel parameters, confinement, and all CDI files."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class SpecOfAll(RightDriver):
         (self.folder / "cdi" / "all.json").write_text(json.dumps(self.spec(record)))
 
 
-@fault("cdi-names-not-reused", "stood for")
+@fault("cdi-names-not-reused", "had the edits")
 class NamesByDevice(RightDriver):
     def grant(self, document: Document) -> list[Document]:
         granted = super().grant(document)

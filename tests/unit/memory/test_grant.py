@@ -132,5 +132,5 @@ def test_claims_are_impaired_when_the_machine_has_less_than_they_hold() -> None:
 
     assert found("sockets=2,cores=4") == []
     (sentence,) = found("sockets=2,cores=4,hugepages2m=256")
-    assert sentence.startswith("claims hold 1Gi of hugepages-2m-numa1, of which the machine has 512Mi to hand out")
-    assert "has 0 to hand out" in found("sockets=2,cores=4,hugepages2m=0")[0]
+    assert sentence.startswith("claims hold 1Gi of hugepages-2m-numa1, but the machine has only 512Mi to hand out")
+    assert "has only 0 to hand out" in found("sockets=2,cores=4,hugepages2m=0")[0]

@@ -229,7 +229,7 @@ def test_claims_are_not_impaired_by_another_grouping(node: Node, group_by: Memor
     options = MemoryOptions(group_by=group_by)
     assert messages(options, TWO_NODES, *instance.records()) == []
     (pages,) = messages(options, f"{TWO_NODES},hugepages2m=256", *instance.records())
-    assert "claims hold 1Gi of hugepages-2m-numa1, of which the machine has 512Mi to hand out by now" in pages
+    assert "claims hold 1Gi of hugepages-2m-numa1, but the machine has only 512Mi to hand out now" in pages
 
 
 def test_claims_of_several_groupings_are_impaired_together(node: Node) -> None:
@@ -241,8 +241,8 @@ def test_claims_of_several_groupings_are_impaired_together(node: Node) -> None:
     assert messages(MemoryOptions(), TWO_NODES, *records) == []
     # 512Mi are left of each node: that of numa0 falls short by itself, and both together do.
     first, second = messages(MemoryOptions(), f"{TWO_NODES},hugepages2m=256", *records)
-    assert "hold 1Gi of hugepages-2m-numa0, of which the machine has 512Mi" in first
-    assert "hold 2Gi of hugepages-2m-machine, of which the machine has 1Gi" in second
+    assert "hold 1Gi of hugepages-2m-numa0, but the machine has only 512Mi" in first
+    assert "hold 2Gi of hugepages-2m-machine, but the machine has only 1Gi" in second
     assert "claim ns/b may get less than its 1Gi" in second
 
 
