@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from dranode.driver.claims.grant import Config
 from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.program import run_program
 from tests.kubernetes_schemas import is_known, problems
 
 ROOT = Path(__file__).parents[2]
@@ -123,9 +122,7 @@ def test_a_session_prints_what_the_manual_shows(block: Block, tmp_path: Path) ->
     for command, expected in sessions(block):
         program, *arguments = shlex.split(command)
         assert program == "dranode"
-        done = subprocess.run(
-            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        done = run_program(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert matches(expected, done.stdout.splitlines()), done.stdout
 
@@ -184,9 +181,7 @@ def test_yaml_of_the_manual_is_valid(block: Block, tmp_path: Path) -> None:
 def test_claims_of_the_manual_are_prepared(block: Block, tmp_path: Path) -> None:
     (tmp_path / "claims.yaml").write_text(block.text)
     for arguments in (["check", "claims.yaml"], ["local", "--machine", "cores=8,threads=2", "claims.yaml"]):
-        done = subprocess.run(
-            [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        done = run_program(*arguments, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.program import run_program
 from tests.fakes.waiting import PATIENCE
 from tests.kubernetes_schemas import documents, is_known, problems
 
@@ -77,9 +78,7 @@ def run(path: Path) -> dict[str, Any]:
     (command,) = [line[4:] for line in path.read_text().splitlines() if line.startswith("#   dranode local ")]
     program, *arguments = shlex.split(command)
     assert program == "dranode"
-    done = subprocess.run(
-        [PROGRAM, *arguments, "-o", "json"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = run_program(*arguments, "-o", "json", cwd=ROOT)
     # The pods that controllers get are named.
     errors = [line for line in done.stderr.splitlines() if " pods: " not in line]
     assert (done.returncode, errors) == (0, [])

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.fakes.apiserver import Fault, api_server
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.program import run_program
 from tests.unit.sim.report.test_waiting import CLASS, claim, node, pod, slice_of
 
 PROGRAM = Path(sys.executable).with_name("dranode")
@@ -27,9 +27,7 @@ CLUSTER = (
 
 
 def fit(cwd: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, "fit", *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return run_program("fit", *arguments, cwd=cwd)
 
 
 @pytest.mark.parametrize("context", [None, "other"])
@@ -81,14 +79,7 @@ def test_a_pod_with_an_impossible_amount_is_refused_with_its_place(tmp_path: Pat
     documents = [{"apiVersion": "v1", **node()}, {"apiVersion": "v1", **asking}]
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump_all(documents))
     for command in ("fit", "check"):
-        done = subprocess.run(
-            [PROGRAM, command, "cluster.yaml"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = run_program(command, "cluster.yaml", cwd=tmp_path)
         assert done.returncode == 1
         assert "spec.containers[0].resources.requests[cpu]: -1 is below 0" in " ".join(
             (done.stdout + done.stderr).split()

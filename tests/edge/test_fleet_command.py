@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.program import run_program
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def local(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, "local", *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return run_program("local", *arguments, cwd=cwd)
 
 
 def test_queues_that_no_workload_asks_are_refused(files: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 from tests.fakes.machine import CPU, write_machine
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.program import run_program
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 PAGE = Path(__file__).parents[2] / "docs" / "isolation.md"
@@ -35,9 +34,7 @@ def claims(folder: Path, count: int, *options: str) -> dict[str, str]:
     ]
     (folder / "claims.yaml").write_text(yaml.safe_dump_all(documents))
     arguments = ["--machine", "machine", "--cpu-device-mode", "individual", *options, "-o", "json", "claims.yaml"]
-    done = subprocess.run(
-        [PROGRAM, "local", *arguments], cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = run_program("local", *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     return {claim["name"]: claim["cpus"] for claim in json.loads(done.stdout)["claims"]}
 

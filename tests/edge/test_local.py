@@ -17,19 +17,15 @@ from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DranodeError
 from dranode.sim.allocator.features import Features
 from dranode.sim.local.run import local_run
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.program import run_program
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 SERVER = "sockets=2,numa=2,cores=4,threads=2"
 
 
-def dranode(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
 def local(cwd: Path, *arguments: str | Path, claims: list[dict[str, Any]]) -> tuple[int, dict[str, Any], str]:
     (cwd / "claims.yaml").write_text(yaml.safe_dump_all(claims))
-    done = dranode("local", "--node-name", "worker", "claims.yaml", "-o", "json", *arguments, cwd=cwd)
+    done = run_program("local", "--node-name", "worker", "claims.yaml", "-o", "json", *arguments, cwd=cwd)
     return done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
@@ -92,7 +88,7 @@ def test_kept_claims_stay_prepared_and_a_second_run_meets_them(tmp_path: Path) -
     spec = json.loads(Path(first["claims"][0]["cdi_files"][0]).read_text())
     assert spec["devices"][0]["containerEdits"]["env"] == [f"DRA_CPUSET_{first['claims'][0]['uid']}=0-1,16-17"]
     assert spec["cdiVersion"] == "0.3.0"
-    shown = dranode("claims", "--kubelet-root", "state/kubelet", "-o", "json", cwd=tmp_path)
+    shown = run_program("claims", "--kubelet-root", "state/kubelet", "-o", "json", cwd=tmp_path)
     (row,) = json.loads(shown.stdout)
     assert (row["name"], row["cpus"], row["held"], row["state"], row["pods"]) == (
         "a",
@@ -312,7 +308,7 @@ def test_bad_input_is_one_sentence_on_stderr(tmp_path: Path, arguments: list[str
     (tmp_path / "typo.yaml").write_text("kind: ResourceClam\n")
     (tmp_path / "node.yaml").write_text("kind: Node\n")
     (tmp_path / "config.yaml").write_text('reservedcpus: "0"\n')
-    done = dranode("local", "--machine", "cores=4", *arguments, cwd=tmp_path)
+    done = run_program("local", "--machine", "cores=4", *arguments, cwd=tmp_path)
     assert done.returncode == rc, done.stderr
     assert done.stdout == ""
     assert sentence in done.stderr
@@ -355,7 +351,7 @@ def test_a_configuration_file_is_overridden_by_the_environment_and_that_by_a_fla
 
 
 def test_the_demo_ends_well_when_exactly_its_one_claim_fails(tmp_path: Path) -> None:
-    done = dranode("demo", cwd=tmp_path)
+    done = run_program("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "cpus/small" in done.stdout
     assert "default/too-large  does not fit" in done.stdout
@@ -392,7 +388,7 @@ def test_a_run_with_memory_says_how_much_of_each_device_a_claim_has(tmp_path: Pa
     machine = "sockets=2,cores=8,memory=64,hugepages1g=8"
     example = Path(__file__).parents[2] / "examples" / "memory-database.yaml"
     arguments = ("--drivers", "cpu,memory", "--machine", machine, "--html", "run.html", "--svg", "run.svg")
-    done = dranode("local", *arguments, example, cwd=tmp_path)
+    done = run_program("local", *arguments, example, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     before, after = done.stdout.split("Before")[1].split("With the claims prepared")
     assert re.search(r"memory +memory-numa0 +8Gi", before)
@@ -457,7 +453,7 @@ def test_a_class_whose_driver_does_not_run_is_named(tmp_path: Path) -> None:
 def test_a_claim_that_is_refused_is_told_once_and_without_a_wait(tmp_path: Path) -> None:
     claims = [claim(name, "2", {"cpuset": cpus}) for name, cpus in (("a", "2-3"), ("b", "3-4"))]
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump_all(claims))
-    done = dranode("local", "--machine", "cores=8", "claims.yaml", cwd=tmp_path)
+    done = run_program("local", "--machine", "cores=8", "claims.yaml", cwd=tmp_path)
     assert done.returncode == 1
     assert "3 held by default/a" in " ".join(done.stdout.split())
     assert "prepare driver=" not in done.stderr
@@ -467,10 +463,10 @@ def test_what_a_quiet_claim_changes_on_a_made_up_machine_is_shown_with_what_come
     quiet = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "isolation": "quiet"}
     (tmp_path / "claims.yaml").write_text(yaml.safe_dump(claim("a", "2", quiet)))
     arguments = ["local", "--machine", "cores=4,interrupts=2", "--max-isolation", "quiet", "claims.yaml"]
-    done = dranode(*arguments, cwd=tmp_path)
+    done = run_program(*arguments, cwd=tmp_path)
     assert re.search(r"/proc/irq/\*/smp_affinity_list \(2 files\) +0-3 +2-3 +0-3", done.stdout)
     assert re.search(r"/sys/devices/virtual/workqueue/cpumask +0000000f +0000000c +0000000f", done.stdout)
-    written = json.loads(dranode(*arguments, "-o", "json", cwd=tmp_path).stdout)["written"]
+    written = json.loads(run_program(*arguments, "-o", "json", cwd=tmp_path).stdout)["written"]
     assert {"path": "proc/irq/25/smp_affinity_list", "before": "0-3", "prepared": "2-3", "after": "0-3"} in written
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.fakes.apiserver import Fault, api_server
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.program import run_program
 from tests.unit.sim.report.test_waiting import CLASS, claim, node, pod, slice_of
 
 PROGRAM = Path(sys.executable).with_name("dranode")
@@ -29,14 +28,7 @@ def test_a_cluster_is_read_by_its_kubeconfig_and_never_written(tmp_path: Path) -
             core = resource in ("pods", "nodes")
             api.put(resource, {"apiVersion": "v1" if core else "resource.k8s.io/v1", **document})
         kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
-        done = subprocess.run(
-            [PROGRAM, "report", "--kubeconfig", kubeconfig],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = run_program("report", "--kubeconfig", kubeconfig, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert {each.method for each in api.seen} == {"GET"}
     assert "1 node, 2 devices, 2 claims, 1 waiting" in done.stdout

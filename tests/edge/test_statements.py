@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,8 @@ from click.testing import CliRunner
 
 from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import variables
-from tests.edge.test_docs import FOLDERS, PROGRAM, ROOT, parse
-from tests.fakes.waiting import PATIENCE
+from tests.edge.test_docs import FOLDERS, ROOT, parse
+from tests.fakes.program import run_program
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 # Where Events and metrics are defined.
@@ -82,9 +81,7 @@ def readme_commands() -> list[str]:
 @pytest.mark.parametrize("line", readme_commands())
 def test_the_readmes_commands_run(line: str) -> None:
     _, *arguments = shlex.split(line)
-    done = subprocess.run(
-        [PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = run_program(*arguments, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
 

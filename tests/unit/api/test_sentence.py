@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from dranode.cpu.config import parse_cpu_config
 from dranode.driver.claims.events import MAX_NOTE
 from dranode.driver.claims.grant import Config
 from dranode.driver.process.logs import TextFormatter
-from tests.fakes.waiting import PATIENCE
+from tests.fakes.program import run_program
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 FORGED = "2026-01-01T00:00:00.000 INFO prepare driver=dra.cpu claim=default/other devices=1"
@@ -84,9 +83,7 @@ def test_check_lets_no_document_steer_the_terminal(tmp_path: Path) -> None:
         "spec:\n  devices:\n    requests: [{name: r, exactly: {deviceClassName: dra.cpu}}]\n"
         f'    config: [{{opaque: {{driver: dra.cpu, parameters: {{cpuset: "{name}"}}}}}}]\n'
     )
-    done = subprocess.run(
-        [PROGRAM, "check", "claim.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = run_program("check", "claim.yaml", cwd=tmp_path)
     assert done.returncode == 1
     assert "\\x1b[2J" in done.stdout
     assert all(line.isprintable() for line in (done.stdout + done.stderr).split("\n"))

@@ -18,6 +18,7 @@ from dranode.driver.cli.commands import cli
 from dranode.driver.cli.options import config_file
 from dranode.driver.cli.serve import command as serve
 from dranode.driver.plugins import declared
+from tests.fakes.program import run_program
 
 PROGRAM = Path(sys.executable).with_name("dranode")
 PARAMETERS = {option.name or "": option for option in serve.params}
@@ -121,13 +122,13 @@ def test_a_driver_has_its_options_wherever_hardware_may_be_touched(tmp_path: Pat
 def test_several_drivers_stand_between_commas_or_in_several_flags(
     tmp_path: Path, words: tuple[str, ...], environment: dict[str, str]
 ) -> None:
-    devices = names(run(tmp_path, "slices", "--machine", MACHINE, *words, "-o", "json", **environment))
+    devices = names(run_program("slices", "--machine", MACHINE, *words, "-o", "json", cwd=tmp_path, **environment))
     assert {name.rstrip("0123456789") for name in devices} >= {"cpudevnuma", "memory-numa"}
 
 
 @pytest.mark.parametrize("value", ["cpu,", ",cpu", "cpu,,memory", ""])
 def test_an_empty_name_among_drivers_is_refused(tmp_path: Path, value: str) -> None:
-    done = run(tmp_path, "slices", "--machine", MACHINE, f"--drivers={value}")
+    done = run_program("slices", "--machine", MACHINE, f"--drivers={value}", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f'dranode: --drivers is "{value}", which has an empty name; give it as in cpu,memory,gpu\n'
 
@@ -280,7 +281,8 @@ def test_a_name_that_no_option_has_is_refused_wherever_it_stands(
 ) -> None:
     (tmp_path / "config.yaml").write_text(config)
     for command in ("slices", "local", "doctor", "drain") if words else ("slices", "local", "bundle", "explain"):
-        done = run(tmp_path, command, *words, *(["--config", "config.yaml"] if config else []), **environment)
+        given = ["--config", "config.yaml"] if config else []
+        done = run_program(command, *words, *given, cwd=tmp_path, **environment)
         assert (done.returncode, done.stdout) == (2, ""), command
         assert sentence in done.stderr
         assert not words or "No such option" in done.stderr
