@@ -13,8 +13,7 @@ from dranode.driver.slices.plan import complete_slice
 from dranode.sim.allocator.features import Features
 from dranode.sim.bundle.offers import offers_for
 from dranode.sim.cluster.pods import ClusterDocuments
-from dranode.sim.machines.forms import open_machine
-from tests.machines.test_captured_machines import NAMES, archive
+from tests.machines.test_captured_machines import NAMES, captured
 
 DRIVERS = ("cpu", "memory", "gpu")
 ATTRIBUTES = ("resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot")
@@ -22,7 +21,7 @@ ATTRIBUTES = ("resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoo
 
 def published(name: str) -> list[ResourceSlice]:
     slices = []
-    for plugin in load_plugins(DRIVERS, open_machine(archive(name)), {"node_name": "n"}):
+    for plugin in load_plugins(DRIVERS, captured(name), {"node_name": "n"}):
         specs = desired_slices(plugin.driver, "n", publishable(plugin.discover()))
         slices += [complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs)]
     return slices

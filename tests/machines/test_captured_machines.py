@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from dranode.cpu.sysfs import read_topology
 from dranode.cpu.topology import Topology
+from dranode.driver.machine.root import Root
+from dranode.memory.sysfs import read_memory
 from dranode.sim.machines.forms import open_machine
 from dranode.tools.readers.capture import record, write_archive
 
@@ -37,6 +40,12 @@ def archive(name: str) -> str:
     return str(CAPTURES / f"{name}.tar.bz2")
 
 
+@cache
+def captured(name: str) -> Root:
+    """A captured machine, which is unpacked once for all tests."""
+    return open_machine(archive(name))
+
+
 def answer(topology: Topology) -> dict[str, Any]:
     return {
         "cpus": str(topology.online),
@@ -49,7 +58,7 @@ def answer(topology: Topology) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reader_agrees_with_hwloc_but_for_the_listed_differences(name: str) -> None:
-    root = open_machine(archive(name))
+    root = captured(name)
     ours = answer(read_topology(root))
     for key, value in ours.items():
         theirs = EXPECTED[name][key]
@@ -66,22 +75,24 @@ def test_the_reader_agrees_with_hwloc_but_for_the_listed_differences(name: str) 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_capture_of_a_capture_reads_the_same(name: str, tmp_path: Path) -> None:
-    root = open_machine(archive(name))
+    root = captured(name)
     copy = tmp_path / "copy.tar.gz"
     write_archive(record(root), copy)
-    assert read_topology(open_machine(str(copy))) == read_topology(root)
+    again = open_machine(str(copy))
+    assert read_topology(again) == read_topology(root)
+    assert read_memory(again) == read_memory(root)
     assert copy.stat().st_size < 1 << 20
 
 
 @pytest.mark.skipif(not EXPECTED, reason="no captured machines in ../shared/machines")
 def test_what_makes_each_capture_interesting_is_seen() -> None:
-    offlines = read_topology(open_machine(archive("16em64t-4s2c2t-offlines")))
+    offlines = read_topology(captured("16em64t-4s2c2t-offlines"))
     assert str(offlines.offline) == "2,5,13-14"
-    buggy = read_topology(open_machine(archive("8em64t-2s2ca2c-buggynuma")))
+    buggy = read_topology(captured("8em64t-2s2ca2c-buggynuma"))
     assert buggy.warnings == ("the NUMA nodes 0 and 1 both claim cpu0; the lower has it",)
-    gpu_nodes = read_topology(open_machine(archive("nvidiagpunumanodes")))
+    gpu_nodes = read_topology(captured("nvidiagpunumanodes"))
     assert gpu_nodes.memory_nodes == {0, 8, *range(250, 256)}
     assert gpu_nodes.smt
-    arm = read_topology(open_machine(archive("128arm-2pa2n8cluster4co")))
+    arm = read_topology(captured("128arm-2pa2n8cluster4co"))
     assert list(arm.packages) == [36, 8442]
     assert not arm.smt

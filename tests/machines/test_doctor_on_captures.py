@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from dranode.sim.machines.forms import open_machine
 from dranode.tools.diagnosis.rules import diagnose
 from dranode.tools.readers.examine import judged_options
 from dranode.tools.readers.host import NodeHost
 from dranode.tools.readers.system import read_system
 from tests.fakes.doctor import FakeNode, volume
-from tests.machines.test_captured_machines import NAMES, archive
+from tests.machines.test_captured_machines import NAMES, captured
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_healthy_node_of_captured_hardware_has_no_findings(name: str) -> None:
-    machine = open_machine(archive(name))
+    machine = captured(name)
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="d") as folder:
         node = FakeNode(Path(folder), stack)
         facts = node.facts()

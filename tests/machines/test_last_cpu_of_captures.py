@@ -9,9 +9,8 @@ import pytest
 from dranode.api.cpuset import CPUSet
 from dranode.cpu.options import CPUOptions, DeviceMode, GroupBy, Isolation, Threads
 from dranode.cpu.sysfs import read_topology
-from dranode.sim.machines.forms import open_machine
 from tests.fakes.cpu_filling import filled
-from tests.machines.test_captured_machines import NAMES, archive
+from tests.machines.test_captured_machines import NAMES, captured
 
 FORMS = (
     *(
@@ -25,7 +24,7 @@ FORMS = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_claim_is_refused_that_fits_what_is_published_of_a_captured_machine(name: str) -> None:
-    machine = read_topology(open_machine(archive(name)))
+    machine = read_topology(captured(name))
     for form in FORMS:
         for kept in (
             form,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dranode.cpu.sysfs import read_topology
@@ -12,14 +10,12 @@ from dranode.driver.slices.desired import publishable
 from dranode.memory.devices import memory_devices, memory_left_out, published_memory
 from dranode.memory.options import MemoryGroupBy, MemoryOptions
 from dranode.memory.sysfs import read_memory
-from dranode.sim.machines.forms import open_machine
-from dranode.tools.readers.capture import record, write_archive
-from tests.machines.test_captured_machines import EXPECTED, NAMES, archive
+from tests.machines.test_captured_machines import EXPECTED, NAMES, captured
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_nodes_with_memory_are_those_that_the_cpu_driver_sees(name: str) -> None:
-    root = open_machine(archive(name))
+    root = captured(name)
     memory, topology = read_memory(root), read_topology(root)
     assert {node.id for node in memory.nodes} == topology.memory_nodes
     # Where two nodes claim a CPU, to the CPU driver it is one's, and memory is there all the same.
@@ -33,7 +29,7 @@ def test_the_nodes_with_memory_are_those_that_the_cpu_driver_sees(name: str) -> 
 @pytest.mark.parametrize("group_by", list(MemoryGroupBy))
 def test_all_memory_is_published_or_said_to_be_left_out(name: str, group_by: MemoryGroupBy) -> None:
     options = MemoryOptions(group_by=group_by, numa_node_list=True)
-    machine = read_memory(open_machine(archive(name)))
+    machine = read_memory(captured(name))
     devices = memory_devices(machine, options)
     inventory = Inventory(tuple(published_memory(device, options) for device in devices))
     assert publishable(inventory) == inventory
@@ -43,17 +39,9 @@ def test_all_memory_is_published_or_said_to_be_left_out(name: str, group_by: Mem
     assert devices or list(memory_left_out(machine, options))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_capture_of_a_capture_has_the_same_memory(name: str, tmp_path: Path) -> None:
-    root = open_machine(archive(name))
-    copy = tmp_path / "copy.tar.gz"
-    write_archive(record(root), copy)
-    assert read_memory(open_machine(str(copy))) == read_memory(root)
-
-
 @pytest.mark.skipif(not EXPECTED, reason="no captured machines in ../shared/machines")
 def test_the_memory_of_gpus_is_in_no_device() -> None:
-    machine = read_memory(open_machine(archive("nvidiagpunumanodes")))
+    machine = read_memory(captured("nvidiagpunumanodes"))
     assert [device.name for device in memory_devices(machine, MemoryOptions())] == ["memory-numa0", "memory-numa8"]
     assert list(memory_left_out(machine, MemoryOptions())) == [
         "NUMA nodes 250-255 have memory and no CPU: they are in no device"
