@@ -171,19 +171,21 @@ class ClaimReporter(msgspec.Struct, frozen=True):
             )
 
     def _refused(self, ref: ClaimRef, claim: ResourceClaim | DranodeError, error: str) -> None:
-        fetched = isinstance(claim, ResourceClaim) and claim.metadata.uid == ref.uid
-        pods = claim.status.reserved_for if isinstance(claim, ResourceClaim) and fetched else ()
-        self.events.notify(PrepareFailed(ref, pods, error))
-        if self.status is not None and isinstance(claim, ResourceClaim) and fetched:
-            states = failed_states(self.node.plugin.driver, claim, error)
-            if states:
-                self.status.report(ref, lambda: states, claim.status.devices)
+        # A claim with another UID was created again under the same name. Its pods and its status are not about this
+        # failure.
+        if not isinstance(claim, ResourceClaim) or claim.metadata.uid != ref.uid:
+            self.events.notify(PrepareFailed(ref, (), error))
+            return
+        self.events.notify(PrepareFailed(ref, claim.status.reserved_for, error))
+        states = failed_states(self.node.plugin.driver, claim, error)
+        if self.status is not None and states:
+            self.status.report(ref, lambda: states, claim.status.devices)
 
 
 # `status.devices` of claims is written by server-side apply with the driver as field manager. No call waits for it: a
 # claim that was prepared stays prepared, whether or not the API server knows. It is written after an idle moment, so
-# that it does not compete with kubelet's calls, and not at all for a claim that is unprepared before. From Kubernetes
-# 1.36 it needs the verb `associated-node:patch` on `resourceclaims/driver` as well as `patch` on
+# that it does not compete with kubelet's calls. If the claim is unprepared before that, it is not written at all. From
+# Kubernetes 1.36 it needs the verb `associated-node:patch` on `resourceclaims/driver` as well as `patch` on
 # `resourceclaims/status`.
 
 # The claim was deleted, created again under its name, or deallocated meanwhile, so there is nothing left to report.
