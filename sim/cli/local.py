@@ -125,7 +125,7 @@ def command(
     screen = console()
     with (
         reporting() as progress,
-        local_run(plugins, node_name, folder, features, progress) as run,
+        local_run(plugins, node_name, folder, features, progress, taints=options["device_taints"]) as run,
     ):
         before = views_of(run)
         results = run.run(workload, progress)

@@ -335,7 +335,13 @@ _SHORT: Final = "/tmp"  # noqa: S108 - mkdtemp makes a private folder in it
 
 @contextlib.contextmanager
 def local_run(
-    plugins: Iterable[Plugin], node_name: str, state: Path | None, features: Features, progress: Progress
+    plugins: Iterable[Plugin],
+    node_name: str,
+    state: Path | None,
+    features: Features,
+    progress: Progress,
+    *,
+    taints: bool = False,
 ) -> Iterator[LocalRun]:
     """A node with these drivers, registered and with their slices published; stopped at the end.
 
@@ -345,6 +351,7 @@ def local_run(
         state: where everything is kept, in `store`, `kubelet` and `cdi`; None for a temporary folder that is removed.
         features: the allocator's feature gates.
         progress: called with a sentence on what happens next.
+        taints: whether unhealthy devices are tainted.
 
     Raises:
         DranodeError: a folder cannot be written, or a driver does not start.
@@ -365,7 +372,9 @@ def local_run(
             _make(sockets / "plugins" / plugin.driver)
             paths, data = socket_paths(sockets, plugin.driver), root / "plugins" / plugin.driver
             listener = Listener(plugin.driver, node_name, paths, data, reasons.append)
-            service = services[plugin.driver] = DriverService(plugin, cluster, listener, cdi=folder / "cdi")
+            service = services[plugin.driver] = DriverService(
+                plugin, cluster, listener, cdi=folder / "cdi", taints=taints
+            )
             # The run's own kubelet unprepares nothing while it waits for a Prepare.
             service.node.conflict_wait = 0.0
             service.start()
