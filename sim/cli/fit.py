@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import click
 from dranode.api.errors import DocumentError, UsageError
 from dranode.api.manifests import SourceDocument
 from dranode.driver.claims.plugin import Inventory
-from dranode.driver.plugins import default_drivers, load_plugins
+from dranode.driver.cli.options import DriverCommand, plugin_options
+from dranode.driver.plugins import load_plugins
 from dranode.show.cluster_objects import ApiObjects, cluster_documents
 from dranode.show.cluster_option import is_given, kubeconfig_options, named_cluster
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
@@ -54,7 +55,9 @@ class _Read:
     notes: tuple[str, ...] = ()
 
 
-@click.command(short_help="Find where a pod fits into a cluster, why not, and what would have to change.")
+@click.command(
+    cls=DriverCommand, short_help="Find where a pod fits into a cluster, why not, and what would have to change."
+)
 @kubeconfig_options
 @click.option(
     "--pod", "pods", multiple=True, metavar="[NAMESPACE/]NAME", help="Ask for this pod; default: all that wait."
@@ -69,6 +72,7 @@ class _Read:
     metavar="FILE|like:NODE",
     help="Find how many of which nodes (a nodes.yaml) make room for all.",
 )
+@plugin_options
 @picture_options
 @release_options
 @output_option
@@ -81,12 +85,19 @@ def command(
     files: tuple[str, ...],
     kubeconfig: str,
     context: str,
+    pods: tuple[str, ...],
+    scores: bool,
+    how_many: bool,
+    evict: bool,
+    move: bool,
+    add: tuple[str, ...],
+    drivers: tuple[str, ...],
     kubernetes: str | None,
     feature_gates: str,
     output: str,
     html: str | None,
     svg: str | None,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Say where kube-scheduler would put the pods in FILEs that are bound to no node, one after another.
 
@@ -100,18 +111,19 @@ def command(
     Example:
       kubectl get nodes,pods,namespaces,services,replicasets,statefulsets,priorityclasses,resourceslices,\\
     deviceclasses,resourceclaims,resourceclaimtemplates -A -o json > cluster.json
-      dranode fit cluster.json my-pod.yaml --move --add nodes.yaml
+      dranode fit cluster.json my-pod.yaml --move --add nodes.yaml --drivers cpu,gpu
       dranode fit --context prod my-pod.yaml --how-many
       dranode fit cluster.json my-pod.yaml --html fit.html
     """
     features = asked_features(kubernetes, feature_gates, whole_nodes=True)
     read = _read(files, kubeconfig, context, features, named=is_given(ctx, "kubeconfig", "context"))
     dump = read_dump(read.documents, read.kinds)
-    _check_asked(dump, ", ".join(read.places), every=not asked["pods"])
+    _check_asked(dump, ", ".join(read.places), every=not pods)
     with reporting() as progress:
         progress("looking at the cluster")
         questions = ClusterQuestions.of(dump, features, lambda: str(uuid.uuid4()))
-    answers = _ask(questions, output, read, **asked)
+        models = list(_models(add, questions, drivers, options))
+    answers = _ask(questions, output, read, models, pods=pods, scores=scores, how_many=how_many, evict=evict, move=move)
     write_pictures(html, svg, lambda: _picture(questions, read, answers))
     if any(answer.choice.node is None for answer in answers):
         raise click.exceptions.Exit(1)
@@ -120,7 +132,10 @@ def command(
 def _check_asked(dump: ClusterDump, names: str, *, every: bool) -> None:
     """Refuse an empty selection: no node, or none of `every` pod that waits."""
     if not dump.nodes:
-        raise DocumentError(f"no Node in {names}, so no pod can fit")
+        raise DocumentError(
+            f"no Node in {names}, so no pod can fit; name a dump of a cluster or --kubeconfig, or place the pods on "
+            "nodes that do not exist yet with dranode local --nodes"
+        )
     if every and not dump.waiting:
         raise DocumentError(f"no pod in {names} waits for a node; name one with --pod")
 
@@ -129,17 +144,16 @@ def _ask(
     questions: ClusterQuestions,
     output: str,
     read: _Read,
+    models: Sequence[NodeModel],
     *,
     pods: tuple[str, ...],
     scores: bool,
     how_many: bool,
     evict: bool,
     move: bool,
-    add: tuple[str, ...],
 ) -> list[PodAnswer]:
     """Answer, print, and return what became of each pod."""
     with reporting() as progress:
-        models = list(_models(add, questions))
         answers = []
         asked = questions.selected(pods)
         for answer in questions.answers(asked):
@@ -205,11 +219,13 @@ def _read(files: tuple[str, ...], kubeconfig: str, context: str, features: Featu
     return _Read(documents, places, ", ".join((cluster.name, *names)), read.kinds, notes)
 
 
-def _models(names: tuple[str, ...], questions: ClusterQuestions) -> Iterator[NodeModel]:
+def _models(
+    names: tuple[str, ...], questions: ClusterQuestions, drivers: tuple[str, ...], options: Mapping[str, Any]
+) -> Iterator[NodeModel]:
     """The nodes that could be added: of catalogs, and like those of the cluster."""
 
     def discover(machine: str) -> Iterator[tuple[str, Inventory]]:
-        for plugin in load_plugins(default_drivers(), open_machine(machine), {}):
+        for plugin in load_plugins(drivers, open_machine(machine), options):
             yield plugin.driver, plugin.discover()
 
     for name in names:

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from dranode.api.errors import DocumentError, number_of
+from dranode.api.errors import DocumentError, capitalized, number_of
 from dranode.api.resource import ResourceSlice, ResourceSliceSpec
 from dranode.sim.cluster.node_kinds import NodeKind, node_of, slice_template, stamped
 from dranode.sim.fit.choice import no_choice
@@ -56,7 +56,7 @@ class Addition:
         model: its name in the catalog.
         count: how many are needed for all pods that fit on such a node at all; 0 if none does.
         placed: those pods.
-        unplaced: the others, each with kube-scheduler's sentence about one such node.
+        unplaced: the others, each with kube-scheduler's sentence about one such node and what that node lacks.
     """
 
     model: str
@@ -133,11 +133,13 @@ def _added(
 
 
 def _message_for_one_node(scheduler: Scheduler, state: ClusterState, demand: PodDemand, node: str) -> str:
-    """kube-scheduler's sentence, as if there were only this node."""
+    """kube-scheduler's sentence, as if there were only this node, and what the node lacks."""
     placement = scheduler.place(state, demand)
     here = {name: refusal for name, refusal in placement.refusals.items() if name == node}
     cases = scheduler.cases(state, demand, here)
-    return no_choice(demand.pod.key, placement.problem, cases, 1, everywhere=placement.everywhere).message
+    choice = no_choice(demand.pod.key, placement.problem, cases, 1, everywhere=placement.everywhere)
+    details = (f"{capitalized(group.detail)}." for group in choice.groups if group.detail)
+    return " ".join((choice.message, *details))
 
 
 def _require_amounts(model: NodeModel, pods: Iterable[PodDemand]) -> None:

@@ -23,6 +23,8 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 # Below this kube-scheduler looks at all nodes.
 _ALWAYS_ALL: Final = 100
 _LEAST_PERCENT: Final = 5
+# Without these no claim can be allocated.
+_PLURALS: Final = {"ResourceSlice": "resourceslices", "DeviceClass": "deviceclasses"}
 
 
 def cluster_notes(dump: ClusterDump) -> Iterator[str]:
@@ -32,9 +34,13 @@ def cluster_notes(dump: ClusterDump) -> Iterator[str]:
     if lost:
         nodes = number_of(len(lost), "node")
         yield f"pods on {nodes} that the documents lack are not counted: {_listed(lost)}"
-    missing = [kind for kind in ("ResourceSlice", "DeviceClass") if kind not in dump.kinds]
+    missing = [kind for kind in _PLURALS if kind not in dump.kinds]
     if missing and any(pod.spec.resource_claims for pod in dump.pods):
-        yield f"the documents have no {' and no '.join(missing)}, so no claim can be allocated"
+        plurals = ",".join(_PLURALS[kind] for kind in missing)
+        yield (
+            f"the documents have no {' and no '.join(missing)}, so no claim can be allocated; add what "
+            f"kubectl get {plurals} -o yaml prints"
+        )
     nominated = sorted(pod.key for pod in dump.waiting if pod.status.nominated_node_name)
     if nominated:
         yield f"kube-scheduler reserves room for {_listed(nominated)}, which preempted others; dranode does not"

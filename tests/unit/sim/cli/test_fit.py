@@ -171,3 +171,22 @@ def test_of_many_different_reasons_people_are_shown_the_first(tmp_path: Path) ->
     result = fit(tmp_path, node_document("a"), *many)
     assert result.output.count("0/1 nodes are available") == 20
     assert "and 5 more pods fit nowhere for other reasons; see -o json" in result.output
+
+
+def test_the_drivers_that_are_named_find_the_devices_of_a_node_to_add(tmp_path: Path) -> None:
+    catalog = tmp_path / "nodes.yaml"
+    catalog.write_text('nodes: [{name: server, machine: "cores=2,gpus=2", allocatable: {cpu: "2"}}]')
+    gpus = {**CLASS, "spec": {"selectors": [{"cel": {"expression": 'device.driver == "dra.gpu"'}}]}}
+    pods = [pod_document(name, "1", claims=["t-work"]) for name in ("p", "q")]
+    documents = [node_document("a"), slice_document("a", 0), gpus, template_document("t-work"), *pods]
+
+    def addition(*options: str) -> dict[str, Any]:
+        result = fit(tmp_path, *documents, options=("--add", str(catalog), "-o", "json", *options))
+        (added,) = json.loads(result.output)["additions"]
+        return dict(added)
+
+    with_gpus = addition("--drivers", "cpu,gpu")
+    assert (with_gpus["count"], with_gpus["placed"], with_gpus["unplaced"]) == (1, ["default/p", "default/q"], {})
+    without = addition("--drivers", "cpu")
+    assert without["count"] == 0
+    assert "driver dra.gpu publishes none here" in without["unplaced"]["default/p"]
