@@ -201,6 +201,8 @@ def _failed(
 
 
 def _sentence(nodes: int, misses: Sequence[tuple[str, Miss]]) -> str:
+    if not nodes:
+        return "there is no node to run on: the documents have no Node and no ResourceSlice of one"
     if not misses:
         return "the pod may run on no node"
     nearest, miss = misses[0]

@@ -133,7 +133,8 @@ class LocalRun:
         if pod.missing:
             lacking = ", ".join(map(str, pod.missing))
             for kind, name in pod.missing:
-                yield ClaimResult(namespace, name, error=f"pod {pod.name} refers to {kind} {name}, which is in no file")
+                error = f"pod {pod.name} refers to {kind} {namespace}/{name}, which is in no file"
+                yield ClaimResult(namespace, name, error=error)
             for claim in pod.claims:
                 yield _failed(claim, f"pod {pod.name} lacks {lacking}, so none of its claims is allocated")
             return

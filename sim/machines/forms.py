@@ -68,7 +68,7 @@ SCRATCH: Final = "scratch:"
 """Before a folder that may be written to."""
 _ARCHIVE: Final = re.compile(r".*\.(tar(\.[A-Za-z0-9]+)?|tgz|tbz2?|txz)", re.DOTALL)
 _YAML: Final = (".yaml", ".yml", ".json")
-_DESCRIPTION: Final = re.compile(r"\s*\w+\s*=[^/]*")
+_DESCRIPTION: Final = re.compile(r"\s*[\w-]+\s*=[^/]*")
 
 
 def open_machine(text: str) -> Root:
@@ -105,6 +105,8 @@ def open_machine(text: str) -> Root:
 
 
 def _scratch(path: Path) -> Root:
+    if not path.exists():
+        raise UsageError(f'there is no folder "{path}"; dranode machine copy makes one from another machine')
     place = path / find_machine(_folders(path), str(path))
     return ScratchMachine(place, _index(FolderFiles(str(place)), str(path)))
 

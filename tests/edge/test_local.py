@@ -488,3 +488,16 @@ def test_a_gpu_of_a_made_up_machine_goes_to_vfio_and_comes_back(tmp_path: Path) 
     _, run, _ = local(tmp_path, "--drivers", "gpu", "--machine", "cores=4,gpus=1:amd", claims=[vm])
     changed = {file["path"].rpartition("/")[2]: list(file.values())[1:] for file in run["written"]}
     assert changed["driver"] == ["amdgpu", "vfio-pci", "amdgpu"]
+
+
+def test_a_template_of_another_namespace_is_named_with_the_namespace_in_which_it_is_missing(tmp_path: Path) -> None:
+    template = {**claim("t"), "kind": "ResourceClaimTemplate", "spec": {"spec": claim("t")["spec"]}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "team"},
+        "spec": {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}], "containers": []},
+    }
+    _, run, _ = local(tmp_path, "--machine", SERVER, claims=[template, pod])
+    (failed,) = [one["error"] for one in run["claims"] if one["error"]]
+    assert "ResourceClaimTemplate team/t, which is in no file" in failed

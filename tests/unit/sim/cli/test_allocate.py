@@ -119,6 +119,11 @@ def test_nodes_pod_selectors_and_the_option_say_where_to_look(tmp_path: Path) ->
     assert rows[0]["error"] == "the pod may run on no node"
 
 
+def test_documents_without_nodes_and_slices_are_the_reason_that_is_given(tmp_path: Path) -> None:
+    _, rows = run(tmp_path, [CLASS, claim("x")])
+    assert "the documents have no Node and no ResourceSlice" in rows[0]["error"]
+
+
 def test_what_nodes_have_of_cpu_and_their_taints_do_not_matter_to_where_devices_are(tmp_path: Path) -> None:
     taint = {"key": "dedicated", "effect": "NoSchedule"}
     node = {

@@ -54,7 +54,7 @@ def test_an_extended_resource_without_nodes_is_answered(tmp_path: Path, command:
     result = run(tmp_path, [EXTENDED, POD], command, *options)
     assert isinstance(result.exception, (SystemExit, DranodeError, type(None))), result.exception
     if command == "allocate":
-        assert "the pod may run on no node" in result.stdout
+        assert "there is no node to run on" in result.stdout
 
 
 @pytest.mark.parametrize("cpus", ["x", "", "-", "3-1", "0-99999999999", LONG, "[red]", 5, None, ["0"], {"a": 1}])
