@@ -10,11 +10,10 @@ import click
 
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, reporting
-from dranode.show.terminal import show_slices
 from dranode.sim.allocator.features import Features
 from dranode.sim.cluster.workload import read_workload
 from dranode.sim.local.run import local_run
-from dranode.sim.local.show import heading, picture_of, show_claims, show_picture
+from dranode.sim.local.show import heading, kept_back, picture_of, show_claims, show_picture, show_published
 from dranode.sim.machines.forms import open_machine
 
 MACHINE: Final = "sockets=2,numa=4,cores=4,threads=2"
@@ -44,7 +43,7 @@ def command(*, verbose: bool) -> None:
     screen.print(f"dranode local --machine {MACHINE} demo.yaml", style="bold")
     screen.print(f"\n{text}", end="", markup=False)
     with reporting(screen) as progress, local_run(plugins, "demo-node", None, Features(), progress) as run:
-        show_slices(screen, run.slices(), most=12)
+        show_published(screen, run.slices(), kept_back(run))
         show_picture(screen, "Before", picture_of(run))
         results = run.run(workload, progress)
         show_claims(screen, results, verbose=verbose)

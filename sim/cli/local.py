@@ -17,7 +17,6 @@ from dranode.driver.machine.root import Root
 from dranode.driver.plugins import load_plugins
 from dranode.show.output import console, emit, output_option, picture_options, reporting, write_pictures
 from dranode.show.picture.node import node_picture
-from dranode.show.terminal import show_slices
 from dranode.sim.cli.documents import asked_features, release_options, simulated
 from dranode.sim.cli.fleet import run_on_fleet
 from dranode.sim.cluster.manifests import check_unused
@@ -25,9 +24,11 @@ from dranode.sim.cluster.workload import read_workload, require_pods
 from dranode.sim.local.run import ClaimResult, local_run, node_named
 from dranode.sim.local.show import (
     WrittenFile,
+    kept_back,
     run_picture,
     show_claims,
     show_picture,
+    show_published,
     show_written,
     views_of,
     written_files,
@@ -131,7 +132,7 @@ def command(
         results = run.run(workload, progress)
         with run.containers(root):
             after = views_of(run)
-            slices = run.slices()
+            slices, notes = run.slices(), kept_back(run)
             during = root.held() if isinstance(root, WritableMachine) else {}
         progress("unpreparing")
         failures = () if keep else run.unprepare()
@@ -143,7 +144,7 @@ def command(
             for note in result.notes:
                 click.echo(f"{result.namespace}/{result.name}: {note}", err=True)
     else:
-        show_slices(screen, slices, most=12)
+        show_published(screen, slices, notes)
         show_picture(screen, "Before", node_picture(before))
         show_claims(screen, results, verbose=verbose)
         show_picture(screen, "With the claims prepared", node_picture(after))

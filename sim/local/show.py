@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from dranode.api.quantity import Quantity
+from dranode.api.resource import ResourceSlice
 from dranode.driver.claims.grant import readable_results
 from dranode.driver.claims.hooks import Reports
 from dranode.show.picture.fleet import FleetPicture, WaitingPod
 from dranode.show.picture.node import DriverView, NodePicture, node_picture
 from dranode.show.picture.pictures import shares_of, views_picture
-from dranode.show.terminal import PlainTable, columns, hanging, show_node
+from dranode.show.terminal import PlainTable, columns, hanging, show_node, show_slices
 from dranode.sim.local.run import ClaimResult, LocalRun
 from dranode.sim.machines.scratch import WritableMachine
 
@@ -37,6 +38,20 @@ def views_of(run: LocalRun) -> tuple[DriverView, ...]:
         )
         for driver, service in run.services.items()
     )
+
+
+def kept_back(run: LocalRun) -> tuple[str, ...]:
+    """Return what the node's drivers do not publish on purpose, in one sentence each."""
+    return tuple(
+        f"{driver}: {note}" for driver, service in run.services.items() for note in service.node.inventory.kept_back
+    )
+
+
+def show_published(screen: Console, slices: Iterable[ResourceSlice], notes: Iterable[str]) -> None:
+    """Print the node's first devices, and what is not published."""
+    show_slices(screen, slices, most=12)
+    for note in notes:
+        screen.print(note, markup=False)
 
 
 def picture_of(run: LocalRun) -> NodePicture:

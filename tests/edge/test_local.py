@@ -501,3 +501,9 @@ def test_a_template_of_another_namespace_is_named_with_the_namespace_in_which_it
     _, run, _ = local(tmp_path, "--machine", SERVER, claims=[template, pod])
     (failed,) = [one["error"] for one in run["claims"] if one["error"]]
     assert "ResourceClaimTemplate team/t, which is in no file" in failed
+
+
+def test_the_cpu_that_is_kept_back_is_explained_beside_the_devices(tmp_path: Path) -> None:
+    (tmp_path / "claims.yaml").write_text(yaml.safe_dump(claim("c")))
+    done = run_program("local", "--machine", SERVER, "claims.yaml", cwd=tmp_path)
+    assert "31 of 32 CPUs are published" in done.stdout
