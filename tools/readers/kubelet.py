@@ -149,7 +149,10 @@ def unread_state(host: NodeHost, root: str) -> Iterator[str]:
             yield f"{policy}: {path} cannot be read ({error.strerror}); try as root"
         else:
             if not _policy(host, path):
-                yield f"{policy}: {path} does not say it"
+                yield (
+                    f"{policy}: {path} names none, so it is damaged, and kubelet does not start with it; drain the "
+                    "node, remove the file and restart kubelet"
+                )
 
 
 def _state(root: str, name: str) -> str:

@@ -167,7 +167,8 @@ def test_a_label_of_selinux_without_the_word_whether_it_is_enforced_is_said(node
 def test_a_damaged_state_of_the_cpu_manager_is_not_taken_for_the_configured_policy(node: FakeNode, text: str) -> None:
     (node.folder / KUBELET / "cpu_manager_state").write_text(text)
     (sentence,) = (each for each in node.facts().unseen if "CPU manager" in each)
-    assert sentence.endswith("/var/lib/kubelet/cpu_manager_state does not say it")
+    assert "/var/lib/kubelet/cpu_manager_state names none" in sentence
+    assert "drain the node, remove the file and restart kubelet" in sentence
 
 
 @pytest.mark.parametrize("told", ["containerd://1.7.24", "containerd://2.2.1", "cri-o://1.29.4", "cri-o://1.35.1", ""])
