@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dranode.api import Quantity
+from dranode.api import CPUSet, Quantity
 from dranode.memory.counts import NodeCounts
 from dranode.memory.machine import MIB, resource_name
 from dranode.memory.options import ORDINARY
@@ -45,11 +45,15 @@ def count_rows(
 
 def count_remarks(counts: Iterable[NodeCounts]) -> Iterator[str]:
     """Yield how fragmented the free memory of each node is, and what is not known of it."""
+    counts = tuple(counts)
+    parts = {node.id: node.part_in_runs(2 * MIB) for node in counts}
+    unknown = CPUSet(node for node, part in parts.items() if part is None)
+    if unknown:
+        nodes = f"NUMA node{'s' if len(unknown) > 1 else ''} {unknown}"
+        yield f"{nodes}: the fragmentation of the memory is not known (/proc/buddyinfo, /proc/zoneinfo)"
     for node in counts:
-        part = node.part_in_runs(2 * MIB)
-        if part is None:
-            yield f"NUMA node {node.id}: the fragmentation of its memory is not known (/proc/buddyinfo, /proc/zoneinfo)"
-        else:
+        part = parts[node.id]
+        if part is not None:
             yield f"NUMA node {node.id}: {part} % of its free memory lies in runs of 2Mi or more"
         for size, pool in node.pools.items():
             pages = f"pages of {Quantity.binary(size)} are surplus"

@@ -76,8 +76,15 @@ def test_what_the_kernel_does_not_say_is_not_known(file: str) -> None:
     del files[file]
     first = counts(files)[0]
     assert (first.runs, first.pools[HUGE].addable, first.part_in_runs(HUGE)) == ({}, None, None)
-    assert "NUMA node 0: the fragmentation of its memory is not known" in "\n".join(count_remarks((first,)))
+    assert "NUMA node 0: the fragmentation of the memory is not known" in "\n".join(count_remarks((first,)))
     assert "memory-fragmented" not in problems(files)
+
+
+def test_nodes_of_which_the_same_is_not_known_share_a_sentence() -> None:
+    files = two_nodes()
+    del files["proc/buddyinfo"]
+    (sentence,) = [remark for remark in count_remarks(counts(files)) if "fragmentation" in remark]
+    assert sentence.startswith("NUMA nodes 0-1: ")
 
 
 def test_what_a_node_does_not_say_is_not_taken_from_the_whole_machine() -> None:
