@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from dranode.api.errors import DocumentError, UsageError
 from dranode.driver.claims.options import FRAMEWORK_KEYS, DriverOption
@@ -300,6 +301,16 @@ def _checked(path: str, key: str, value: Any, parameter: click.Parameter) -> Any
     return value
 
 
+class _Option(click.Option):
+    """An option whose errors name the environment variable if the value comes from there, as in a DaemonSet."""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        source = ctx.get_parameter_source(self.name or "") if ctx is not None else None
+        if source is ParameterSource.ENVIRONMENT and self.envvar:
+            return f"the environment variable {self.envvar[0]}"
+        return super().get_error_hint(ctx)
+
+
 def _click_option(setting: CommandOption) -> Callable[[F], F]:
     attributes: dict[str, Any] = {
         "default": setting.default,
@@ -320,7 +331,7 @@ def _click_option(setting: CommandOption) -> Callable[[F], F]:
         attributes |= {"multiple": True, "callback": _between_commas}
     if setting.metavar:
         attributes["metavar"] = setting.metavar
-    return click.option(flag, setting.parameter, show_envvar=False, **attributes)
+    return click.option(flag, setting.parameter, cls=_Option, show_envvar=False, **attributes)
 
 
 def _apply(options: tuple[Callable[[F], F], ...], function: F) -> F:

@@ -106,7 +106,7 @@ def open_machine(text: str) -> Root:
 
 def _scratch(path: Path) -> Root:
     if not path.exists():
-        raise UsageError(f'there is no folder "{path}"; dranode machine copy makes one from another machine')
+        raise MachineError(f"{path} does not exist; dranode machine copy makes a folder of another machine")
     place = path / find_machine(_folders(path), str(path))
     return ScratchMachine(place, _index(FolderFiles(str(place)), str(path)))
 

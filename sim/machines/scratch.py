@@ -179,6 +179,8 @@ class ScratchMachine(WritableMachine):
                 elif isinstance(entry, bytes):
                     place.write_bytes(entry)
             (folder / INDEX).write_bytes(index_of(nodes))
+        except FileExistsError as error:
+            raise MachineError(f"{folder} exists already; name a new folder") from error
         except OSError as error:
             raise MachineError(f"{folder} cannot be made: {error.strerror}") from error
         return cls(folder, devices)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dranode.api.errors import UsageError
 from dranode.driver.cli.options import check_environment, variables
@@ -52,6 +53,20 @@ def test_every_variable_of_serve_is_known() -> None:
     named = {names if isinstance(names, str) else names[0] for each in serve.params if (names := each.envvar)}
     assert len(named) > 15
     check_environment(dict.fromkeys((*named, "POD_UID"), "x"), variables())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "place"),
+    [
+        ([], {"DRANODE_GROUP_BY": "nuam"}, "the environment variable DRANODE_GROUP_BY"),
+        (["--group-by", "nuam"], {"DRANODE_GROUP_BY": "socket"}, "'--group-by'"),
+    ],
+)
+def test_a_wrong_value_is_said_to_be_where_it_stands(
+    arguments: list[str], environment: dict[str, str], place: str
+) -> None:
+    done = CliRunner().invoke(serve, arguments, env=environment)
+    assert f"Invalid value for {place}: 'nuam' is not one of" in done.stderr
 
 
 def test_the_program_refuses_one_before_it_does_anything(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_machine_is_copied_into_a_new_folder_alone(tmp_path: Path) -> None:
     copied = ScratchMachine.copy(open_machine("cores=2,gpus=1"), tmp_path / "machine")
     again = open_machine(f"scratch:{tmp_path / 'machine'}")
     assert copied.device_number("dev/nvidia0") == again.device_number("dev/nvidia0") == ("c", 195, 0)
-    with pytest.raises(MachineError, match="machine cannot be made: File exists"):
+    with pytest.raises(MachineError, match="machine exists already; name a new folder"):
         ScratchMachine.copy(open_machine("cores=2"), tmp_path / "machine")
     for other in ("host", str(tmp_path / "machine")):
         with pytest.raises(UsageError, match="use cp -r for a folder"):
