@@ -31,11 +31,12 @@ FRAMEWORK_KEYS: Final[Mapping[str, str]] = {
 }
 # The flags of the commands that take drivers' options as well.
 FRAMEWORK_FLAGS: Final = frozenset((
-    "--all-nodes", "--await-daemonset", "--cdi-dir", "--claim-status", "--config", "--containerd-config",
-    "--context", "--crio-config", "--device-taints", "--drivers", "--dry-run", "--feature-gates", "--force",
-    "--help", "--html", "--http-address", "--keep", "--kubeconfig", "--kubelet-config", "--kubelet-root",
-    "--kubernetes", "--log-format", "--machine", "--manifests", "--metrics-address", "--namespace",
-    "--no-device-taints", "--node-name", "--nodes", "--nri-socket", "--output", "--pod-resources-socket",
+    "--add", "--all-nodes", "--await-daemonset", "--cdi-dir", "--claim-status", "--config",
+    "--containerd-config", "--context", "--crio-config", "--device-taints", "--drivers", "--dry-run",
+    "--evict", "--feature-gates", "--force", "--help", "--how-many", "--html", "--http-address",
+    "--keep", "--kubeconfig", "--kubelet-config", "--kubelet-root", "--kubernetes", "--log-format",
+    "--machine", "--manifests", "--metrics-address", "--move", "--namespace", "--no-device-taints",
+    "--node-name", "--nodes", "--nri-socket", "--output", "--pod", "--pod-resources-socket",
     "--pod-uid", "--queues", "--root", "--scores", "--service-account", "--state", "--store", "--svg",
     "--through-driver", "--timeout", "--verbose",
 ))  # fmt: skip

@@ -307,7 +307,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 def test_the_list_of_the_frameworks_own_flags_and_keys_is_complete() -> None:
     drivers = {name for each in declared().options for name in each.names}
     found = dict(commands())
-    assert set(found) == {"serve", "slices", "doctor", "explain", "local", "drain", "bundle"}
+    assert set(found) == {"serve", "slices", "doctor", "explain", "local", "drain", "bundle", "fit"}
     flags = {
         flag
         for each in found.values()
