@@ -24,7 +24,7 @@ def command() -> None:
     """Record a machine's files, look at them, and make a machine that drivers may write to."""
 
 
-@command.command
+@command.command(short_help="Record the files that drivers read into an archive.")
 @machine_option
 @click.option(
     "-o",
@@ -58,7 +58,7 @@ def capture(root: Root, path: Path | None) -> None:
         click.echo(f"left out {len(recording.left_out) - _MOST_NAMED} more", err=True)
 
 
-@command.command
+@command.command(short_help="Write a made-up machine into a new folder.")
 @machine_option
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 def copy(root: Root, folder: Path) -> None:
@@ -75,7 +75,7 @@ def copy(root: Root, folder: Path) -> None:
     click.echo(f"{folder}: --machine scratch:{folder} is the machine, and may be written to")
 
 
-@command.command("show")
+@command.command("show", short_help="Show what a machine's files contain.")
 @machine_option
 @output_option
 def show_machine(root: Root, output: str) -> None:
