@@ -1,7 +1,7 @@
-"""`make bench`: how long the simulator and the kubectl plug-in take on large clusters, where possible beside Go's.
+"""`make bench`: how long the simulator takes on large clusters, beside Go's allocator and kube-scheduler.
 
 python -m tests.bench                   everything
-python -m tests.bench cluster allocator only these modules of this folder
+python -m tests.bench cluster beside_go only these modules of this folder
 """
 
 from __future__ import annotations
