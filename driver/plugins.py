@@ -71,8 +71,8 @@ def load_plugins(names: Iterable[str], root: Root, options: Mapping[str, Any]) -
         options: what the command was given, by the names that its parameters have.
 
     Raises:
-        UsageError: no driver of that name is installed, its options are not declared as they should be, or it refuses
-            their values.
+        UsageError: no driver of that name is installed, it cannot be imported, its options are not declared as they
+            should be, or it refuses their values.
     """
     wanted = list(dict.fromkeys(names))
     for driver, problem in sorted(declared().problems.items()):
@@ -103,7 +103,12 @@ def _made(name: str, root: Root, options: Mapping[str, Any]) -> Plugin:
         raise UsageError(f'no driver "{name}" is installed; there is {", ".join(sorted(points)) or "none"}')
     if name in found.problems:
         raise UsageError(found.problems[name])
-    plugin: Plugin = points[name].load()(root, dict(_options_of(name, found, options)))
+    try:
+        create = points[name].load()
+    except (ImportError, AttributeError) as error:
+        place, kind = points[name].value, type(error).__name__
+        raise UsageError(f'the driver "{name}" cannot be loaded ({place}): {kind}: {error}') from error
+    plugin: Plugin = create(root, dict(_options_of(name, found, options)))
     return plugin
 
 

@@ -127,8 +127,7 @@ def run(command: click.Command, arguments: list[str], name: str | None = None) -
         sys.stdout = None
         status = 1
     except OSError as error:
-        # An error with a file name is about a file that the command opened, not about the output.
-        if error.errno not in _DISK or error.filename is not None:
+        if error.errno not in _DISK:
             raise
         print(f"dranode: the output cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201 - what people read
         sys.stdout = None
@@ -156,6 +155,11 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> A
         if (missing.name or "dranode").partition(".")[0] == "dranode":
             raise
         print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - what people read
+    except OSError as error:
+        # A driver may raise the error itself if a file of its hardware cannot be read.
+        if error.filename is None:
+            raise
+        print(f"dranode: {error.filename}: {error.strerror}", file=sys.stderr)  # noqa: T201 - what people read
     except RuntimeError as error:
         if not is_out_of_threads(error):
             raise

@@ -101,6 +101,33 @@ def test_a_driver_has_flags_variables_and_a_section_of_its_own(tmp_path: Path) -
     assert "(default cpu)" in " ".join(shown.split())
 
 
+@pytest.mark.parametrize(
+    ("written", "instead", "sentence"),
+    [
+        ("def plugin(", "def plug_in(", "AttributeError: module 'wall' has no attribute 'plugin'"),
+        ("import Device", "import Devise", "ImportError: cannot import name 'Devise' from 'dranode.api.resource'"),
+        ("import Device", "import Device; import absent_module", "No module named 'absent_module'"),
+    ],
+)
+def test_a_driver_that_cannot_be_imported_is_one_sentence(
+    tmp_path: Path, written: str, instead: str, sentence: str
+) -> None:
+    (install(tmp_path) / "wall.py").write_text(PLUGIN.replace(written, instead))
+    done = run(tmp_path, *WALL)
+    assert done.returncode == 2
+    assert done.stderr.startswith('dranode: the driver "wall" cannot be loaded (wall:plugin): ')
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["slices", "bundle"])
+def test_a_file_that_a_driver_cannot_read_is_one_sentence(tmp_path: Path, command: str) -> None:
+    broken = PLUGIN.replace("        name = ", '        open("/absent/register")\n        name = ')
+    (install(tmp_path) / "wall.py").write_text(broken)
+    done = run(tmp_path, command, "--machine", "cores=2", "--drivers", "wall")
+    assert (done.returncode, done.stderr) == (1, "dranode: /absent/register: No such file or directory\n")
+
+
 @pytest.mark.parametrize("command", ["slices", "doctor", "local", "drain"])
 def test_a_driver_has_its_options_wherever_hardware_may_be_touched(tmp_path: Path, command: str) -> None:
     install(tmp_path)
