@@ -63,7 +63,6 @@ def views_picture(
     shares: Mapping[str, tuple[DeviceShare, ...]] | None = None,
     waiting: Sequence[WaitingPod] = (),
     notes: Sequence[str] = (),
-    facts: Sequence[str] = (),
     taken: str = "",
 ) -> FleetPicture:
     """Return a picture of one node by what its drivers have at each moment; the last moment says what there is.
@@ -81,7 +80,6 @@ def views_picture(
         layouts={node: layout} if layout is not None else {},
         waiting=waiting,
         notes=notes,
-        facts=facts,
         unknown={name: tuple(_unknown(views)) for name, views in moments},
         taken=taken,
     )

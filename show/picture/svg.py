@@ -61,7 +61,7 @@ def fleet_svg(picture: FleetPicture) -> str:
     drawn = flowing(panes, _WIDTH, 20)
     waiting = [f"{each.name} waits: {reason}" for each in picture.waiting for reason in each.reasons[:1]]
     sentences = (*waiting, *picture.facts, *picture.notes)
-    rest = [wrapped(each, max(drawn.width, _LEAST), style=_MUTED) for each in sentences]
+    rest = [wrapped(sentence, max(drawn.width, _LEAST), _MUTED) for sentence in sentences]
     whole = stacked([*head, _legend(), drawn, *rest], 8)
     wide, high = whole.width + 2 * _MARGIN, whole.height + 2 * _MARGIN
     return (
@@ -295,12 +295,12 @@ def line_of(words: str, *, size: float = 12, style: str = "") -> Piece:
     return Piece(CHARACTER * size * len(words), size + 6, text_at(words, 0, size + 1, size=size, style=style))
 
 
-def wrapped(words: str, width: float, *, size: float = 12, style: str = "") -> Piece:
+def wrapped(words: str, width: float, style: str) -> Piece:
     """Return a text in as many lines as fit a width, broken between words where it can be."""
-    most = max(20, int(width / (CHARACTER * size)))
+    most = max(20, int(width / (CHARACTER * 12)))
     # Names are not broken at their hyphens; one that is longer than a line is.
     lines = wrap(words, most, break_on_hyphens=False)
-    return stacked([line_of(each, size=size, style=style) for each in lines], 0)
+    return stacked([line_of(line, style=style) for line in lines], 0)
 
 
 def stacked(pieces: Iterable[Piece], gap: float = 4) -> Piece:
@@ -336,9 +336,9 @@ def flowing(pieces: Sequence[Piece], width: float, gap: float = 8) -> Piece:
     return stacked(rows, gap)
 
 
-def framed_piece(title: str, inner: Piece, style: str, width: float = 0) -> Piece:
+def framed_piece(title: str, inner: Piece, style: str) -> Piece:
     """Return a piece in a frame with a title."""
-    wide = max(width, inner.width + 2 * _PAD, CHARACTER * 12 * len(title) + 2 * _PAD)
+    wide = max(inner.width + 2 * _PAD, CHARACTER * 12 * len(title) + 2 * _PAD)
     high = _TITLE + inner.height + _PAD
     caption = text_at(title, _PAD, 15, size=12, style='font-weight="bold"')
     return Piece(wide, high, rectangle(wide, high, style) + caption + inner.at(_PAD, _TITLE))

@@ -226,7 +226,8 @@ def _color(rank: int | None) -> str:
 Span: TypeAlias = tuple[str, str]  # text and style, in rich's words; "" is plain
 BlockLine: TypeAlias = tuple[Span, ...]
 
-_FRAME = "dim"
+_FRAME: Final = "dim"
+_GAP: Final = 1
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -250,12 +251,12 @@ def stack(blocks: Iterable[Block]) -> Block:
     return Block(tuple(line for block in blocks for line in block.lines))
 
 
-def flow(blocks: Sequence[Block], width: int, gap: int = 1) -> Block:
+def flow(blocks: Sequence[Block], width: int) -> Block:
     """Blocks side by side, in rows of equal columns that fit the width; at least one a row."""
     widest = max((block.width for block in blocks), default=0)
-    columns = max(1, (width + gap) // (widest + gap))
+    columns = max(1, (width + _GAP) // (widest + _GAP))
     rows = [blocks[start : start + columns] for start in range(0, len(blocks), columns)]
-    return stack(_beside(row, widest, gap) for row in rows)
+    return stack(_beside(row, widest) for row in rows)
 
 
 def framed(titled: Sequence[tuple[str, Block]]) -> list[Block]:
@@ -270,7 +271,7 @@ def _framed(title: str, block: Block, inner: int) -> Block:
     return Block((top, *middle, (("╰" + "─" * (inner + 2) + "╯", _FRAME),)))
 
 
-def _beside(blocks: Sequence[Block], width: int, gap: int) -> Block:
+def _beside(blocks: Sequence[Block], width: int) -> Block:
     height = max(len(block.lines) for block in blocks)
     lines: list[BlockLine] = []
     for row in range(height):
@@ -278,7 +279,7 @@ def _beside(blocks: Sequence[Block], width: int, gap: int) -> Block:
         for position, block in enumerate(blocks):
             line = block.lines[row] if row < len(block.lines) else ()
             last = position == len(blocks) - 1
-            spans += line if last else (*_padded(line, width), (" " * gap, ""))
+            spans += line if last else (*_padded(line, width), (" " * _GAP, ""))
         lines.append(tuple(spans))
     return Block(tuple(lines))
 

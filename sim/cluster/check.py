@@ -67,8 +67,6 @@ NamedClaim = TypeVar("NamedClaim", ResourceClaim, ResourceClaimTemplate)
 _KNOWN: Final = KnownToCEL()  # what the API server of the newest stable release takes
 # What is wrong with the text of a selector, if anything is.
 ExpressionProblem: TypeAlias = Callable[[str], str | None]
-# What is wrong with a document, and what it counts by class.
-ErrorsAndQuota: TypeAlias = tuple[list[FieldError], dict[str, int]]
 # Where the pod template stands in what makes pods; a pod is its own.
 _POD_TEMPLATES: Final[Mapping[str, tuple[str, ...]]] = {"Pod": (), **POD_TEMPLATES}
 _V1BETA1: Final = "resource.k8s.io/v1beta1"
@@ -343,9 +341,9 @@ def _checked(
             for one in unknown_fields(SPECS[source.kind], spec if spec is not None else {}, "spec")
         ]
         try:
-            problems, quota = _RULES[source.kind](document, plugins, problem)
+            problems, quota = _errors_and_quota(source.kind, document, plugins, problem)
         except DocumentError:
-            problems = all_problems(lambda rest: _RULES[source.kind](rest, plugins, problem)[0], document)
+            problems = all_problems(lambda rest: _errors_and_quota(source.kind, rest, plugins, problem)[0], document)
         errors += problems
     except DocumentError as error:
         errors.append(_field_error(error))
@@ -383,43 +381,31 @@ def _alternatives(source: SourceDocument, known: Sequence[str]) -> str:
     return f"; there are {', '.join(known)}" if source.document.get("apiVersion") != _V1BETA1 else ""
 
 
-def _claim(document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: ExpressionProblem) -> ErrorsAndQuota:
-    claim = decode(ResourceClaim, document)
-    devices = claim.spec.devices
-    errors = [*claim_errors(claim, problem), *_configs(devices.config, plugins, "spec.devices.config")]
-    for plugin in plugins.values():
-        errors += _allocated(claim.status.allocation, plugin)
-    return errors, devices_by_class(devices)
-
-
-def _template(document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: ExpressionProblem) -> ErrorsAndQuota:
-    template = decode(ResourceClaimTemplate, document)
-    devices = template.spec.spec.devices
-    configs = _configs(devices.config, plugins, "spec.spec.devices.config")
-    return [*template_errors(template, problem), *configs], devices_by_class(devices)
-
-
-def _class(document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: ExpressionProblem) -> ErrorsAndQuota:
-    device_class = decode(DeviceClass, document)
-    configs = _configs(device_class.spec.config, plugins, "spec.config")
-    return [*class_errors(device_class, problem), *configs], {}
-
-
-def _slice(document: Mapping[str, Any], *_: Any) -> ErrorsAndQuota:
-    return [*slice_errors(decode(ResourceSlice, document))], {}
-
-
-def _rule(document: Mapping[str, Any], *_: Any) -> ErrorsAndQuota:
-    return [*rule_errors(decode(DeviceTaintRule, document))], {}
-
-
-_RULES: Final[Mapping[str, Callable[..., ErrorsAndQuota]]] = {
-    "ResourceClaim": _claim,
-    "ResourceClaimTemplate": _template,
-    "DeviceClass": _class,
-    "ResourceSlice": _slice,
-    "DeviceTaintRule": _rule,
-}
+def _errors_and_quota(
+    kind: str, document: Mapping[str, Any], plugins: Mapping[str, Plugin], problem: ExpressionProblem
+) -> tuple[list[FieldError], dict[str, int]]:
+    """Return what is wrong with a document of one of DRA's own kinds, and the devices that it counts by class."""
+    match kind:
+        case "ResourceClaim":
+            claim = decode(ResourceClaim, document)
+            devices = claim.spec.devices
+            errors = [*claim_errors(claim, problem), *_configs(devices.config, plugins, "spec.devices.config")]
+            for plugin in plugins.values():
+                errors += _allocated(claim.status.allocation, plugin)
+            return errors, devices_by_class(devices)
+        case "ResourceClaimTemplate":
+            template = decode(ResourceClaimTemplate, document)
+            devices = template.spec.spec.devices
+            configs = _configs(devices.config, plugins, "spec.spec.devices.config")
+            return [*template_errors(template, problem), *configs], devices_by_class(devices)
+        case "DeviceClass":
+            device_class = decode(DeviceClass, document)
+            configs = _configs(device_class.spec.config, plugins, "spec.config")
+            return [*class_errors(device_class, problem), *configs], {}
+        case "ResourceSlice":
+            return [*slice_errors(decode(ResourceSlice, document))], {}
+        case _:
+            return [*rule_errors(decode(DeviceTaintRule, document))], {}
 
 
 def _expression_problem(known: KnownToCEL, expression: str) -> str | None:

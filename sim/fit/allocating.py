@@ -14,7 +14,7 @@ import msgspec
 
 from dranode.api.errors import capitalized
 from dranode.api.quantity import Quantity
-from dranode.api.resource import AllocationResult, ContainerResources, Node, ObjectMeta, ResourceClaim
+from dranode.api.resource import ContainerResources, Node, ObjectMeta, ResourceClaim
 from dranode.sim.allocator.allocate import Allocator, failures, unfit
 from dranode.sim.allocator.explain import Miss
 from dranode.sim.allocator.features import Features
@@ -23,7 +23,7 @@ from dranode.sim.cluster.extended import extended_of, special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import ClusterDocuments, not_scheduled
 from dranode.sim.cluster.workload import PodWithClaims, asked_by
-from dranode.sim.fit.choice import PodChoice, RefusalCase
+from dranode.sim.fit.choice import PodChoice, RefusalCase, shared_outcomes
 from dranode.sim.fit.demand import PodDemand, demand_for_claim
 from dranode.sim.fit.dump import ClusterDump
 from dranode.sim.fit.node_check import NOT_AVAILABLE
@@ -171,12 +171,8 @@ def _placement(pod: PodWithClaims, demand: PodDemand, choice: PodChoice, before:
     if choice.node is None:
         unplaced = [claim for claim, allocation in held if allocation is None]
         outcomes = _failed((*unplaced, *special_claims(demand.pod, demand.extended)), choice, misses, len(before.nodes))
-    shared = tuple(
-        _shared(pod.name, claim, allocation, choice.node, outcomes)
-        for claim, allocation in held
-        if allocation is not None
-    )
-    return PodPlacement(pod.name, choice.node, outcomes, shared, misses)
+    why = next((outcome.error for outcome in outcomes if outcome.error), "the pod may not run where the claim is")
+    return PodPlacement(pod.name, choice.node, outcomes, shared_outcomes(choice, held, why), misses)
 
 
 def _misses(choice: PodChoice) -> tuple[tuple[str, Miss], ...]:
@@ -209,16 +205,6 @@ def _sentence(nodes: int, misses: Sequence[tuple[str, Miss]]) -> str:
     if nodes == 1:
         return f"does not fit on node {nearest}: {miss.sentence}"
     return f"none of {nodes} nodes fits. Closest: {nearest}. {capitalized(miss.sentence)}"
-
-
-def _shared(
-    pod: str, claim: ResourceClaim, allocation: AllocationResult, node: str | None, outcomes: Iterable[Outcome]
-) -> Outcome:
-    if node is not None:
-        return Outcome(claim, node, allocation, notes=(f"already allocated; pod {pod} shares it",))
-    why = next((outcome.error for outcome in outcomes if outcome.error), "the pod may not run where the claim is")
-    error = f"already allocated, but no node fits for pod {pod}, which shares it: {why}"
-    return Outcome(claim, error=error, reason=Reason.DOES_NOT_FIT)
 
 
 def _ends_there(case: RefusalCase) -> bool:

@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 from dranode.api.errors import capitalized, number_of
+from dranode.api.resource import AllocationResult, ResourceClaim
 from dranode.driver.claims.uses import MOST_CONSUMERS
 from dranode.sim.allocator.explain import Miss, Stage
-from dranode.sim.allocator.requests import AllocationError, Outcome
+from dranode.sim.allocator.requests import AllocationError, Outcome, Reason
 from dranode.sim.allocator.result import Oddity
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.pods import not_scheduled
@@ -114,6 +115,18 @@ class PodChoice:
     groups: tuple[RefusalGroup, ...] = ()
     oddities: frozenset[Oddity] = frozenset()
     error: AllocationError | None = None
+
+
+def shared_outcomes(
+    choice: PodChoice, claims: Iterable[tuple[ResourceClaim, AllocationResult | None]], why: str
+) -> tuple[Outcome, ...]:
+    """Return what becomes of the pod's claims that were allocated before; `why` says why it has no node."""
+    shared = [(claim, allocation) for claim, allocation in claims if allocation is not None]
+    if choice.node is not None:
+        note = f"already allocated; pod {choice.pod} shares it"
+        return tuple(Outcome(claim, choice.node, allocation, notes=(note,)) for claim, allocation in shared)
+    error = f"already allocated, but no node fits for pod {choice.pod}, which shares it: {why}"
+    return tuple(Outcome(claim, error=error, reason=Reason.DOES_NOT_FIT) for claim, _ in shared)
 
 
 def choice_of(placement: Placement, cases: Iterable[RefusalCase], nodes: int) -> PodChoice:

@@ -14,7 +14,7 @@ from dranode.sim.cluster.extended import backed_here, special_claim
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.fit.demand import PodDemand
 from dranode.sim.fit.node_allocatable import SHARED_MAPPING, claim_statuses, has_mappings, refusal_for
-from dranode.sim.fit.node_table import CANNOT_ALLOCATE
+from dranode.sim.fit.node_table import device_refusal
 from dranode.sim.fit.state import ClusterState
 from dranode.sim.scheduler.filters import Filters, Refusal
 from dranode.sim.scheduler.scores import DEVICES
@@ -120,23 +120,22 @@ class NodeCheck:
         refusal = self._shared(here, info)
         if refusal is not None:
             return refusal
-        found: Solution | None = None
+        devices_here: Solution | None = None
         devices = self.asked(info)
         if devices is not None:
             solution = self._answers.solution(info.node, devices, self._state.holdings)
+            refusal = device_refusal(solution)
+            if refusal is not None:
+                return refusal
             if isinstance(solution, AllocationError):
-                if solution.scope == "fatal":
-                    raise solution
-                return Refusal(DEVICES, (solution.message,), solution.detail, hopeless=False)
-            if solution.picks is None:
-                return Refusal(DEVICES, (CANNOT_ALLOCATE,), hopeless=False)
-            found = solution
-        refusal = self._overbooked(found, info)
+                raise solution
+            devices_here = solution
+        refusal = self._overbooked(devices_here, info)
         if refusal is not None:
             return refusal
         if len(here) < len(self._fixed):
             return Refusal(DEVICES, (NOT_AVAILABLE,), hopeless=False)
-        return found
+        return devices_here
 
     def _shared(self, here: Mapping[ClaimKey, AllocationResult], info: NodeInfo) -> Refusal | None:
         """Refuse a node where the pod would share a claim that stands for something of the node."""

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from dranode.sim.allocator.requests import AllocationError
+from dranode.sim.allocator.result import Solution
 from dranode.sim.allocator.state import PoolID, PoolState
 from dranode.sim.cluster.devices import DeviceAnswers, DeviceDemand
 from dranode.sim.fit.state import ClusterState
@@ -29,6 +30,15 @@ from dranode.sim.scheduler.spread import SpreadPart, SpreadTally
 from dranode.sim.scheduler.versions import VersionedMap
 
 CANNOT_ALLOCATE: Final = "cannot allocate all claims"
+
+
+def device_refusal(solution: Solution | AllocationError) -> Refusal | None:
+    """Return why DynamicResources refuses a node; None if there are devices for the claims, or the attempt ends."""
+    if isinstance(solution, AllocationError):
+        if solution.scope == "fatal":
+            return None
+        return Refusal(DEVICES, (solution.message,), solution.detail, hopeless=False)
+    return Refusal(DEVICES, (CANNOT_ALLOCATE,), hopeless=False) if solution.picks is None else None
 
 
 class FittingNode(NamedTuple):
@@ -134,12 +144,11 @@ class NodeTable:
         if self._demand is not None:
             question = self._devices.question_of(info.node, self._demand, pools)
             solution = self._devices.solution(info.node, self._demand, state.holdings, question)
+            refusal = device_refusal(solution)
+            if refusal is not None:
+                return RefusingNode(refusal, question)
             if isinstance(solution, AllocationError):
-                if solution.scope == "fatal":
-                    return FatalNode()
-                return RefusingNode(Refusal(DEVICES, (solution.message,), solution.detail, hopeless=False), question)
-            if solution.picks is None:
-                return RefusingNode(Refusal(DEVICES, (CANNOT_ALLOCATE,), hopeless=False), question)
+                return FatalNode()
             raw = self._devices.raw_score(self._demand, solution)
         if lasting.late is not None:
             return RefusingNode(lasting.late, None)

@@ -17,11 +17,11 @@ from dranode.api.quantity import Quantity
 from dranode.api.resource import ObjectMeta, Pod, PodSpec, ResourceClaim, ResourceSlice
 from dranode.sim.allocator.allocate import unfit
 from dranode.sim.allocator.features import Features
-from dranode.sim.allocator.requests import Outcome, Reason
+from dranode.sim.allocator.requests import Outcome
 from dranode.sim.cluster.extended import special_claims
 from dranode.sim.cluster.holdings import ClaimKey
 from dranode.sim.cluster.workload import PodWithClaims, WorkloadDocuments, read_workload
-from dranode.sim.fit.choice import PodChoice, group_line
+from dranode.sim.fit.choice import PodChoice, group_line, shared_outcomes
 from dranode.sim.fit.demand import PodDemand, demand_for_claim, demand_of
 from dranode.sim.fit.dump import LIVE_KINDS, ClusterDump, read_dump
 from dranode.sim.fit.questions import ClusterQuestions, PodAnswer, cluster_notes, pod_notes
@@ -189,9 +189,7 @@ def _result(answer: PodAnswer, scores: tuple[NodeScore, ...]) -> PodResult:
     demand, choice, before = answer.demand, answer.choice, answer.before
     allocated = [(claim, before.allocations.get(ClaimKey.of(claim))) for claim in demand.claims]
     if choice.node is not None:
-        note = f"already allocated; pod {choice.pod} shares it"
-        shared = (Outcome(claim, choice.node, held, notes=(note,)) for claim, held in allocated if held is not None)
-        return PodResult(choice.pod, choice.node, choice.outcomes, tuple(shared), scores)
+        return PodResult(choice.pod, choice.node, choice.outcomes, shared_outcomes(choice, allocated, ""), scores)
     details = tuple(group_line(group) for group in choice.groups if group.detail)
     why = " ".join((choice.message, *(f"{line}." for line in details)))
     namespace = demand.pod.metadata.namespace
@@ -199,13 +197,11 @@ def _result(answer: PodAnswer, scores: tuple[NodeScore, ...]) -> PodResult:
         ResourceClaim(metadata=ObjectMeta(name=name.rpartition(" ")[2], namespace=namespace)) for name in demand.missing
     ]
     waiting = (*lacking, *_unallocated(before, demand), *special_claims(demand.pod, demand.extended))
-    held = (claim for claim, allocation in allocated if allocation is not None)
-    followed = f"already allocated, but no node fits for pod {choice.pod}, which shares it: {why}"
     return PodResult(
         choice.pod,
         None,
         unfit(waiting, why, choice.oddities),
-        tuple(Outcome(claim, error=followed, reason=Reason.DOES_NOT_FIT) for claim in held),
+        shared_outcomes(choice, allocated, why),
         error=choice.message,
         details=details,
     )

@@ -69,12 +69,16 @@ class OwnFilters:
         self._features = required_features(pod, minor)
 
     def lasting_refusal(self, node: SchedulingNode) -> Refusal | None:
-        """Return what the first plug-ins say, whichever pods there are; None if the node is left."""
-        for plugin in (self._name, self._unschedulable, self._taints, self._node_affinity):
-            refusal = plugin(node)
-            if refusal is not None:
-                return refusal
-        return None
+        """Return what the first plug-ins say, whichever pods run on the node; None if they accept it."""
+        # NodeAffinity first: its PreFilter names the nodes that are looked at, when the pod names nodes.
+        if self._named is not None and node.metadata.name not in self._named:
+            return Refusal("NodeAffinity", (NOT_NAMED,))
+        if node.spec.unschedulable and not self._cordoned_too:
+            return Refusal("NodeUnschedulable", (CORDONED,))
+        taint = untolerated_taint(node, self._pod.spec.tolerations)
+        if taint is not None:
+            return Refusal("TaintToleration", (TAINTED,), written(taint))
+        return None if matches_required(self._pod, node) else Refusal("NodeAffinity", (NOT_SELECTED,))
 
     def passing_refusal(self, info: NodeInfo) -> Refusal | None:
         """Return what the next ones say, which depends on the pods of the node; None if it is left."""
@@ -84,23 +88,6 @@ class OwnFilters:
         """Return what the plug-ins say that come after the one for devices."""
         missing = self._features - set(node.status.declared_features)
         return Refusal("NodeDeclaredFeatures", (FEATURES_MISSING,), ", ".join(sorted(missing))) if missing else None
-
-    def _name(self, node: SchedulingNode) -> Refusal | None:
-        if self._named is None or node.metadata.name in self._named:
-            return None
-        return Refusal("NodeAffinity", (NOT_NAMED,))
-
-    def _unschedulable(self, node: SchedulingNode) -> Refusal | None:
-        if not node.spec.unschedulable or self._cordoned_too:
-            return None
-        return Refusal("NodeUnschedulable", (CORDONED,))
-
-    def _taints(self, node: SchedulingNode) -> Refusal | None:
-        taint = untolerated_taint(node, self._pod.spec.tolerations)
-        return Refusal("TaintToleration", (TAINTED,), written(taint)) if taint is not None else None
-
-    def _node_affinity(self, node: SchedulingNode) -> Refusal | None:
-        return None if matches_required(self._pod, node) else Refusal("NodeAffinity", (NOT_SELECTED,))
 
     def _free_ports(self, info: NodeInfo) -> Refusal | None:
         taken = [port for port in self._ports if any(port.conflicts(other) for other in info.ports)]
@@ -131,20 +118,17 @@ class Filters:
 
     def refusal(self, info: NodeInfo) -> Refusal | None:
         """Return why the node is not for the pod, before its devices are looked at; None if it is left."""
-        return (
-            self.own.lasting_refusal(info.node)
-            or self.own.passing_refusal(info)
-            or self._topology(info.node)
-            or self._neighbors(info.node)
-        )
-
-    def _topology(self, node: SchedulingNode) -> Refusal | None:
-        refused = self._spread.refusal(node)
-        return Refusal("PodTopologySpread", refused[:1], refused[1], hopeless=False) if refused is not None else None
-
-    def _neighbors(self, node: SchedulingNode) -> Refusal | None:
-        refused = self._affinity.refusal(node)
-        return Refusal("InterPodAffinity", refused[:1], refused[1], hopeless=False) if refused is not None else None
+        refusal = self.own.lasting_refusal(info.node) or self.own.passing_refusal(info)
+        if refusal is not None:
+            return refusal
+        for plugin, refused in (
+            ("PodTopologySpread", self._spread.refusal),
+            ("InterPodAffinity", self._affinity.refusal),
+        ):
+            reason = refused(info.node)
+            if reason is not None:
+                return Refusal(plugin, reason[:1], reason[1], hopeless=False)
+        return None
 
 
 def lacking(plugin: str, short: tuple[ResourceShortage, ...]) -> Refusal | None:
