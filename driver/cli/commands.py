@@ -150,21 +150,24 @@ def _status(command: click.Command, arguments: list[str], name: str | None) -> A
     except DranodeError as error:
         print(f"dranode: {error}", file=sys.stderr)  # noqa: T201 - what people read
         return 2 if isinstance(error, UsageError) else 1
-    except ModuleNotFoundError as missing:
-        # A missing module of ours is a bug, and needs its traceback.
-        if (missing.name or "dranode").partition(".")[0] == "dranode":
+    except (ModuleNotFoundError, OSError, RuntimeError) as error:
+        if (sentence := _sentence_of(error)) is None:
             raise
-        print(f"dranode: {_left_out(missing.name)}", file=sys.stderr)  # noqa: T201 - what people read
-    except OSError as error:
-        # A driver may raise the error itself if a file of its hardware cannot be read.
-        if error.filename is None:
-            raise
-        print(f"dranode: {error.filename}: {error.strerror}", file=sys.stderr)  # noqa: T201 - what people read
-    except RuntimeError as error:
-        if not is_out_of_threads(error):
-            raise
-        print(f"dranode: {in_words(error)}", file=sys.stderr)  # noqa: T201 - what people read
-    return 1
+        print(f"dranode: {sentence}", file=sys.stderr)  # noqa: T201 - what people read
+        return 1
+
+
+def _sentence_of(error: Exception) -> str | None:
+    """Return what to say about an error of Python's own; None for one that needs its traceback."""
+    # A missing module of ours is a bug.
+    if isinstance(error, ModuleNotFoundError) and (error.name or "dranode").partition(".")[0] != "dranode":
+        return _left_out(error.name)
+    # A driver may raise the error itself if a file of its hardware cannot be read.
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, RuntimeError) and is_out_of_threads(error):
+        return in_words(error)
+    return None
 
 
 def _prepare_output() -> None:
