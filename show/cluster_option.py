@@ -74,15 +74,17 @@ def kubeconfig_options(function: F) -> F:
         default="",
         metavar="FILE",
         envvar=["DRANODE_KUBECONFIG", "KUBECONFIG"],
-        help="Default: KUBECONFIG, in a pod its own account, else ~/.kube/config.",
+        help="The kubeconfig (default: KUBECONFIG; in a pod, its account; otherwise ~/.kube/config).",
     )
-    return kubeconfig(click.option("--context", default="", metavar="NAME", help="The kubeconfig's context.")(function))
+    return kubeconfig(
+        click.option("--context", default="", metavar="NAME", help="The context of the kubeconfig.")(function)
+    )
 
 
 def cluster_options(function: F) -> F:
     """Add kubectl's options that say which cluster and namespace: `--kubeconfig`, `--context`, `-n`."""
     namespace = click.option(
-        "-n", "--namespace", default="", metavar="NAME", help="Default: the context's, else default."
+        "-n", "--namespace", default="", metavar="NAME", help="The namespace (default: the context's, or default)."
     )
     return kubeconfig_options(namespace(function))
 

@@ -95,15 +95,19 @@ def default_pod_uid() -> str:
 
 
 SERVE: Final = (
-    _setting("--kubeconfig", "Default: in-cluster.", metavar="FILE"),
+    _setting("--kubeconfig", "The kubeconfig (default: the pod's own account).", metavar="FILE"),
     _setting("--kubelet-root", "kubelet's --root-dir.", "/var/lib/kubelet", metavar="DIR"),
     _setting("--cdi-dir", "Where CDI specs are written.", "/var/run/cdi", metavar="DIR"),
     _setting("--nri-socket", "The runtime's NRI socket.", "/var/run/nri/nri.sock", metavar="PATH|none"),
-    _setting("--http-address", "/healthz, /readyz and /metrics.", "127.0.0.1:8080", metavar="HOST:PORT|none"),
+    _setting("--http-address", "Serves /healthz, /readyz and /metrics.", "127.0.0.1:8080", metavar="HOST:PORT|none"),
     _setting(
-        "--metrics-address", "A separate address for /metrics. Default: with the others.", metavar="HOST:PORT|none"
+        "--metrics-address", "A separate address for /metrics (default: that of the others).", metavar="HOST:PORT|none"
     ),
-    _setting("--pod-resources-socket", "Default: pod-resources/kubelet.sock under kubelet's root.", metavar="PATH"),
+    _setting(
+        "--pod-resources-socket",
+        "kubelet's pod-resources socket (default: pod-resources/kubelet.sock in its root).",
+        metavar="PATH",
+    ),
     _setting("--claim-status", "Write status.devices of prepared claims.", "on", choices=("on", "off")),
     _setting(
         "--pod-uid",
@@ -315,6 +319,7 @@ def _click_option(setting: CommandOption) -> Callable[[F], F]:
     attributes: dict[str, Any] = {
         "default": setting.default,
         "help": setting.help,
+        "show_default": setting.default != "" and isinstance(setting.default, str),
         "envvar": [setting.variable] if setting.variable else [],
     }
     flag = setting.flag
@@ -398,6 +403,11 @@ def driver_options(function: F) -> F:
 def serve_options(function: F) -> F:
     """Add the options with which `serve` reaches kubelet, the runtime and the cluster."""
     return _apply(tuple(map(_click_option, SERVE)), function)
+
+
+def serve_option(flag: str) -> Callable[[F], F]:
+    """Return a decorator that adds one option of `serve`, for a command that reads what `serve` has written."""
+    return _click_option(next(setting for setting in SERVE if setting.flag == flag))
 
 
 def store_option(function: F) -> F:

@@ -22,7 +22,11 @@ from dranode.sim.fit.allocating import PodPlacement, allocate_in_turn
 
 
 @click.command(short_help="Show what the scheduler would give the claims in FILE from the slices in FILE.")
-@click.option("--node", metavar="NAME", help="Try only this node; default: all Nodes, else all nodes of the slices.")
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Try only this node (default: all Nodes, or those of the slices).",
+)
 @release_options
 @output_option
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")

@@ -50,8 +50,8 @@ def command(
 
     FILEs hold ResourceSlices, and optionally DeviceClasses, Nodes and ResourceClaims (YAML, JSON or a List; - is the
     standard input). Without FILEs, the devices are those that the drivers of --drivers publish on this machine, or on
-    that of --machine. How many fit is what kube-scheduler's allocator gives, beside the claims of the FILEs, including
-    those of pods that wait. The exit status is 1 if no template fits.
+    that of --machine. How many fit is counted with a model of kube-scheduler's allocator, once all claims in the FILEs
+    have their devices, those of waiting pods included. The exit status is 1 if no template fits.
 
     \b
     Example:
@@ -71,7 +71,7 @@ def command(
             cluster = read_cluster_documents(documents, features)
             if not cluster.slices:
                 raise DocumentError(f"{', '.join(files)}: no ResourceSlice, so no devices are known")
-            if not any(one.kind == "ResourceClaim" for one in documents):
+            if not any(document.kind == "ResourceClaim" for document in documents):
                 unseen.append("the files have no ResourceClaim, so every device counts as free")
         else:
             cluster = _of_machine(root, drivers, node_name, options)

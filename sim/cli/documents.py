@@ -30,7 +30,7 @@ def release_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--feature-gates",
         default="",
         metavar="NAME=BOOL,...",
-        help="Feature gates of that release, as kube-scheduler's.",
+        help="Feature gates of that release, as for kube-scheduler.",
     )
     return kubernetes(gates(function))
 

@@ -60,17 +60,17 @@ class _Read:
 )
 @kubeconfig_options
 @click.option(
-    "--pod", "pods", multiple=True, metavar="[NAMESPACE/]NAME", help="Ask for this pod; default: all that wait."
+    "--pod", "pods", multiple=True, metavar="[NAMESPACE/]NAME", help="Ask for this pod (default: all that wait)."
 )
 @click.option("--scores", is_flag=True, help="Show how each node scored.")
-@click.option("--how-many", is_flag=True, help="Show how many pods like each fit.")
+@click.option("--how-many", is_flag=True, help="Show how many pods like each one fit.")
 @click.option("--evict", is_flag=True, help="Find evictions that make room for a pod that fits nowhere.")
-@click.option("--move", is_flag=True, help="Find moves of other pods that make room for it.")
+@click.option("--move", is_flag=True, help="Find moves of other pods that make room for a pod that fits nowhere.")
 @click.option(
     "--add",
     multiple=True,
     metavar="FILE|like:NODE",
-    help="Find how many of which nodes (a nodes.yaml) make room for all.",
+    help="Find how many nodes of a nodes.yaml, or like NODE, make room for all pods; repeatable.",
 )
 @plugin_options
 @picture_options

@@ -42,7 +42,7 @@ from dranode.sim.machines.scratch import WritableMachine
 @machine_option
 @driver_options
 @click.option(
-    "--state", metavar="DIR", help="Keep everything in DIR (store/, kubelet/, cdi/); default: a temporary folder."
+    "--state", metavar="DIR", help="Keep everything in DIR (store/, kubelet/, cdi/; default: a temporary folder)."
 )
 @click.option(
     "--nodes",
@@ -82,11 +82,11 @@ def command(
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Publish this machine's devices, allocate the claims in FILEs, prepare them, show them, take it all down.
+    """Publish this machine's devices, allocate and prepare the claims in FILEs, show them, and undo everything.
 
-    FILEs hold ResourceClaims, ResourceClaimTemplates, Pods, what makes pods (Deployments, Jobs and their like) and
-    DeviceClasses (YAML, JSON or a List; - is the standard input). A claim that already carries status.allocation is
-    prepared as it stands. The classes of deploy/deviceclasses.yaml exist unless a file defines them.
+    FILEs hold ResourceClaims, ResourceClaimTemplates, Pods, Deployments, Jobs and other objects that create pods, and
+    DeviceClasses (YAML, JSON or a List; - is the standard input). A claim that has status.allocation is prepared as it
+    is. The classes of deploy/deviceclasses.yaml exist unless a file defines them.
 
     \b
     Example:

@@ -28,16 +28,16 @@ from dranode.sim.report.picture import cluster_picture
     default="",
     metavar="FILE",
     envvar=["DRANODE_KUBECONFIG", "KUBECONFIG"],
-    help="Read the cluster of this kubeconfig, default KUBECONFIG; it writes nothing.",
+    help="Read the cluster of this kubeconfig (default KUBECONFIG). Nothing is written there.",
 )
-@click.option("--context", default="", metavar="NAME", help="The kubeconfig's context.")
+@click.option("--context", default="", metavar="NAME", help="The context of the kubeconfig.")
 @click.option(
     "--kubelet-root",
     envvar="DRANODE_KUBELET_ROOT",
     metavar="DIR",
-    help="For the node itself: whose records say who holds what (default /var/lib/kubelet, on the host).",
+    help="For this node: kubelet's root, where the records of claims are (default /var/lib/kubelet, on the host).",
 )
-@click.option("--html", default="report.html", show_default=True, metavar="FILE", help="Where the page goes.")
+@click.option("--html", default="report.html", show_default=True, metavar="FILE", help="The file to write.")
 @click.option("--svg", metavar="FILE", help="Also write an SVG picture.")
 @machine_option
 @release_options

@@ -15,7 +15,7 @@ from dranode.api.errors import DranodeError, UsageError
 from dranode.api.quantity import Quantity
 from dranode.driver.claims.record import Record, cpus_of_requests, ledger_problems
 from dranode.driver.claims.uses import UsedClaim, used_claims, with_users
-from dranode.driver.cli.options import machine_option, names_of_drivers
+from dranode.driver.cli.options import machine_option, names_of_drivers, serve_option
 from dranode.driver.kubelet.podresources import PodResources
 from dranode.driver.machine.presence import is_there
 from dranode.driver.machine.root import Root
@@ -44,16 +44,10 @@ from dranode.tools.readers.processes import NO_KERNEL, online_for_pods, require_
 _NAMED: Final = 20
 
 
-@click.command(short_help="The claims on record on this node.")
-@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
-@names_of_drivers("Only these, by short name or as they publish.")
-@click.option(
-    "--pod-resources-socket",
-    default="",
-    metavar="PATH",
-    envvar="DRANODE_POD_RESOURCES_SOCKET",
-    help="Default: pod-resources/kubelet.sock under kubelet's root; not asked where there is none.",
-)
+@click.command(short_help="List the claims on record on this node.")
+@serve_option("--kubelet-root")
+@names_of_drivers("Only the claims of these drivers, by short name or as they publish.")
+@serve_option("--pod-resources-socket")
 @click.option(
     "--verify",
     is_flag=True,
@@ -149,7 +143,7 @@ def _recorded(plugins: Path, drivers: tuple[str, ...], root: Root) -> list[str]:
         known = {*names, *(plugin.driver for plugin in load_installed(root))} if asked else set()
         for name in asked:
             if name not in known:
-                raise UsageError(f"no driver {name} is installed or has a record; there is {', '.join(sorted(known))}")
+                raise UsageError(f"no driver {name} is installed or has a record; known: {', '.join(sorted(known))}")
         return [name for name in names if name in (asked or names) and had_ledger(plugins / name / "ledger.db")]
     except (FileNotFoundError, NotADirectoryError):
         fail(f"{plugins} does not exist; pass kubelet's root with --kubelet-root")

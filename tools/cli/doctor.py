@@ -42,25 +42,30 @@ _PATHS: Final = frozenset(
 
 @click.command(cls=DriverCommand, short_help="Find what would stop the driver on this node, or on all, and what to do.")
 @click.option(
-    "--root", "folder", default="/", metavar="DIR", help="Where the node's root is (/host in a node's debugging pod)."
+    "--root", "folder", default="/", metavar="DIR", help="The node's root folder (/host in a node's debugging pod)."
 )
 @click.option(
     "--all-nodes", is_flag=True, help="Check every node through the API server, from anywhere, and print one table."
 )
-@click.option("--kubelet-config", default="", metavar="FILE", help="Default: the running kubelet's, else config.yaml.")
+@click.option(
+    "--kubelet-config",
+    default="",
+    metavar="FILE",
+    help="kubelet's configuration (default: the running kubelet's, or config.yaml).",
+)
 @click.option(
     "--containerd-config",
     default="",
     metavar="FILE",
-    help="Default: the running containerd's, else /etc/containerd/config.toml.",
+    help="containerd's configuration (default: the running containerd's, or /etc/containerd/config.toml).",
 )
-@click.option("--crio-config", default="/etc/crio", metavar="DIR", show_default=True)
+@click.option("--crio-config", default="/etc/crio", metavar="DIR", show_default=True, help="CRI-O's configuration.")
 @click.option(
     "--service-account",
     default="dranode:dranode",
     metavar="NAMESPACE:NAME",
     show_default=True,
-    help="Whose rights to look at, with --kubeconfig.",
+    help="With --kubeconfig: the account whose rights are checked.",
 )
 @driver_options
 @serve_options
@@ -179,7 +184,7 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
 
     screen = console()
     if facts.unseen:
-        # First, for what follows is no whole answer.
+        # First, because what follows is incomplete.
         whole, count = _whole_check(facts.options.node, folder), number_of(len(facts.unseen), "thing")
         image = ", with the driver's image" if "IMAGE" in whole else ""
         screen.print(

@@ -16,7 +16,7 @@ from dranode.driver.claims.answers import Refused
 from dranode.driver.claims.held import ClaimRef
 from dranode.driver.claims.hooks import Tunes
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.cli.options import DriverCommand, machine_option, plugin_options
+from dranode.driver.cli.options import DriverCommand, machine_option, plugin_options, serve_option
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.connection import Connection
 from dranode.driver.kube.errors import ApiError
@@ -107,15 +107,19 @@ class DrainingPods(msgspec.Struct, frozen=True):
 @click.command(cls=DriverCommand, short_help="Unprepare what is left on this node before the driver is removed.")
 @machine_option
 @plugin_options
-@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
-@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
+@serve_option("--kubelet-root")
+@serve_option("--cdi-dir")
 @click.option("--dry-run", is_flag=True, help="Only say what is left.")
 @click.option(
     "--force", is_flag=True, help="Also undo claims that a container has, or may have if kubelet does not answer."
 )
 @click.option("--through-driver", is_flag=True, help="While a driver serves, have it do the work, as kubelet would.")
-@click.option("--await-daemonset", metavar="NAMESPACE/NAME", help="Only wait for the pods that drain, one a node.")
-@click.option("--timeout", default=240, metavar="SECONDS", help="With --await-daemonset.", show_default=True)
+@click.option(
+    "--await-daemonset",
+    metavar="NAMESPACE/NAME",
+    help="Only wait for a DaemonSet whose pods drain.",
+)
+@click.option("--timeout", default=240, metavar="SECONDS", help="How long --await-daemonset waits.", show_default=True)
 @output_option
 @click.pass_context
 def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output: str, **options: Any) -> None:

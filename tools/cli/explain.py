@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dranode.api.errors import DocumentError, UsageError
-from dranode.driver.cli.options import DriverCommand, driver_options
+from dranode.driver.cli.options import DriverCommand, driver_options, serve_option
 from dranode.show.cluster_objects import ApiObjects, cluster_documents
 from dranode.show.cluster_option import NamedCluster, cluster_options, named_cluster
 from dranode.show.output import console, emit, output_option
@@ -35,10 +35,12 @@ from dranode.tools.readers.sources import FromCluster, FromStore, ObjectSource
 @cluster_options
 @click.option("--store", metavar="DIR", help="Look for claims in a folder of YAML files instead of a cluster.")
 @driver_options
-@click.option("--root", "folder", default="/", metavar="DIR", help="Where the node's root lies.")
-@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
-@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
-@click.option("--nri-socket", default="/var/run/nri/nri.sock", metavar="PATH", envvar="DRANODE_NRI_SOCKET")
+@click.option(
+    "--root", "folder", default="/", metavar="DIR", help="The node's root folder (/host in a node's debugging pod)."
+)
+@serve_option("--kubelet-root")
+@serve_option("--cdi-dir")
+@serve_option("--nri-socket")
 @output_option
 @click.pass_context
 def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output: str, **options: Any) -> None:

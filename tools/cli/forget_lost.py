@@ -14,7 +14,7 @@ import click
 
 from dranode.api.errors import UsageError
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.cli.options import machine_option, names_of_drivers
+from dranode.driver.cli.options import machine_option, names_of_drivers, serve_option
 from dranode.driver.machine.root import Root, boot_id
 from dranode.driver.node.node import NodeClaims
 from dranode.driver.plugins import default_drivers, load_installed, load_plugins, published_names
@@ -27,9 +27,9 @@ _LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy
 
 @click.command(short_help="Release what is held back after a ledger was lost.")
 @machine_option
-@names_of_drivers("By short name or as they publish; default: those that serve by default.")
-@click.option("--kubelet-root", default="/var/lib/kubelet", metavar="DIR", envvar="DRANODE_KUBELET_ROOT")
-@click.option("--cdi-dir", default="/var/run/cdi", metavar="DIR", envvar="DRANODE_CDI_DIR")
+@names_of_drivers("The drivers, by short name or as they publish (default: those that serve by default).")
+@serve_option("--kubelet-root")
+@serve_option("--cdi-dir")
 @click.option("--dry-run", is_flag=True, help="Only say what is missing.")
 @output_option
 def command(
@@ -99,5 +99,5 @@ def _plugins(drivers: tuple[str, ...], root: Root) -> list[Plugin]:
     names = published_names(drivers, root)
     for driver in names:
         if driver not in known:
-            raise UsageError(f"no driver {driver} is installed; there is {', '.join(sorted(known)) or 'none'}")
+            raise UsageError(f"no driver {driver} is installed; installed: {', '.join(sorted(known)) or 'none'}")
     return [known[driver] for driver in dict.fromkeys(names)]

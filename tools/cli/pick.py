@@ -36,9 +36,9 @@ from dranode.show.output import console, emit, output_option
     type=click.Choice([word.value for word in PickPolicy]),
     default=PickPolicy.PACKED.value,
     show_default=True,
-    help="packed: together; spread: on as many physical cores as can be; numa-distributed: equally over NUMA nodes.",
+    help="packed: together; spread: on as many physical cores as possible; numa-distributed: equally over NUMA nodes.",
 )
-@click.option("--group", type=click.IntRange(min=1), metavar="G", help="numa-distributed: CPUs a step; 1 by default.")
+@click.option("--group", type=click.IntRange(min=1), metavar="G", help="numa-distributed: CPUs at a time (default 1).")
 @click.option(
     "--threads",
     type=click.Choice([word.value for word in Threads]),
@@ -59,8 +59,8 @@ from dranode.show.output import console, emit, output_option
     type=click.Choice([word.value for word in Order]),
     default=Order.UNTOUCHED_FIRST.value,
     show_default=True,
-    help="untouched-first: no core of which others have a thread, if that can be helped; reference: dra-driver-cpu's, "
-    "which fills those up.",
+    help="untouched-first: avoid cores that others have a thread of; reference: dra-driver-cpu's order, which takes "
+    "those first.",
 )
 @output_option
 def command(

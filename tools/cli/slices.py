@@ -18,7 +18,7 @@ from dranode.show.output import console, emit, output_option, report_oddities
 from dranode.show.terminal import show_slices
 
 
-@click.command("slices", cls=DriverCommand, short_help="The ResourceSlices that this machine would publish.")
+@click.command("slices", cls=DriverCommand, short_help="Show the ResourceSlices that this machine would publish.")
 @machine_option
 @driver_options
 @output_option

@@ -33,13 +33,13 @@ _CPUS: Final = "sys/devices/system/cpu"
 _OF_CPUS: Final = ("cpus", "offline", "isolated", "nohz_full", "smt", "cores", "packages", "l3", "numa", "core_types")
 
 
-@click.command(short_help="The CPUs and devices of a machine in their NUMA nodes, and who holds which.")
+@click.command(short_help="Show the CPUs and devices of a machine by NUMA node, and who holds them.")
 @machine_option
 @click.option(
     "--kubelet-root",
     envvar="DRANODE_KUBELET_ROOT",
     metavar="DIR",
-    help="Whose records say who holds what (default /var/lib/kubelet, on the host).",
+    help="kubelet's root, where the records of claims are (default /var/lib/kubelet, on the host).",
 )
 @click.option(
     "--links",

@@ -205,7 +205,7 @@ def list_options(function: F) -> F:
         type=click.Choice(["", "wide", "json", "yaml", "name"]),
         default="",
         metavar="wide|json|yaml|name",
-        help="Another form than the table.",
+        help="Print more columns, a document, or only names.",
     )
     headers = click.option("--no-headers", is_flag=True, help="Leave out the table's header.")
     return output(headers(function))

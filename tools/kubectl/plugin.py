@@ -73,8 +73,8 @@ def explain(ctx: click.Context, /, subject: str, output: str, **options: str) ->
 
 @plugin.command(short_help="Claims: their pods, node, devices and shares, age, health, and who waits for them.")
 @click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=names_of("ResourceClaim"))
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Claims with these labels.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List the claims of all namespaces.")
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Only claims with these labels.")
 @cluster_options
 @list_options
 def claims(
@@ -101,12 +101,14 @@ def claims(
     print_rows(rows, columns, output, headers=not no_headers)
 
 
-@plugin.command(short_help="Devices of all drivers: free, taken by whom, tainted why.")
+@plugin.command(short_help="Devices of all drivers: free, or taken by whom, and tainted why.")
 @click.argument("names", metavar="[NAME...]", nargs=-1)
-@click.option("--drivers", default="", metavar="NAME,...", help="Of these drivers.")
-@click.option("--node", default="", metavar="NAME", help="On this node.", shell_complete=names_of("Node"))
-@click.option("--state", default="", metavar="STATE", help="Only free, shared, taken, tainted or blocked ones.")
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Of ResourceSlices with these labels.")
+@click.option("--drivers", default="", metavar="NAME,...", help="Only devices of these drivers.")
+@click.option("--node", default="", metavar="NAME", help="Only devices on this node.", shell_complete=names_of("Node"))
+@click.option(
+    "--state", default="", metavar="STATE", help="Only devices in this state: free, shared, taken, tainted or blocked."
+)
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Only those in ResourceSlices with these labels.")
 @cluster_options
 @list_options
 def devices(
@@ -145,7 +147,7 @@ def devices(
 
 @plugin.command(short_help="Nodes by NUMA node: what each has of every driver's devices, and what of it is free.")
 @click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=names_of("Node"))
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Nodes with these labels.")
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Only nodes with these labels.")
 @cluster_options
 @list_options
 def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: bool, **options: str) -> None:
