@@ -94,7 +94,7 @@ def parse_qualified_name(text: str) -> QualifiedName:
         CDIError: the text is not a qualified device name.
     """
     kind, _, device = text.partition("=")
-    problem = "has no = and device name" if not device else kind_problem(kind) or device_problem(device)
+    problem = "the device name after = is missing" if not device else kind_problem(kind) or device_problem(device)
     if problem:
         raise CDIError(f"{shown(text)} is not a qualified device name such as example.com/cpu=cpu0: {problem}")
     return QualifiedName(*split_kind(kind), device)

@@ -1,7 +1,7 @@
 """A machine's CPUs as values: what is a core, a package, an L3 cache, a NUMA node.
 
 Terms are the kernel's (Documentation/admin-guide/cputopology.rst, Documentation/ABI/stable/sysfs-devices-system-cpu).
-Everything here is restricted to CPUs that are online; offline ones appear in `offline` alone.
+Everything here is about online CPUs, except `Topology.offline`, `isolated` and `nohz_full`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CPU(msgspec.Struct, frozen=True):
     type: str = "standard"
 
 
-# A topology as bit masks: what the picker counts with.  A mask is an integer with bit n set for CPU n. Groups of one
+# A topology as bit masks: what the picker counts with. A mask is an integer with bit n set for CPU n. Groups of one
 # kind are in the order that breaks ties (ascending id), so an index doubles as a rank. CPUs for which the kernel
 # reports no NUMA node, package or L3 cache form one group, first in order, as if its id were -1: that is how the
 # reference driver treats them.
@@ -134,7 +134,7 @@ def _masks(cpus: Collection[CPU], identity: Callable[[CPU], tuple[int, ...]]) ->
 
 
 def _cores(by_id: Mapping[int, CPU], physical_cores: tuple[CPUSet, ...]) -> tuple[int, ...]:
-    """The masks of the cores. A core id gives a core its place among the others and never says what is one."""
+    """The masks of the cores. Core ids only order the cores; they do not say which CPUs form one."""
     firsts = [by_id[core.first()] for core in physical_cores]
     # Core ids repeat from package to package on most servers: then the package comes first.
     unique = len({cpu.core_id for cpu in firsts}) == len(firsts)
@@ -198,7 +198,7 @@ class Topology(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def not_for_pods(self) -> CPUSet:
-        """Return the online CPUs on which no pod may run: another's business, and never handed out."""
+        """Return the online CPUs on which no pod may run. They are never handed out."""
         return self.pods.lacks(self.online)
 
     @cached_property

@@ -100,7 +100,7 @@ def load_installed(root: Root) -> list[Plugin]:
 def _made(name: str, root: Root, options: Mapping[str, Any]) -> Plugin:
     points, found = installed(), declared()
     if name not in points:
-        raise UsageError(f'no driver "{name}" is installed; there is {", ".join(sorted(points)) or "none"}')
+        raise UsageError(f'no driver "{name}" is installed; installed: {", ".join(sorted(points)) or "none"}')
     if name in found.problems:
         raise UsageError(found.problems[name])
     try:

@@ -181,7 +181,7 @@ def _check_document(value: msgspec.Struct, kind: type[msgspec.Struct], said: str
     try:
         read = decode(kind, encode(value))
     except (DocumentError, TypeError, ValueError, AttributeError) as error:
-        raise AssertionError(f"{said} is no document of the API: {error}") from error
+        raise AssertionError(f"{said} is not a valid document of the API: {error}") from error
     fields = [name for name in kind.__struct_fields__ if getattr(read, name) != getattr(value, name)]
     _must(not fields, f"{said} has another type than the API's in {', '.join(fields)}: {value!r}")
 

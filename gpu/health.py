@@ -6,7 +6,7 @@
     wedged          DRM's uevent WEDGED=<methods>              WEDGED=none, or bound again
     xid             an XID error by NVML, but for those that   an hour without, or bound again
                     a program causes
-    gone            published once, vanished or left out now   when it is back
+    gone            was published, and is not any more         when it is back
 
 Errors that were counted before the first reading do not matter. While counters cannot be read, a GPU without trouble is
 neither healthy nor not. The trouble of a physical function is also that of its parts. This module only works on values:
@@ -40,13 +40,14 @@ class Cause(StrEnum):
     GONE = "gone"
 
 
-# Seconds without another event after which a cause is over; one that is not here lasts until something ends it.
+# Seconds without another event after which a cause is over. Other causes last until something ends them.
 _QUIET: Final[Mapping[Cause, float]] = {Cause.AER_FATAL: 600.0, Cause.AER_NONFATAL: 600.0, Cause.XID: 3600.0}
 
 # XIDs of programs, not of GPUs: graphics exception, MMU fault, stopped channel, preemptive cleanup, video exceptions.
 _PROGRAM_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 
-_ANEW: Final = frozenset({"add", "bind"})
+# Actions of the kernel that end what was wrong with a function.
+_RECOVERING: Final = frozenset({"add", "bind"})
 
 
 class AERCounts(msgspec.Struct, frozen=True):
@@ -113,7 +114,7 @@ def without_counts(condition: GPUCondition, reasons: Mapping[str, str]) -> GPUCo
 
 
 def wedged(condition: GPUCondition, address: str, methods: str, now: float) -> GPUCondition:
-    """Return the condition after DRM said how a GPU may be recovered (`rebind,bus-reset`), or that it was (`none`)."""
+    """Return the condition after DRM reported how to recover a GPU (`rebind,bus-reset`), or that it works (`none`)."""
     if methods == "none":
         return _ended(condition, (address,), (Cause.WEDGED,))
     return _began(condition, address, Cause.WEDGED, f"the GPU hangs; it can be recovered by {methods}", now)
@@ -128,7 +129,7 @@ def xid(condition: GPUCondition, address: str, number: int, now: float) -> GPUCo
 
 def handled(condition: GPUCondition, action: str, address: str) -> GPUCondition:
     """Return the condition after the kernel added a function or bound it to a driver, which ends its troubles."""
-    return _ended(condition, (address,), Cause) if action in _ANEW else condition
+    return _ended(condition, (address,), Cause) if action in _RECOVERING else condition
 
 
 def present(condition: GPUCondition, inventory: GPUInventory, now: float) -> GPUCondition:
@@ -174,7 +175,7 @@ def taints(condition: GPUCondition) -> dict[str, tuple[DeviceTaint, ...]]:
     for name, gpu in condition.seen.items():
         troubles = condition.of(gpu)
         if troubles:
-            cause, first = min(troubles, key=lambda each: each[1].since)
+            cause, first = min(troubles, key=lambda item: item[1].since)
             tainted[name] = (
                 DeviceTaint(key=TAINT_KEY, value=cause, effect="NoSchedule", time_added=_timestamp(first.since)),
             )

@@ -161,7 +161,7 @@ def _consumed(asked: _Asked) -> int:
     """Return how many bytes the result was allocated.
 
     Raises:
-        ClaimError: the amount is missing, or no whole number of steps.
+        ClaimError: the amount is missing, or not a whole number of steps.
     """
     result, step = asked.allocated.result, asked.device.step
     amount = named_value(result.consumed_capacity, SIZE, result.driver)

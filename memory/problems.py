@@ -10,9 +10,9 @@ from dranode.memory.counts import NodeCounts
 from dranode.memory.machine import MIB, MachineMemory, folder_of, resource_name, short_name
 from dranode.memory.options import ORDINARY, MemoryOptions
 
-# Less than this part of a node's free memory, in percent, in runs of a huge page is called fragmented.
+# Memory is called fragmented if less than this percentage of a node's free memory is in runs of a huge page or more.
 _WHOLE: Final = 50
-# A size for which people reserve pages while a machine runs.
+# Pages of this size are often reserved while the machine runs.
 _COMMON: Final = 2 * MIB
 _NODES: Final = "/sys/devices/system/node"
 _WHOLE_MACHINE: Final = "/sys/kernel/mm"
@@ -21,7 +21,7 @@ _WHOLE_MACHINE: Final = "/sys/kernel/mm"
 def memory_problems(
     machine: MachineMemory, options: MemoryOptions, counts: Sequence[NodeCounts]
 ) -> Iterator[HardwareProblem]:
-    """Yield what is wrong with a node's memory, for claims of it."""
+    """Yield what is wrong with the machine's memory and affects claims."""
     # Memory of other nodes is never handed out.
     with_cpus = [node.id for node in machine.nodes if node.cpus]
     if not any(pool.total for node in machine.nodes for pool in node.pools.values()):
@@ -46,30 +46,30 @@ def memory_problems(
 
 
 def _no_pages(machine: MachineMemory) -> Iterator[HardwareProblem]:
-    """Yield that there are no huge pages, unless a node does not show its own, which the reader's warnings name."""
+    """Yield that there are no huge pages. If a node does not show its pages, the reader's warnings say so instead."""
     if machine.unseen_pages:
         return
     if not machine.page_sizes:
         yield HardwareProblem(
             "hugepages-unknown",
             "/sys/kernel/mm/hugepages shows no size of huge pages, so no claim gets any",
-            "boot a kernel with CONFIG_HUGETLBFS, and see that the driver's pod has the node's /sys",
+            "boot a kernel with CONFIG_HUGETLBFS, and check that the driver's pod sees the node's /sys",
         )
     else:
         sizes = " and ".join(map(resource_name, machine.page_sizes))
-        what = f"no huge pages are reserved, of {sizes}, so no claim gets any"
+        what = f"no huge pages are reserved ({sizes}), so no claim gets any"
         yield HardwareProblem("hugepages-none", what, how_to_reserve(machine))
 
 
 def how_to_reserve(machine: MachineMemory) -> str:
-    """Return how pages are reserved on this machine: at boot and, of one node, while it runs."""
+    """Return how to reserve pages on this machine: at boot, or on one node while it runs."""
     numbers = [node.id for node in machine.nodes if node.cpus] or [node.id for node in machine.nodes]
     largest, smallest = machine.page_sizes[-1], _COMMON if _COMMON in machine.page_sizes else machine.page_sizes[0]
     counts = ",".join(f"{number}:2" for number in numbers) if machine.numa else "2"
     at_boot = f"hugepagesz={short_name(largest).upper()} hugepages={counts}"
     pages = f"{_NODES}/node{numbers[0]}" if machine.numa else _WHOLE_MACHINE
     return (
-        f"reserve some at boot, on the kernel's command line ({at_boot}), or {'of one node ' if machine.numa else ''}"
+        f"reserve some at boot, on the kernel's command line ({at_boot}), or {'on one node ' if machine.numa else ''}"
         f"while it runs (echo 512 > {pages}/hugepages/{folder_of(smallest)}/nr_hugepages), and restart kubelet, which "
         "counts them when it starts"
     )
@@ -84,7 +84,7 @@ def _fragmented(node: NodeCounts) -> HardwareProblem:
     part = node.part_in_runs(_COMMON)
     return HardwareProblem(
         "memory-fragmented",
-        f"of the free memory of NUMA node {node.id} {part} % lies in runs of 2Mi or more, so about "
+        f"only {part} % of the free memory of NUMA node {node.id} is in runs of 2Mi or more, so about "
         f"{node.runs[_COMMON] // _COMMON} more huge pages of that size can be reserved while it runs",
         "echo 1 > /proc/sys/vm/compact_memory before you reserve more, or reserve them at boot",
     )

@@ -214,12 +214,12 @@ def _v1(kind: str, document: dict[str, Any]) -> dict[str, Any]:
         return to_v1(document)
     except DocumentError as error:
         raise ApiError(
-            f"a {kind} of the API server cannot be read: {error}; see that {API_GROUP} is Kubernetes'"
+            f"a {kind} of the API server cannot be read: {error}; check that {API_GROUP} is Kubernetes' own"
         ) from error
 
 
 def _unclear(kind: str) -> ApiError:
-    return ApiError(f"the answer for {kind}s has another form than an API server's; see that the address is one's")
+    return ApiError(f"the answer for {kind}s is not in the form of an API server's; check the server's address")
 
 
 # A cluster as its API server has it now: the same documents as a dump, only read.

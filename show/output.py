@@ -102,7 +102,7 @@ def reporting(screen: Console | None = None) -> Iterator[ProgressReporter]:
         counted.add_row(spinner, bar)
 
         def show(text: str, done: int = 0, total: int = 0) -> None:
-            # As a Text, for a name in square brackets is no markup.
+            # As a Text, because a name in square brackets is not markup.
             spinner.update(text=Text(text))
             bar.update(done, total)
             live.update(counted if total else spinner)

@@ -208,8 +208,8 @@ class Tuner(msgspec.Struct):
             raise ClaimError("the kernel does not say which CPUs are online, so interrupts cannot be moved")
         if quiet and online <= quiet and any(claim.state is ClaimState.STARTED for claim in claims):
             raise ClaimError(
-                f"claims want all CPUs quiet that are online ({online}), and interrupts need one; "
-                "make a claim smaller, or leave out its isolation"
+                f"claims want all online CPUs ({online}) to be quiet, but interrupts need one; "
+                "ask for fewer CPUs, or leave out isolation"
             )
         return Machine(online, self.reserved, quiet, cpus_of_nodes(self.root))
 

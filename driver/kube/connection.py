@@ -82,7 +82,7 @@ class _Token:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise UnreachableError(f"the pod's token {self._path} cannot be read: {reason}") from error
         if not token:
-            raise UnreachableError(f"the pod's token {self._path} is empty; see that its service account exists")
+            raise UnreachableError(f"the pod's token {self._path} is empty; check that its service account exists")
         return token
 
 

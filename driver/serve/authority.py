@@ -126,9 +126,7 @@ class RequestNotes:
                 return
             for suffix in ("-wal", "-shm", ""):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-        log.warning(
-            "notes=%s: the notes that instances leave each other were damaged and are made new: %s", self._path, cause
-        )
+        log.warning("notes=%s: the notes between instances were damaged; a new file was started: %s", self._path, cause)
 
     def _take(self, db: sqlite3.Connection, request: str, *, authority: bool) -> bool:
         now = self._clock()

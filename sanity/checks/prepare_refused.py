@@ -159,7 +159,7 @@ def refused_claims_leave_no_spec(bench: Bench) -> None:
 
 
 def _refuse_half(bench: Bench, device: OfferedDevice) -> BenchClaim:
-    """Have a claim to a device, and to one that there is not, refused and unprepared.
+    """Have a claim with a device, and with one that does not exist, refused and unprepared.
 
     Raises:
         Unable: it is prepared.
@@ -374,7 +374,7 @@ def similar_names_are_apart(bench: Bench) -> None:
 
 
 def _stay_apart(bench: Bench, gone: BenchClaim, kept: BenchClaim) -> None:
-    """Prepare both, unprepare the first, and see that all is as before for the second.
+    """Prepare both, unprepare the first, and check that nothing has changed for the second.
 
     Raises:
         Breach: one has something of the other, or is let go of with it.

@@ -132,7 +132,7 @@ def other_uids_are_left_alone(bench: Bench) -> None:
 def refused_claims_are_unprepared(bench: Bench) -> None:
     """A claim that could not be prepared can be unprepared.
 
-    A claim to a device that there is not.
+    The claim has a device that does not exist.
     """
     result = {**bench.devices()[0].result("r0"), "device": "no-such-device-of-sanity"}
     claim = bench.make_claim([result])

@@ -1,4 +1,4 @@
-"""Shows offers: as a plain document, and as tables."""
+"""Shows offers, as a plain document and as tables."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def _bundle_document(bundle: Bundle) -> dict[str, Any]:
         "value": bundle.value,
         "devices": [
             {
-                "driver": each.pool.driver,
-                "pool": each.pool.pool,
-                "device": each.device.name,
-                "deviceClass": each.kind.name,
-                "capacity": {each.kind.capacity: str(quantity(each.amount.value))} if each.kind.capacity else {},
+                "driver": member.pool.driver,
+                "pool": member.pool.pool,
+                "device": member.device.name,
+                "deviceClass": member.kind.name,
+                "capacity": {member.kind.capacity: str(quantity(member.amount.value))} if member.kind.capacity else {},
             }
-            for each in bundle.devices
+            for member in bundle.devices
         ],
     }
 

@@ -57,7 +57,7 @@ class _Metered:
     def read(self, size: int) -> bytes:
         """Read up to `size` bytes; tarfile takes the size from the archive, so it may be wrong."""
         if not 0 <= size <= self.remaining:
-            raise tarfile.ReadError("a header is longer than any can be")
+            raise tarfile.ReadError(f"a header is longer than {_MAX_HEADER} bytes")
         self.remaining -= size
         return self._inner.read(size)
 
@@ -88,7 +88,7 @@ class _BoundedTar(tarfile.TarFile):
                 return
             self.members.clear()
             if len(self.pax_headers) > _MAX_GLOBAL:
-                raise tarfile.ReadError("it has more headers for all members than any has")
+                raise tarfile.ReadError(f"it has more than {_MAX_GLOBAL} global headers")
             if member.size < 0 or self.offset <= passed:
                 raise tarfile.ReadError("a member has a negative size")
             passed = self.offset

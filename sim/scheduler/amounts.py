@@ -194,7 +194,7 @@ def check_pod_amounts(pod: SchedulingPod, head: str = "") -> None:
     """Refuse a pod whose amounts the API server would refuse; `head` stands before its paths where it is a template.
 
     Raises:
-        DocumentError: one is below 0, no whole number, above its limit, or of a resource that there is not; says where.
+        DocumentError: an amount is negative, not a whole number, above its limit, or of an unknown resource.
     """
     for error in pod_amount_errors(pod):
         raise DocumentError(error.message, f"{head}{error.path}")
@@ -204,7 +204,7 @@ def check_node_amounts(node: SchedulingNode) -> None:
     """Refuse a node whose amounts the API server would refuse.
 
     Raises:
-        DocumentError: one is below 0 or no whole number; says where.
+        DocumentError: an amount is negative or not a whole number.
     """
     for error in node_amount_errors(node):
         raise DocumentError(error.message, error.path)
@@ -271,7 +271,7 @@ def _requirements(
 def _pages(amounts: ResourceList, path: str) -> Iterator[FieldError]:
     for name, amount in amounts.items():
         if name.startswith(HUGE_PAGES) and not _divisible(name, amount):
-            yield FieldError(f"{path}[{name}]", f"{amount} is no multiple of the size of the pages")
+            yield FieldError(f"{path}[{name}]", f"{amount} is not a multiple of the page size")
 
 
 def _amounts(amounts: ResourceList, path: str, name_problem: _NameProblem) -> Iterator[FieldError]:
@@ -315,7 +315,7 @@ def _of_container(name: str) -> str:
         return f'"{name}" is not the name of a resource'
     if "/" not in name:
         known = name in (CPU, MEMORY, STORAGE) or name.startswith(HUGE_PAGES)
-        return "" if known else f'"{name}" is no resource of containers; there are cpu, memory, and names with a domain'
+        return "" if known else f'"{name}" is not a resource of containers, such as cpu, memory or a name with a domain'
     # Names of kubernetes.io are Kubernetes' own.
     known = is_extended(name) or "kubernetes.io/" in name
     return "" if known and is_label_name(f"requests.{name}") else f'"{name}" is not the name of an extended resource'

@@ -79,7 +79,7 @@ class PodTerms:
         """Read the terms of a pod.
 
         Raises:
-            DocumentError: a selector has an operator that there is not, or a wrong number of values; says where.
+            DocumentError: a selector has an unknown operator or a wrong number of values.
         """
         near, far = pod.spec.affinity.pod_affinity, pod.spec.affinity.pod_anti_affinity
         if near == PodAffinity() and far == PodAffinity():

@@ -84,7 +84,7 @@ def test_a_driver_that_touches_hardware_keeps_the_contract(tmp_path: Path) -> No
 
 def test_drivers_are_found_by_name_and_an_unknown_one_is_refused_with_the_list() -> None:
     assert {"cpu", "gpu", "memory"} <= installed().keys()
-    with pytest.raises(UsageError, match='no driver "fpga" is installed; there is cpu, gpu, memory'):
+    with pytest.raises(UsageError, match='no driver "fpga" is installed; installed: cpu, gpu, memory'):
         load_plugins(["fpga"], open_machine("cores=1"), {})
 
 
@@ -245,7 +245,7 @@ AMOUNT: Any = "4Gi"
         (({"name": "a"},), "a device that is \\{'name': 'a'\\} of type dict; it must be a Device"),
         (
             (Device(name="a", allow_multiple_allocations=cast("Any", "yes")),),
-            "device a, which is no document of the API",
+            "device a, which is not a valid document of the API",
         ),
     ],
     ids=str,

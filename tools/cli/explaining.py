@@ -1,4 +1,4 @@
-"""Explains a pod or a claim: which traces there are to follow, from where this runs."""
+"""Explains a pod or a claim: decides what to follow, with what can be seen from where this runs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _KINDS: Final = {
     **dict.fromkeys(("pod", "pods", "po"), "Pod"),
     **dict.fromkeys(("resourceclaim", "resourceclaims", "claim"), "ResourceClaim"),
 }
-# Of a claim that many pods share, so many are followed.
+# If more pods share a claim, only so many of them are followed.
 _MOST_PODS: Final = 5
-_DRY: Final = "fix what it says; the driver has not said it yet, but the version installed here would"
+_DRY: Final = "do what it says; the driver has not said it yet, but the version installed here refuses the claim"
 _OUR_LABEL: Final = "app.kubernetes.io/name=dranode"
 _OUR_NAMESPACE: Final = "dranode"
 _NO_MACHINE: Final = "cores=1"
@@ -99,7 +99,7 @@ class Explainer:
 
     @property
     def unasked(self) -> tuple[str, ...]:
-        """Return one sentence for everything that the cluster was not allowed, or not able, to say."""
+        """Return one sentence for everything that could not be read from the cluster."""
         return tuple(dict.fromkeys(self.cluster.unasked)) if self.cluster is not None else ()
 
     def explain(self, subject: Subject) -> tuple[Trace, ...]:
@@ -136,13 +136,13 @@ class Explainer:
         if objects is not None:
             features = features_of(self.cluster.objects.server_version)
             facts = replace(facts, scheduler=scheduler_answer(pod, facts.claims, objects, features))
-        # Where claims keep it from every node, nothing else has to be looked at.
+        # If its claims alone exclude every node, the rest of the pod does not matter.
         if self.fit is None or (facts.scheduler is not None and facts.scheduler.keeps):
             return facts
         try:
             return replace(facts, fit=self.fit(facts.name))
         except DranodeError as error:
-            self.cluster.unasked.append(f"whether the pod fits by CPU, memory and all else: {error}")
+            self.cluster.unasked.append(f"whether the pod fits by CPU, memory and everything else: {error}")
             return facts
 
     # --- claims ---
@@ -154,7 +154,7 @@ class Explainer:
             yield from recorded
             if lookup is Lookup.UNASKED and not recorded:
                 yield self._invisible(subject, no_pod=no_pod)
-            # A ledger that cannot be read is no driver's word.
+            # A trace without a driver says only that the ledger could not be read, not that there is a record.
             elif lookup is Lookup.MISSING and not any(trace.driver for trace in recorded):
                 yield Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
             return
@@ -171,7 +171,7 @@ class Explainer:
             yield self._unused(claim, users)
 
     def _unused(self, claim: ResourceClaim, users: tuple[str, ...]) -> Trace:
-        """Return the steps of a claim that is not allocated, and whose pods cannot be read, or that has none."""
+        """Return the steps of a claim that is not allocated, and that has no pods, or none that can be read."""
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         step = stopped(
             "claim",
@@ -196,7 +196,7 @@ class Explainer:
             claim: the claim.
             bound: the node of its pods; empty if it has none.
             waits: whether a pod that is on its node has not started.
-            left: whether it is reserved for nobody but pods that are gone or have ended.
+            left: whether all pods for which it is reserved are gone or have ended.
         """
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         for driver in sorted(drivers_of(claim.status.allocation)):
@@ -208,11 +208,11 @@ class Explainer:
             yield Trace(f"claim {name}", tuple(seen), driver, name)
 
     def _from_afar(self, claim: ResourceClaim, driver: str, place: str, *, waits: bool) -> Iterator[Step]:
-        """Yield the steps of a claim on another node, up to where it stopped as far as that is seen from here."""
+        """Yield the steps of a claim on another node, as far as they can be seen from here."""
         steps = tuple(follow_allocated(claim, driver))
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         yield from steps
-        # Where the driver says nothing, what it refuses whatever its node holds is decided here as it decides.
+        # The driver has reported nothing. Make its decision here, as far as it does not depend on what the node holds.
         if steps[-1].outcome is Outcome.UNSEEN and place and waits:
             refusal = self._refusal(claim, driver, place)
             if refusal:
@@ -253,7 +253,7 @@ class Explainer:
     # --- this node alone ---
 
     def _recorded(self, subject: Subject) -> Iterator[Trace]:
-        """Yield what this node alone knows: by the claims on record, of that name or of a pod of that name."""
+        """Yield the traces of the claims on record here that have that name, or a pod of that name."""
         if self.node is None:
             raise UsageError("there is no cluster to ask; pass --kubeconfig, or a folder of claims with --store")
         claim = self.source.claim(subject.namespace, subject.name) if self.source is not None else None
@@ -261,22 +261,22 @@ class Explainer:
             yield from self._stored(claim)
             return
         unread: list[str] = []
-        records = [each for each in self.node.recorded(unread) if each[1].namespace == subject.namespace]
-        mine = {
+        records = [pair for pair in self.node.recorded(unread) if pair[1].namespace == subject.namespace]
+        matching = {
             (driver, record.name)
             for driver, record in records
             if (record.name == subject.name or subject.name in {pod.name for pod in pods_among(record.pods)})
         }
-        for driver, name in sorted(mine):
+        for driver, name in sorted(matching):
             yield self._trace(self.node, driver, subject.namespace, name)
-        if not mine and unread:
+        if not matching and unread:
             what = f"whether {subject} is on record here: {'; '.join(unread)}"
             yield Trace(str(subject), (unseen("record", what, as_root("dranode doctor", root=self.node.root)),))
-        elif not mine and self.cluster is None:
+        elif not matching and self.cluster is None:
             yield self._unknown(subject, [record for _, record in records])
 
     def _trace(self, node: ThisNode, driver: str, namespace: str, name: str) -> Trace:
-        """Return the steps of a claim on this node, or the one step that says why it could not be followed there."""
+        """Return the steps of a claim on this node, or one step that says why it cannot be followed here."""
         try:
             return node.trace(driver, namespace, name, self.source)
         except DranodeError as error:
@@ -285,7 +285,7 @@ class Explainer:
             return Trace(about, (unseen("node", str(error), as_root("dranode doctor", root=node.root)),), driver, claim)
 
     def _stored(self, claim: ResourceClaim) -> Iterator[Trace]:
-        """Yield the steps of a claim where there are no pods to ask for."""
+        """Yield the steps of a claim from a folder, which has no pods."""
         if claim.status.allocation is not None:
             yield from self._allocated(claim, "")
             return
@@ -299,11 +299,11 @@ class Explainer:
         yield Trace(f"claim {name}", (step,), claim=name)
 
     def _unknown(self, subject: Subject, records: Iterable[Record]) -> Trace:
-        """Return the steps of a subject about which these records of its namespace say nothing."""
+        """Return the step of a subject that is in none of these records of its namespace."""
         node = self.node.options.node if self.node is not None else ""
         if self.source is not None:
             return Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
-        # A pod may have what its PodGroup has, and its own name is on no record then.
+        # A pod may use the claim of its PodGroup. The record then does not name the pod.
         shared = {str(record.ref): ", ".join(map(str, groups)) for record in records if (groups := _groups(record))}
         beside = (
             f"; claim {ref} is reserved for {groups}, whose pods are not on record" for ref, groups in shared.items()
@@ -316,7 +316,7 @@ class Explainer:
         )
 
     def _invisible(self, subject: Subject, *, no_pod: bool) -> Trace:
-        """Return the steps of what may be a claim that could not be read."""
+        """Return the step of a subject that could not be read."""
         name = f"{subject.namespace}/{subject.name}"
         if no_pod:
             what = f"there is no pod {name}, and it could not be read whether there is a claim of that name"
@@ -357,7 +357,7 @@ def _waits(facts: PodFacts) -> bool:
 
 
 def _is_left(claim: ResourceClaim, pods: Sequence[PodFacts]) -> bool:
-    """Return whether all for whom a claim is reserved are pods that are known to be gone or to have ended."""
+    """Return whether all consumers of a claim are pods that are known to be gone or to have ended."""
     named = {facts.name.rpartition("/")[2]: facts for facts in pods}
     consumers = claim.status.reserved_for
     return bool(consumers) and all(
@@ -370,7 +370,7 @@ def _is_over(consumer: ResourceClaimConsumerReference, facts: PodFacts) -> bool:
     pod = facts.pod
     if pod is None:
         return facts.lookup is Lookup.MISSING
-    # A pod of the same name may be another one by now.
+    # By now, a pod of the same name may be another one.
     return pod.metadata.uid != consumer.uid or pod.status.phase in ("Succeeded", "Failed")
 
 

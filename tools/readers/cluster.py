@@ -142,7 +142,7 @@ def _object(question: Callable[[], Any]) -> Any:
 
 
 def _unclear() -> ApiError:
-    return ApiError("the answer has another form than an API server's; see that the address is one's", HTTPStatus.OK)
+    return ApiError("the answer is not in the form of an API server's; check the server's address", HTTPStatus.OK)
 
 
 def _member(answer: Any, name: str, kind: type[T]) -> T:

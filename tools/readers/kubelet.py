@@ -200,7 +200,7 @@ def _document(host: NodeHost, path: str) -> Mapping[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, Mapping):
-        raise HostError(f"kubelet's configuration: {path} holds no object")
+        raise HostError(f"kubelet's configuration: {path} is not a mapping")
     return document
 
 

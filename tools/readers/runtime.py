@@ -347,7 +347,7 @@ def _files(host: NodeHost, path: str, unseen: list[str], *, certain: bool) -> It
 def _glob(host: NodeHost, pattern: str, parent: str, unseen: list[str], *, certain: bool) -> list[str]:
     """Return the files that match a pattern of Go's filepath.Glob, which may have wildcards in folders too."""
     if pattern.count("[") > pattern.count("]"):
-        raise _refused(parent, f'it imports "{pattern}", which is no pattern')
+        raise _refused(parent, f'it imports "{pattern}", which is not a valid pattern')
     parts = posixpath.normpath(pattern).strip("/").split("/")
     first = next(index for index, part in enumerate(parts) if set(part) & set("*?[\\"))
     start = "/" + "/".join(parts[:first])

@@ -140,7 +140,7 @@ def test_fragmented_memory_is_a_problem_of_its_node_alone() -> None:
     )
     assert [each.part_in_runs(HUGE) for each in counts(files)] == [70, 5]
     what, fix = problems(files)["memory-fragmented"]
-    assert what.startswith("of the free memory of NUMA node 1 5 % lies in runs of 2Mi or more, so about 1 more huge")
+    assert what.startswith("only 5 % of the free memory of NUMA node 1 is in runs of 2Mi or more, so about 1 more huge")
     assert "compact_memory" in fix
 
 
@@ -150,7 +150,7 @@ def test_without_any_page_it_is_said_how_they_are_reserved_on_this_machine() -> 
         **{path: "0" for node in (0, 1) for size in (2048, GIB // 1024) for path in pages(node, size, 0)},
     }
     what, fix = problems(none)["hugepages-none"]
-    assert what == "no huge pages are reserved, of hugepages-2Mi and hugepages-1Gi, so no claim gets any"
+    assert what == "no huge pages are reserved (hugepages-2Mi and hugepages-1Gi), so no claim gets any"
     assert "(hugepagesz=1G hugepages=0:2,1:2)" in fix
     assert "echo 512 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages" in fix
     assert "hugepages-none" not in problems(two_nodes())

@@ -68,7 +68,7 @@ def test_an_empty_list_may_be_null_and_a_missing_one_is_no_list() -> None:
         lambda: Without({"nodes": []}).client().values(Node, "Node"),
         lambda: Without({"nodes": []}).client().documents("Node"),
     ):
-        with pytest.raises(ApiError, match="the answer for Nodes has another form"):
+        with pytest.raises(ApiError, match="the answer for Nodes is not in the form"):
             read()
 
 

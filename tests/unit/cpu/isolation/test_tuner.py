@@ -557,9 +557,7 @@ def test_a_kubelet_service_is_no_pod() -> None:
 
 def test_claims_that_leave_interrupts_no_cpu_are_refused_before_anything_is_changed() -> None:
     kernel = Kernel()
-    with pytest.raises(
-        ClaimError, match=r"claims want all CPUs quiet that are online \(0-7\), and interrupts need one"
-    ):
+    with pytest.raises(ClaimError, match=r"claims want all online CPUs \(0-7\) to be quiet, but interrupts need one"):
         Tuner(kernel).tune([A, started(quiet_record("b", "0-1,4-7"))], MemoryNotes(kernel))
     assert kernel.written == []
 

@@ -79,7 +79,7 @@ def test_a_job_may_start_with_fewer_pods_and_names_its_priority() -> None:
         ),
         (
             {"resources": {"limits": {"hugepages-2Mi": "3Mi"}}},
-            "resources.limits[hugepages-2Mi]: 3Mi is no multiple of the size of the pages",
+            "resources.limits[hugepages-2Mi]: 3Mi is not a multiple of the page size",
         ),
     ],
 )

@@ -38,12 +38,12 @@ def container(requests: dict[str, str] | None = None, limits: dict[str, str] | N
         ({"example.com/gpu": "1.5"}, {"example.com/gpu": "1.5"}, ["is not a whole number", "is not a whole number"]),
         ({"example.com/gpu": "1"}, {}, [f"{CONTAINER}.limits: a limit of example.com/gpu is required"]),
         ({"example.com/gpu": "1"}, {"example.com/gpu": "2"}, ["1 differs from the limit of 2"]),
-        ({"gpu": "1"}, {"gpu": "1"}, ['"gpu" is no resource of containers'] * 2),
+        ({"gpu": "1"}, {"gpu": "1"}, ['"gpu" is not a resource of containers'] * 2),
         ({"cpu!": "1"}, {}, ['"cpu!" is not the name of a resource']),
         ({"requests.example.com/gpu": "1"}, {}, ["is not the name of an extended resource"]),
-        ({"hugepages-2Mi": "3Mi", "cpu": "1"}, {"hugepages-2Mi": "3Mi"}, ["3Mi is no multiple of the size"] * 2),
+        ({"hugepages-2Mi": "3Mi", "cpu": "1"}, {"hugepages-2Mi": "3Mi"}, ["3Mi is not a multiple of"] * 2),
         ({}, {"hugepages-2Mi": "4Mi"}, [f"{CONTAINER}: huge pages need a request or a limit of cpu or memory"]),
-        ({"hugepages-odd": "4Mi", "cpu": "1"}, {}, ["a limit of hugepages-odd is required", "is no multiple"]),
+        ({"hugepages-odd": "4Mi", "cpu": "1"}, {}, ["a limit of hugepages-odd is required", "is not a multiple"]),
     ],
 )
 def test_amounts_of_a_container_are_refused(

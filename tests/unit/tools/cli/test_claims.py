@@ -470,5 +470,5 @@ def test_drivers_are_named_as_they_publish_or_by_their_short_names_and_a_typo_is
         assert machine.run("--drivers", *words) == (rows, None)
     assert machine.run("--drivers", "memory") == ([], None)
     done = CliRunner().invoke(command, [*machine.options(), "--drivers", "cpuu"])
-    assert str(done.exception).startswith("no driver cpuu is installed or has a record; there is dra.cpu, ")
+    assert str(done.exception).startswith("no driver cpuu is installed or has a record; known: dra.cpu, ")
     assert isinstance(done.exception, UsageError)

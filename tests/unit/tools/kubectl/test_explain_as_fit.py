@@ -115,7 +115,7 @@ def test_without_the_right_to_list_pods_the_rest_is_still_said(cluster: PodClust
     said = '{"kind":"Status","message":"User u cannot list resource pods"}'
     cluster.api.faults.append(Fault(path="/api/v1/pods", status=403, times=9, body=said))
     _, page = explain()
-    assert any(one.startswith("whether the pod fits by CPU, memory and all else") for one in page["unasked"])
+    assert any(one.startswith("whether the pod fits by CPU, memory and everything else") for one in page["unasked"])
 
 
 def test_an_extended_resource_that_nobody_has_is_named(cluster: PodCluster, explain: Any) -> None:
