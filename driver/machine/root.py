@@ -19,7 +19,7 @@ class ReadOnlyMachineError(OSError):
     """A write to a machine that is neither the running one nor a scratch machine; EROFS."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(errno.EROFS, "a captured or made-up machine is not written to", path)
+        super().__init__(errno.EROFS, "a captured or made-up machine cannot be written to", path)
 
 
 class Root(Protocol):

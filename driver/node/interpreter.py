@@ -86,7 +86,7 @@ class Interpreter(msgspec.Struct):
                 # Nothing was ever configured on a machine that cannot be written to, so there is nothing to restore.
                 if not isinstance(effect, Restore):
                     failures[claim.uid] = Refused(
-                        f"claim {claim} needs /{str(error.filename).lstrip('/')} written, and {error.strerror}; "
+                        f"claim {claim} has to write /{str(error.filename).lstrip('/')}, but {error.strerror}; "
                         "try it on the machine itself, or with --machine scratch:DIR"
                     )
             except Exception as error:

@@ -62,7 +62,7 @@ def test_the_page_goes_from_an_empty_folder_to_a_local_run(folder: Path) -> None
     # What the page says of the machine that is not copied.
     refused = run(folder, "dranode local --machine machine.yaml --drivers fans -o json claims.yaml")
     assert refused.returncode == 1
-    assert "a captured or made-up machine is not written to" in refused.stdout
+    assert "a captured or made-up machine cannot be written to" in refused.stdout
 
 
 MANIFESTS = ("daemonset.yaml", "rbac.yaml", "admission-slices.yaml")

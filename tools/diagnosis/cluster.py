@@ -74,8 +74,8 @@ def device_plugin(facts: Facts) -> Iterator[Fault]:
         resources = cluster.extended if cluster is not None and driver in published else ()
         if same := [name for name in resources if name.startswith(beginnings)]:
             yield Fault(
-                f"a device plugin of this node has {', '.join(same)} to give, which are the devices of {driver} again: "
-                "neither knows what the other hands out",
+                f"a device plugin on this node hands out {', '.join(same)}, the same devices as {driver}, and neither "
+                "knows what the other one hands out",
                 f"run one of them on a node: stop the device plugin, or leave {driver} out of --drivers",
             )
 

@@ -46,13 +46,13 @@ def test_a_qualified_name_comes_apart_and_together_again(text: str) -> None:
         ("invalid6.com/class=dev:", '"dev:"'),
         ("*.com/*dev=*gpu*", 'vendor "*.com"'),
         ("vendor.com/a/b=dev", 'class "a/b"'),
-        ("vendor.com/class", "no = and device name"),
-        ("vendor.com/class=", "no = and device name"),
+        ("vendor.com/class", "the device name after = is missing"),
+        ("vendor.com/class=", "the device name after = is missing"),
         ("/class=dev", "not a vendor and a class"),
         ("vendor.com=dev", "not a vendor and a class"),
         ("vendor.com/class=dév", '"dév"'),
         ("vendor.com/class=dev\n", '"dev\\n"'),
-        ("", "no = and device name"),
+        ("", "the device name after = is missing"),
     ],
 )
 def test_what_is_no_qualified_name_is_refused_with_the_part_that_is_wrong(text: str, reason: str) -> None:

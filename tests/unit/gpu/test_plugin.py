@@ -309,7 +309,9 @@ def test_a_gpu_of_another_vendor_stays_published_while_a_virtual_machine_has_it(
 
 def test_vfio_on_a_machine_that_is_a_description_is_refused(nodes: Any) -> None:
     node = nodes(GPUPlugin(laptop().root()))
-    with pytest.raises(DranodeError, match="captured or made-up machine is not written to; run on the machine itself"):
+    with pytest.raises(
+        DranodeError, match="captured or made-up machine cannot be written to; run on the machine itself"
+    ):
         prepare(node, claim("vm", RTX, mode="vfio"))
 
 

@@ -68,7 +68,7 @@ def test_a_machine_that_is_not_the_host_is_not_written_to(tmp_path: Path, form: 
     machines = {"folder": str(tmp_path / "machine"), "description": "cores=2", "YAML": str(tmp_path / "m.yaml")}
     answer = prepare(tmp_path, open_machine(machines[form]))
     assert isinstance(answer, Refused)
-    assert f"claim default/a needs /{FILE} written, and a captured or made-up machine is not" in str(answer)
+    assert f"claim default/a has to write /{FILE}, but a captured or made-up machine" in str(answer)
     assert place.read_text() == "dim"
 
 

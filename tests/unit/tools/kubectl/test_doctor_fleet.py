@@ -110,7 +110,7 @@ def test_a_device_plugin_of_the_same_gpus_is_seen_from_anywhere(cluster: PodClus
         cluster.api.objects.edit("nodes", node, lambda one: one["status"].update(allocatable=gpus))
     cluster.slice("worker-1", "dra.gpu", [{"name": "gpu-0000-17-00-0"}])
     _, text = doctor("--drivers", "cpu", "--drivers", "gpu", "-o", "json")
-    assert findings(text, "worker-1")["device-plugin"].startswith("a device plugin of this node has nvidia.com/gpu to")
+    assert findings(text, "worker-1")["device-plugin"].startswith("a device plugin on this node hands out nvidia")
     assert "device-plugin" not in codes(text)["worker-2"], "the driver has no GPU there"
 
 
