@@ -143,7 +143,16 @@ def _check_discovery(plugin: Plugin) -> tuple[Device, ...]:
     sound = publishable(first)
     refused = sound.warnings[len(first.warnings) :]
     _must(not refused, f"the API server would refuse what discover() found: {'; '.join(refused)}")
+    _check_attribute_names(plugin, first.devices)
     return first.devices
+
+
+def _check_attribute_names(plugin: Plugin, devices: Sequence[Device]) -> None:
+    """Refuse a list of attributes that lacks a published one, because `dranode check` would warn about good claims."""
+    declared = plugin.attribute_names()
+    published = {name if "/" in name else f"{plugin.driver}/{name}" for device in devices for name in device.attributes}
+    missing = sorted(published - declared) if declared else []
+    _must(not missing, f"attribute_names() must have every attribute with its domain, and lacks {', '.join(missing)}")
 
 
 def _check_types(inventory: Inventory) -> None:

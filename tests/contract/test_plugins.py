@@ -255,6 +255,18 @@ def test_a_value_of_another_type_than_the_apis_is_named(tmp_path: Path, discover
         check_plugin(discovering(discovered), tmp_path / "state")
 
 
+def test_a_list_of_attributes_that_lacks_a_published_one_is_refused(tmp_path: Path) -> None:
+    class Listing(Lamps):
+        def attribute_names(self) -> frozenset[str]:
+            return frozenset(("size",))
+
+        def discover(self) -> Inventory:
+            return Inventory((Device(name="lamp-0", attributes={"size": 1}),))
+
+    with pytest.raises(AssertionError, match=r"attribute_names\(\) .* lacks lamps.example.com/size"):
+        check_plugin(Listing(), tmp_path / "state")
+
+
 def test_a_discovery_that_is_no_inventory_is_named(tmp_path: Path) -> None:
     class Loose(Lamps):
         def discover(self) -> Any:
