@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -139,10 +139,25 @@ class Announcer:
         devices = {device.name: DeviceHealth(device.name, Health.HEALTHY) for device in inventory.devices}
         # A device that is not published any more may still be in use by a pod.
         devices.update((device.device, device) for device in self._node.plugin.health(inventory))
+        before = {device.device: device.health for device in self._health.devices}
         self._health.report(devices.values())
+        self._log_changes(before, devices.values())
         if not self._taints:
             return inventory
         return tainted(self._driver, inventory, devices.values())
+
+    def _log_changes(self, before: Mapping[str, Health], devices: Iterable[DeviceHealth]) -> None:
+        """Log devices whose health has changed, those that changed alike in one line."""
+        changed: dict[tuple[Health, str], list[str]] = {}
+        for device in devices:
+            if device.health is not before.get(device.device, Health.HEALTHY):
+                changed.setdefault((device.health, device.message), []).append(device.device)
+        for (health, message), names in changed.items():
+            level = logging.INFO if health is Health.HEALTHY else logging.WARNING
+            reason = f": {message}" if message else ""
+            log.log(
+                level, "driver=%s devices=%s health=%s%s", self._driver, ",".join(names), health.name.lower(), reason
+            )
 
     def _publish(self, inventory: Inventory, *, always: bool) -> None:
         withdrawn = self._node.impediment is not None

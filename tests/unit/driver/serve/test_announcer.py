@@ -74,6 +74,20 @@ def test_a_taint_that_comes_or_goes_is_published_at_once_and_nothing_else_is(wor
     assert world.taints == [[[], []], [[], TAINT], [[], []]]
 
 
+def test_a_change_of_health_is_logged_once_and_devices_that_change_alike_in_one_line(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world.announcer.begin()
+    for broken in (("lamp-0", "lamp-1"), ("lamp-0", "lamp-1"), ("lamp-1",)):
+        world.lamps.broken = broken
+        world.announcer.report()
+    assert [message for message in caplog.messages if "health=" in message] == [
+        f"driver={Lamps.driver} devices=lamp-0,lamp-1 health=unhealthy: burnt out",
+        f"driver={Lamps.driver} devices=lamp-0 health=healthy",
+    ]
+
+
 def test_without_taints_health_is_kubelets_alone(tmp_path: Path) -> None:
     world = World(tmp_path, taints=False)
     world.announcer.begin()
