@@ -1,5 +1,1 @@
-"""Answers for people about a cluster, from wherever they are: `dranode explain` and the kubectl plug-in.
-
-This room is on top: it reads through `readers`, judges with `tools.diagnosis`, and asks the simulator what
-kube-scheduler would say.
-"""
+"""The kubectl plug-in: reads a cluster with `tools.readers`, and judges what it read with `tools.diagnosis`."""

@@ -1,8 +1,7 @@
-"""The columns of `kubectl dranode claims`, `devices` and `nodes`, printed as kubectl does: `-o wide|json|yaml|name`."""
+"""The columns of `kubectl dranode claims`, `devices` and `nodes`, and their output as kubectl's: `-o wide|json|...`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ import click
 
 from dranode.api.documents import encode
 from dranode.api.errors import printable
+from dranode.show.output import emit
 from dranode.show.picture.devices import part_text, unit_of
 from dranode.sim.allocator.state import Amount
 from dranode.tools.diagnosis.device_view import DeviceRow, HeldPart
@@ -96,7 +96,7 @@ def device_listing() -> Listing[DeviceRow]:
 
 
 def numa_listing(rows: Iterable[NumaRow]) -> Listing[NumaRow]:
-    """Return how NUMA nodes are printed: a column for each kind of device that there is."""
+    """Return how NUMA nodes are printed: with a column for each kind of device in the rows."""
     kinds = sorted({kind for row in rows for kind in row.stock})
 
     def column(kind: str) -> Callable[[NumaRow], str]:
@@ -126,7 +126,7 @@ def numa_listing(rows: Iterable[NumaRow]) -> Listing[NumaRow]:
 
 
 def quantity_text(amount: Amount) -> str:
-    """Return an amount as a quantity, with a binary suffix where it is round."""
+    """Return an amount as a quantity, with the largest binary suffix that leaves a whole number."""
     if isinstance(amount, Fraction):
         return f"{float(amount):g}"
     for suffix, scale in _BINARY:
@@ -198,7 +198,7 @@ class Listing(Generic[R]):
 
 
 def list_options(function: F) -> F:
-    """Add kubectl's options for what is printed: `-o`, `--no-headers`."""
+    """Add kubectl's output options: `-o`, `--no-headers`."""
     output = click.option(
         "-o",
         "--output",
@@ -207,16 +207,16 @@ def list_options(function: F) -> F:
         metavar="wide|json|yaml|name",
         help="Print more columns, a document, or only names.",
     )
-    headers = click.option("--no-headers", is_flag=True, help="Leave out the table's header.")
+    headers = click.option("--no-headers", is_flag=True, help="Do not print the table's header.")
     return output(headers(function))
 
 
 def print_rows(rows: Sequence[R], listing: Listing[R], output: str, *, headers: bool = True) -> None:
-    """Print rows in the form that was asked for."""
+    """Print rows in the format of `-o`."""
     if output == "name":
         _print(listing.name(row) for row in rows)
     elif output in ("json", "yaml"):
-        _emit({"items": [listing.document(row) for row in rows]}, output)
+        emit({"items": [listing.document(row) for row in rows]}, output)
     elif not rows:
         click.echo("No resources found.", err=True)
     else:
@@ -230,17 +230,8 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def table_lines(lines: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Return lines whose cells stand under each other, as kubectl pads them; control characters are left out."""
+    """Return lines with cells padded to columns, as kubectl prints them; control characters are left out."""
     cells = [line if "".join(line).isprintable() else [printable(cell) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         yield _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-
-
-def _emit(document: dict[str, Any], output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(document, indent=4, ensure_ascii=False))
-        return
-    from dranode.driver.machine.yaml_files import dump_yaml
-
-    click.echo(dump_yaml(document), nl=False)

@@ -1,18 +1,20 @@
-"""`kubectl dranode`: explain, claims, devices, nodes and fit of a cluster, with kubectl's flags and forms of output."""
+"""`kubectl dranode`: explain, claims, devices, nodes and fit for a cluster, with kubectl's flags and output formats."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete
 
 from dranode.api.errors import DranodeError, UsageError
-from dranode.api.resource import ResourceClaim, ResourceSlice
+from dranode.api.resource import APIDocument, ObjectMeta, ResourceClaim, ResourceSlice
 from dranode.driver.cli.commands import run
 from dranode.driver.cli.options import between_commas
 from dranode.show.cluster_objects import AT_A_TIME, ApiObjects
@@ -22,7 +24,6 @@ from dranode.sim.cli.fit import command
 from dranode.tools.cli.completion import completion_script
 from dranode.tools.cli.explain import explainer, show, subject_place
 from dranode.tools.diagnosis.device_view import Availability, device_rows, incomplete_pools
-from dranode.tools.kubectl.complete import candidates, names_of
 from dranode.tools.kubectl.listings import claim_listing, device_listing, list_options, numa_listing, print_rows
 from dranode.tools.kubectl.views import claim_rows, numa_rows
 from dranode.tools.readers.cluster import ClusterLists, Unseen
@@ -32,14 +33,45 @@ _SETTINGS: Final[dict[str, Any]] = {
     "help_option_names": ["-h", "--help"],
     "max_content_width": 100,
 }
+_PROGRAM: Final = "kubectl-dranode"
+_VARIABLE: Final = "_KUBECTL_DRANODE_COMPLETE"
+# The last line of cobra's answer to a completion: do not complete file names (ShellCompDirectiveNoFileComp).
+_NO_FILES: Final = ":4"
+# A shell shows no more than that at a time.
+_MAX_CANDIDATES: Final = 200
+
+
+class _Named(APIDocument, frozen=True, kw_only=True):
+    """An object of any kind; only its name is read."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+def names_of(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return a function that completes the names of a kind's objects; nothing if the cluster cannot be read."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del parameter
+        options = (str(ctx.params.get(name) or "") for name in ("kubeconfig", "context", "namespace"))
+        # An error message would end up among the candidates.
+        with contextlib.suppress(DranodeError):
+            cluster = named_cluster(*options)
+            if cluster is not None:
+                namespace = "" if kind == "Node" else cluster.namespace
+                objects = ApiObjects(cluster.client).values(_Named, kind, namespace)
+                names = sorted(named.metadata.name for named in objects)
+                return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_MAX_CANDIDATES]
+        return []
+
+    return complete
 
 
 @click.group(context_settings=_SETTINGS)
 @click.version_option(package_name="dranode")
 def plugin() -> None:
-    """Devices, claims and pods of a cluster with DRA: who has what, what is free, what waits, and why.
+    """Show the devices, claims and pods of a cluster with DRA: who uses what, what is free, what waits, and why.
 
-    Reads alone; deploy/reader has the rights. Every driver's devices are shown.
+    Shows the devices of all drivers, and only reads; deploy/reader has the rights that it needs.
 
     \b
     Example:
@@ -66,12 +98,12 @@ def explain(ctx: click.Context, /, subject: str, output: str, **options: str) ->
       kubectl dranode explain near-memory
     """
     cluster = _cluster(options)
-    # A laptop is no node: nothing of this machine is looked at.
+    # The plug-in runs on a laptop, not on a node, so it reads no files of this machine.
     page = explainer(cluster, None, FromCluster(cluster.client))
     show(ctx, subject_place(subject, options["namespace"], cluster), output, page, cluster)
 
 
-@plugin.command(short_help="Claims: their pods, node, devices and shares, age, health, and who waits for them.")
+@plugin.command(short_help="List claims: their pods, node, devices and shares, age, health, and who waits for them.")
 @click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=names_of("ResourceClaim"))
 @click.option("-A", "--all-namespaces", is_flag=True, help="List the claims of all namespaces.")
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Only claims with these labels.")
@@ -80,7 +112,7 @@ def explain(ctx: click.Context, /, subject: str, output: str, **options: str) ->
 def claims(
     *, names: tuple[str, ...], all_namespaces: bool, selector: str, output: str, no_headers: bool, **options: str
 ) -> None:
-    """List claims: state, pod, node, devices with what is consumed of them, age, health, and pods that wait.
+    """List claims: state, pods, node, devices and how much of them is consumed, age, health, and waiting pods.
 
     \b
     Example:
@@ -89,19 +121,19 @@ def claims(
     cluster = _cluster(options)
     lists, namespace, unseen = _lists(cluster), "" if all_namespaces else cluster.namespace, Unseen()
     with cluster.waiting(), _side_by_side() as pool:
-        claiming = pool.submit(lists.claims, namespace, selector)
-        listing = pool.submit(lists.slices)
-        waiting = pool.submit(lists.pending_pods, namespace)
-    slices = unseen.unless_refused("the nodes of claims", listing)
-    pods = unseen.unless_refused("the pods that wait", waiting)
-    rows = list(claim_rows(claiming.result(), slices, pods))
-    _say_unseen(unseen.sentences)
+        claims_future = pool.submit(lists.claims, namespace, selector)
+        slices_future = pool.submit(lists.slices)
+        pods_future = pool.submit(lists.pending_pods, namespace)
+    slices = unseen.unless_refused("the nodes of claims", slices_future)
+    pods = unseen.unless_refused("the pods that wait", pods_future)
+    rows = list(claim_rows(claims_future.result(), slices, pods))
+    _report_unseen(unseen.sentences)
     rows = _named(rows, names, lambda row: row.name, "resourceclaim")
     columns = claim_listing(datetime.now(UTC), namespaces=all_namespaces)
     print_rows(rows, columns, output, headers=not no_headers)
 
 
-@plugin.command(short_help="Devices of all drivers: free, or taken by whom, and tainted why.")
+@plugin.command(short_help="List the devices of all drivers: free, or taken by whom, and tainted why.")
 @click.argument("names", metavar="[NAME...]", nargs=-1)
 @click.option("--drivers", default="", metavar="NAME,...", help="Only devices of these drivers.")
 @click.option("--node", default="", metavar="NAME", help="Only devices on this node.", shell_complete=names_of("Node"))
@@ -122,7 +154,7 @@ def devices(
     no_headers: bool,
     **options: str,
 ) -> None:
-    """List the devices of all drivers: what is free of each, the claims that have it, its taints and their source.
+    """List the devices of all drivers: how much of each is free, which claims have it, and who tainted it.
 
     \b
     Example:
@@ -130,28 +162,30 @@ def devices(
     """
     if state not in ("", *Availability):
         raise UsageError(f'there is no state "{state}"; the states are {", ".join(Availability)}')
-    whole = not (selector or node)
     cluster = _cluster(options)
     with cluster.waiting():
-        slices, held, rules = _devices_seen(_lists(cluster), selector, node)
-    if whole:
-        _say_unseen(incomplete_pools(slices))
-    asked = between_commas([drivers]) if drivers else ()
+        slices, held, rules = _list_devices(_lists(cluster), selector, node)
+    # With a selector or a node, slices of a pool may be missing because they were not asked for.
+    if not selector and not node:
+        _report_unseen(incomplete_pools(slices))
+    chosen = between_commas([drivers]) if drivers else ()
     rows = [
         row
         for row in device_rows(slices, held, rules)
-        if (not asked or row.driver in asked) and node in ("", row.node) and state in ("", row.state)
+        if (not chosen or row.driver in chosen) and node in ("", row.node) and state in ("", row.state)
     ]
     print_rows(_named(rows, names, lambda row: row.name, "device"), device_listing(), output, headers=not no_headers)
 
 
-@plugin.command(short_help="Nodes by NUMA node: what each has of every driver's devices, and what of it is free.")
+@plugin.command(
+    short_help="List nodes by NUMA node: how much of every driver's devices each has, and how much is free."
+)
 @click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=names_of("Node"))
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Only nodes with these labels.")
 @cluster_options
 @list_options
 def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: bool, **options: str) -> None:
-    """List nodes by NUMA node: free and all of every driver's devices (CPUs, memory, GPUs, NICs), as free/all.
+    """List nodes by NUMA node, with every driver's devices (CPUs, memory, GPUs, NICs) as free/total.
 
     \b
     Example:
@@ -160,13 +194,14 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
     cluster = _cluster(options)
     lists, unseen = _lists(cluster), Unseen()
     with cluster.waiting(), _side_by_side() as pool:
-        standing = pool.submit(lists.nodes, selector)
-        slices, held, rules = _devices_seen(lists)
-    # By labels nodes are chosen, so that there is no answer without them.
-    living = standing.result() if selector else unseen.unless_refused("which nodes are ready", standing) or ()
-    _say_unseen((*unseen.sentences, *incomplete_pools(slices)))
-    chosen = {node.metadata.name for node in living}
-    rows = [row for row in numa_rows(living, device_rows(slices, held, rules)) if not selector or row.node in chosen]
+        nodes_future = pool.submit(lists.nodes, selector)
+        slices, held, rules = _list_devices(lists)
+    # Without a selector, devices can be listed even if the nodes cannot. With one, only the API server knows which
+    # nodes have the labels.
+    live = nodes_future.result() if selector else unseen.unless_refused("which nodes are ready", nodes_future) or ()
+    _report_unseen((*unseen.sentences, *incomplete_pools(slices)))
+    chosen = {node.metadata.name for node in live}
+    rows = [row for row in numa_rows(live, device_rows(slices, held, rules)) if not selector or row.node in chosen]
     rows = _named(rows, names, lambda row: row.node, "node")
     print_rows(rows, numa_listing(rows), output, headers=not no_headers)
 
@@ -174,22 +209,22 @@ def nodes(*, names: tuple[str, ...], selector: str, output: str, no_headers: boo
 @plugin.command(short_help="Print a script that completes kubectl-dranode in bash, zsh or fish.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion of `kubectl-dranode` for SHELL.
+    """Print a script that completes `kubectl-dranode` in SHELL.
 
-    `kubectl dranode` itself completes through kubectl's own completion, which finds kubectl_complete-dranode.
+    `kubectl dranode` needs no script: kubectl's own completion runs kubectl_complete-dranode.
 
     \b
     Example:
       kubectl-dranode completion bash
     """
-    click.echo(completion_script(plugin, shell, "kubectl-dranode"))
+    click.echo(completion_script(plugin, shell, _PROGRAM))
 
 
 plugin.add_command(command, "fit")
 
 
 def _cluster(options: dict[str, str]) -> NamedCluster:
-    cluster = named_cluster(options["kubeconfig"], options["context"], options["namespace"], "kubectl-dranode")
+    cluster = named_cluster(options["kubeconfig"], options["context"], options["namespace"], _PROGRAM)
     if cluster is None:
         raise UsageError("no cluster is configured: set KUBECONFIG, pass --kubeconfig, or create ~/.kube/config")
     return cluster
@@ -203,27 +238,31 @@ def _side_by_side() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(AT_A_TIME, "list")
 
 
-def _devices_seen(
+def _list_devices(
     lists: ClusterLists, selector: str = "", node: str = ""
 ) -> tuple[tuple[ResourceSlice, ...], tuple[ResourceClaim, ...], tuple[DeviceTaintRule, ...]]:
-    """Return slices, claims and rules; slices and claims have to be seen for any device to be called free."""
+    """Return slices, claims and taint rules, without rules if they cannot be read.
+
+    Raises:
+        ApiError: slices or claims cannot be read, so no device can be called free.
+    """
     unseen = Unseen()
     with _side_by_side() as pool:
-        listing = pool.submit(lists.slices, selector, node)
-        claiming = pool.submit(lists.claims)
-        ruling = pool.submit(lists.rules)
-    rules = unseen.unless_refused("the taints of DeviceTaintRules", ruling)
-    _say_unseen(unseen.sentences)
-    return listing.result(), claiming.result(), rules or ()
+        slices_future = pool.submit(lists.slices, selector, node)
+        claims_future = pool.submit(lists.claims)
+        rules_future = pool.submit(lists.rules)
+    rules = unseen.unless_refused("the taints of DeviceTaintRules", rules_future)
+    _report_unseen(unseen.sentences)
+    return slices_future.result(), claims_future.result(), rules or ()
 
 
-def _say_unseen(sentences: Iterable[str]) -> None:
+def _report_unseen(sentences: Iterable[str]) -> None:
     for sentence in sentences:
         click.echo(f"not seen: {sentence}", err=True)
 
 
 def _named(rows: list[Any], names: tuple[str, ...], name: Any, kind: str) -> list[Any]:
-    """Return the rows of these names, all for none; kubectl's error for a name that is not there."""
+    """Return the rows with these names, or all if there are no names; fail as kubectl does if a name is missing."""
     missing = set(names) - {name(row) for row in rows}
     if missing:
         raise DranodeError(f'{kind} "{min(missing)}" not found')
@@ -232,13 +271,22 @@ def _named(rows: list[Any], names: tuple[str, ...], name: Any, kind: str) -> lis
 
 def run_plugin() -> None:
     """Run the plug-in; the exit status is 0 done, 1 "no" or failed, 2 wrong usage."""
-    # The lists of a cluster are many small values that stay; looking through them for cycles is a third of the time.
+    # A cluster's lists are many small values that live until the end; searching them for reference cycles would take a
+    # third of the time.
     gc.set_threshold(1_000_000)
-    # krew's launcher runs it as a word of Python, which has no name of its own.
+    # krew's launcher runs this with `python -c`, so sys.argv[0] is not the program's name.
     run(plugin, sys.argv[1:], "kubectl dranode")
 
 
+def candidates(words: list[str]) -> Iterator[str]:
+    """Yield cobra's answer: the candidates for the last of the words with their descriptions, then `:4`."""
+    *before, incomplete = words or [""]
+    for item in ShellComplete(plugin, {}, _PROGRAM, _VARIABLE).get_completions(before, incomplete):
+        yield f"{item.value}\t{item.help}" if item.help else str(item.value)
+    yield _NO_FILES
+
+
 def complete_words() -> None:
-    """Answer kubectl's completion."""
-    for line in candidates(plugin, sys.argv[1:]):
+    """Complete the words so far: kubectl's own completion runs this as `kubectl_complete-dranode`."""
+    for line in candidates(sys.argv[1:]):
         click.echo(line)

@@ -1,4 +1,4 @@
-"""The claims of a cluster for people: which devices each has, who uses it, who waits for it, how it is."""
+"""The rows of `kubectl dranode claims` and `nodes`: a claim's devices, users and health, a NUMA node's devices."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class ClaimRow:
         namespace: its namespace.
         name: its name.
         stage: how far it has come.
-        node: the node of its devices; empty if it has none, or if several nodes see them; None if it is not known.
+        node: the node of its devices; empty if it has none, or if several nodes can use them; None if not known.
         pods: the pods that it is reserved for; a PodGroup as `podgroup NAME`, with those of its pods that are on nodes.
         waiting: pods that name it and do not have it yet; None if they are not known.
         results: what it was allocated.
-        health: `Ready`, or the reason why a device is not; empty if no driver says anything.
-        message: what the driver says of that.
-        created: when it was made, in RFC 3339; empty if unknown.
+        health: `Ready`, or the reason why a device is not ready; empty if no driver reports it.
+        message: the driver's explanation of `health`.
+        created: when it was created, in RFC 3339; empty if unknown.
     """
 
     namespace: str
@@ -59,26 +59,28 @@ class ClaimRow:
 def claim_rows(
     claims: Iterable[ResourceClaim], slices: Iterable[ResourceSlice] | None, pods: Iterable[LivePod] | None
 ) -> Iterator[ClaimRow]:
-    """Yield every claim, by namespace and name; what only slices or pods say is None where they are."""
+    """Yield every claim, by namespace and name; columns that need slices or pods are None if those are None."""
     nodes = {
         (slice_.spec.driver, slice_.spec.pool.name): slice_.spec.node_name
         for slice_ in slices or ()
         if slice_.spec.node_name is not None
     }
     users = _users(pods or ())
-    for claim in sorted(claims, key=lambda one: (one.metadata.namespace, one.metadata.name)):
+    for claim in sorted(claims, key=lambda claim: (claim.metadata.namespace, claim.metadata.name)):
         metadata, status = claim.metadata, claim.status
         results = tuple(readable_results(status.allocation))
-        named = users.get((metadata.namespace, metadata.name), ())
-        having = _having(claim, named)
+        claim_pods = users.get((metadata.namespace, metadata.name), ())
+        holders = _holders(claim, claim_pods)
         health, message = _health(claim)
         yield ClaimRow(
             namespace=metadata.namespace,
             name=metadata.name,
             stage=_stage(claim),
             node=None if slices is None and results else allocated_on(results, nodes),
-            pods=having,
-            waiting=None if pods is None else tuple(name for pod in named if (name := pod.metadata.name) not in having),
+            pods=holders,
+            waiting=None
+            if pods is None
+            else tuple(name for pod in claim_pods if (name := pod.metadata.name) not in holders),
             results=results,
             health=health,
             message=message,
@@ -102,41 +104,38 @@ def _health(claim: ResourceClaim) -> tuple[str, str]:
     return ("Ready", "") if conditions else ("", "")
 
 
-def _having(claim: ResourceClaim, named: Iterable[LivePod]) -> tuple[str, ...]:
-    """Return who has a claim: what it is reserved for, and of PodGroups the pods on nodes that name it."""
+def _holders(claim: ResourceClaim, claim_pods: Iterable[LivePod]) -> tuple[str, ...]:
+    """Return the consumers that a claim is reserved for, and the pods on nodes of PodGroups among them."""
     groups = groups_among(claim.status.reserved_for)
-    theirs = (pod.metadata.name for pod in named if pod.spec.node_name and pod.spec.pod_group in groups)
-    return tuple(dict.fromkeys((*map(str, claim.status.reserved_for), *theirs)))
+    members = (pod.metadata.name for pod in claim_pods if pod.spec.node_name and pod.spec.pod_group in groups)
+    return tuple(dict.fromkeys((*map(str, claim.status.reserved_for), *members)))
 
 
 def _users(pods: Iterable[LivePod]) -> Mapping[tuple[str, str], tuple[LivePod, ...]]:
-    """Return the pods that use each claim or are to, by namespace and name, those that have ended left out."""
+    """Return the pods that name each claim, by its namespace and name; pods that have ended are left out."""
     users: defaultdict[tuple[str, str], list[LivePod]] = defaultdict(list)
     for pod in pods:
         if pod.status.phase in ("Succeeded", "Failed"):
             continue
-        made = {
-            resource_claim_status.name: resource_claim_status.resource_claim_name
-            for resource_claim_status in pod.status.resource_claim_statuses
-        }
+        generated = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
         for entry in pod.spec.resource_claims:
-            name = entry.resource_claim_name or made.get(entry.name)
+            name = entry.resource_claim_name or generated.get(entry.name)
             if name:
                 users[pod.metadata.namespace, name].append(pod)
-    return {key: tuple(theirs) for key, theirs in users.items()}
+    return {key: tuple(claim_pods) for key, claim_pods in users.items()}
 
 
 def age(created: str, now: datetime) -> str:
-    """Return an age as kubectl prints it (`5d`, `47s`); `<unknown>` without a time, `<invalid>` for one to come."""
+    """Return an age as kubectl prints it (`5d`, `47s`); `<unknown>` without a time, `<invalid>` for a future time."""
     try:
         seconds = int((now - datetime.fromisoformat(created)).total_seconds())
     except (ValueError, TypeError):
         return "<unknown>"
-    # A second is nothing; more means that the clock here is behind the server's.
+    # Up to a second may be rounding; more means that the clock here is behind the server's.
     if seconds < -1:
         return "<invalid>"
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    # apimachinery's duration.HumanDuration: below each limit, so many of one unit and the rest in the next.
+    # apimachinery's duration.HumanDuration: up to each limit, how many of a unit, and the remainder in the next one.
     steps = (
         (120, max(seconds, 0), "s", 0, ""),
         (600, minutes, "m", seconds % 60, "s"),
@@ -156,8 +155,8 @@ class Stock:
     """The devices of one kind on a NUMA node.
 
     Attributes:
-        free: devices that can be had whole, or the amount that is left of a capacity that claims share.
-        total: all of them.
+        free: how many devices are free, or how much is left of a capacity that claims share.
+        total: how many devices there are, or the whole capacity.
     """
 
     free: Amount = 0
@@ -166,13 +165,13 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class NumaRow:
-    """One NUMA node of a node, or what no NUMA node of it has.
+    """One NUMA node of a node, or the node's devices without a NUMA node.
 
     Attributes:
         node: the node.
-        ready: whether it is Ready; `Unknown` for a node that is not there, or of which nobody has said so.
+        ready: whether it is Ready; `Unknown` for a node that does not exist or has no Ready condition.
         numa: the number of the NUMA node; empty for devices without one.
-        stock: by driver, or by what a capacity that claims share is an amount of: `memory`, `dra.cpu/cpu`.
+        stock: by driver, or by the unit of a capacity that claims share: `memory`, `dra.cpu/cpu`.
     """
 
     node: str
@@ -190,12 +189,13 @@ def numa_rows(nodes: Iterable[LiveNode], devices: Iterable[DeviceRow]) -> Iterat
     readiness = {node.metadata.name: _readiness(node) for node in nodes}
     for name in sorted(readiness.keys() | stocks.keys()):
         ready = readiness.get(name, "Unknown")
-        found = stocks.get(name)
-        if not found:
+        stock_by_numa = stocks.get(name)
+        if not stock_by_numa:
             yield NumaRow(name, ready, "")
             continue
-        for numa in sorted(found, key=lambda each: (each == "", each.zfill(4))):
-            yield NumaRow(name, ready, numa, found[numa])
+        # By number, and devices without a NUMA node last.
+        for numa in sorted(stock_by_numa, key=lambda numa: (numa == "", numa.zfill(4))):
+            yield NumaRow(name, ready, numa, stock_by_numa[numa])
 
 
 def _readiness(node: LiveNode) -> str:

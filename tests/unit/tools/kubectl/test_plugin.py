@@ -1,4 +1,4 @@
-"""`kubectl dranode`: claims, devices and nodes of all drivers, with kubectl's flags and forms of output."""
+"""`kubectl dranode`: claims, devices and nodes of all drivers, with kubectl's flags and output formats."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from dranode.api.errors import DranodeError, UsageError
 from dranode.sanity.kinds import kind_of
-from dranode.tools.kubectl.complete import candidates
-from dranode.tools.kubectl.plugin import plugin
+from dranode.tools.kubectl.plugin import candidates, plugin
 from dranode.tools.kubectl.views import age
 from tests.fakes.apiserver import ApiServer, Fault
 from tests.fakes.doctor import forbid
@@ -310,12 +309,12 @@ def test_kubectl_gets_candidates_with_descriptions_and_no_files(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", cluster.api.kubeconfig(tmp_path / "kubeconfig"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    commands = list(candidates(plugin, [""]))
+    commands = list(candidates([""]))
     assert [line.partition("\t")[0] for line in commands] == [
         "claims", "completion", "devices", "explain", "fit", "nodes", ":4",
     ]  # fmt: skip
-    assert list(candidates(plugin, ["nodes", "worker-"])) == ["worker-1", "worker-2", ":4"]
-    assert next(candidates(plugin, ["claims", "--no"])).startswith("--no-headers\t")
+    assert list(candidates(["nodes", "worker-"])) == ["worker-1", "worker-2", ":4"]
+    assert next(candidates(["claims", "--no"])).startswith("--no-headers\t")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
