@@ -30,7 +30,6 @@ from dranode.driver.claims.plugin import Plugin
 from dranode.driver.claims.record import Record
 from dranode.driver.machine.root import ReadOnlyMachineError
 from dranode.driver.node.claim_files import ClaimFiles
-from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.record_store import LedgerNotes, RecordStore
 
 log = logging.getLogger(__name__)
@@ -154,70 +153,3 @@ class Interpreter(msgspec.Struct):
 
 def _claim_of(effect: Configure | Restore | WriteFiles | RemoveFiles) -> ClaimRef:
     return effect.claim if isinstance(effect, RemoveFiles) else effect.record.ref
-
-
-class UnfinishedClaims(msgspec.Struct):
-    """The claims about which not everything is known: after a takeover, or after the ledger or a row of it was lost.
-
-    Attributes:
-        store: the records.
-        lock: the lock on decisions.
-        interpreter: writes the files of completed claims.
-    """
-
-    store: RecordStore
-    lock: DecisionLock
-    interpreter: Interpreter
-
-    def records(self) -> tuple[Record, ...]:
-        """Return the claims about which only their devices are known, or not even those.
-
-        Raises:
-            UnreadError: the ledger cannot be read.
-        """
-        with self.lock.held():
-            return tuple(record for record in self.store.book.records() if not record.fingerprint)
-
-    def complete(self, pairs: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
-        """Commit what was learned about unfinished records, and write their files; returns the committed records.
-
-        Args:
-            pairs: each record as it was and as it should be. If a record has changed meanwhile, it is left unchanged.
-
-        Raises:
-            LedgerError: the ledger cannot be written; nothing is on record then.
-        """
-        with self.lock.held():
-            # Between the question and this answer kubelet may have unprepared the claim, or prepared it again.
-            put = tuple(after for before, after in pairs if self._is_needed(before, after))
-            if put:
-                with self.store.transaction():
-                    self.store.commit(Commit(put=put))
-            self.interpreter.carry_out(map(WriteFiles, filter(self.interpreter.files.writable, put)))
-            return put
-
-    def _is_needed(self, before: Record, after: Record) -> bool:
-        entry = self.store.book.entry(before.uid)
-        return entry is not None and entry.on_record == before and (after != before or not entry.on_file)
-
-    def missing(self) -> tuple[str, ...]:
-        """Return why no new claims are prepared since the ledger or a row of it was lost, a sentence for each reason.
-
-        Raises:
-            UnreadError: the ledger cannot be read.
-        """
-        with self.lock.held():
-            return self.store.missing()
-
-    def forget_missing(self) -> tuple[str, ...]:
-        """Allow new claims again; returns the reasons that are dismissed. Claims with a CDI spec keep their devices.
-
-        Raises:
-            UnreadError: the ledger cannot be read.
-            LedgerError: it cannot be written.
-        """
-        with self.lock.held():
-            missing = self.store.missing()
-            if missing:
-                self.store.forget_missing()
-            return missing

@@ -21,6 +21,7 @@ from dranode.driver.claims.answers import (
     Answer,
     Changed,
     ClaimOutcome,
+    Commit,
     Conflict,
     NotEnforced,
     Prepared,
@@ -45,7 +46,7 @@ from dranode.driver.node.claim_files import ClaimFiles
 from dranode.driver.node.decision_lock import DecisionLock
 from dranode.driver.node.discovery import Discovery
 from dranode.driver.node.held_view import HeldView, Watcher
-from dranode.driver.node.interpreter import Interpreter, UnfinishedClaims
+from dranode.driver.node.interpreter import Interpreter
 from dranode.driver.node.metadata_files import DeviceMetadata
 from dranode.driver.node.record_store import LedgerNotes, RecordStore
 from dranode.driver.node.specs import Specs
@@ -82,7 +83,6 @@ class NodeClaims:
         store: the records, to be used under the lock on decisions; any thread may read its book.
         files: the claims' CDI specs and device metadata.
         interpreter: carries effects out.
-        unfinished: the claims about which not everything is known.
         granted: called with the record of every claim that is prepared for the first time.
         settings_changed: called when settings have changed, so that `tune` has to notify other processes.
         not_enforced: returns why containers are not held to claims; None if they are, or need not be. It never waits.
@@ -130,7 +130,6 @@ class NodeClaims:
         self._view = HeldView(plugin, self.store, self.discovery)
         self._lock = DecisionLock(self.store, data / "serialize.lock", self._view.notify)
         self._places = threading.BoundedSemaphore(MAX_WAITING)
-        self.unfinished = UnfinishedClaims(self.store, self._lock, self.interpreter)
 
     def open(self, boot_id: str = "", *, snapshot: bool = True) -> None:
         """Read hardware and ledger, and write missing CDI specs.
@@ -294,6 +293,61 @@ class NodeClaims:
         """
         with self._lock.held():
             return self.store.book.records()
+
+    def unfinished(self) -> tuple[Record, ...]:
+        """Return the claims about which only their devices are known, or not even those.
+
+        There are such claims after a takeover, and after the ledger or a row of it was lost.
+
+        Raises:
+            UnreadError: the ledger cannot be read.
+        """
+        with self._lock.held():
+            return tuple(record for record in self.store.book.records() if not record.fingerprint)
+
+    def complete(self, pairs: Iterable[tuple[Record, Record]]) -> tuple[Record, ...]:
+        """Commit what was learned about unfinished claims, and write their files; returns the committed records.
+
+        Args:
+            pairs: each record as it was and as it should be. A record that has changed meanwhile is left unchanged.
+
+        Raises:
+            LedgerError: the ledger cannot be written; nothing is on record then.
+        """
+        with self._lock.held():
+            # kubelet may have unprepared the claim, or prepared it again, since the caller read its record.
+            put = tuple(after for before, after in pairs if self._is_incomplete(before, after))
+            if put:
+                with self.store.transaction():
+                    self.store.commit(Commit(put=put))
+            self.interpreter.carry_out(map(WriteFiles, filter(self.files.writable, put)))
+            return put
+
+    def _is_incomplete(self, before: Record, after: Record) -> bool:
+        entry = self.store.book.entry(before.uid)
+        return entry is not None and entry.on_record == before and (after != before or not entry.on_file)
+
+    def missing(self) -> tuple[str, ...]:
+        """Return why no new claims are prepared since the ledger or a row of it was lost, a sentence for each reason.
+
+        Raises:
+            UnreadError: the ledger cannot be read.
+        """
+        with self._lock.held():
+            return self.store.missing()
+
+    def forget_missing(self) -> tuple[str, ...]:
+        """Allow new claims again; returns the reasons that are dismissed. Claims with a CDI spec keep their devices.
+
+        Raises:
+            UnreadError: the ledger cannot be read.
+            LedgerError: the ledger cannot be written.
+        """
+        with self._lock.held():
+            missing = self.store.missing()
+            if missing:
+                self.store.forget_missing()
+            return missing
 
     def mend_files(self, uids: Iterable[str]) -> dict[str, Refused | None]:
         """Rewrite the files of these claims that are not as they should be; see `ClaimFiles.mend`.

@@ -112,7 +112,7 @@ class Attempts:
         poll.register(wake, select.POLLIN)
         while not stopping() and (left := until - self._clock()) > 0:
             if poll.poll(min(left, _POLL) * 1000):
-                wake.heard()
+                wake.clear()
             # A runtime that restarts makes a new socket file, so its inode or its change time differ.
             if _identity(self._path) not in (self._tried, None):
                 self._failures = 0
@@ -252,7 +252,7 @@ class NRIClient:
 
     def notify(self) -> None:
         """Check for unsolicited work now: the claims on record have changed, or drift was found."""
-        self._wake.up()
+        self._wake.set()
 
     # --- the thread ---
 
@@ -323,7 +323,7 @@ class NRIClient:
                 next_tick = min(next_tick, now + _CALM)
             if now >= next_tick:
                 if woken:
-                    self._wake.heard()
+                    self._wake.clear()
                     woken = False
                 if self._act_unsolicited(sock, session):
                     asked = now

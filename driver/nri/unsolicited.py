@@ -114,7 +114,7 @@ class Enforced(msgspec.Struct):
     def take_back(self, ids: Iterable[str]) -> None:
         """Note that updates were decided but did not arrive, so that these containers may have other resources."""
         late = map(self.containers.get, ids)
-        self.containers.carry_out(ContainerChange(tuple(pinned.in_doubt() for pinned in late if pinned)))
+        self.containers.carry_out(ContainerChange(tuple(pinned.with_unknown_mask() for pinned in late if pinned)))
 
     def called(self) -> None:
         """Note that the runtime calls: it has applied, or failed to apply, the updates of earlier answers.
@@ -218,7 +218,7 @@ class Unsolicited(msgspec.Struct):
     def waits(self) -> bool:
         """Return whether a container waits for a mask, for kubelet's answer or for a reconnection."""
         containers = self.enforced.containers
-        return bool(self._lag.waiting or containers.unheard or containers.denied or containers.unsure)
+        return bool(self._lag.waiting or containers.unanswered or containers.denied or containers.unsure)
 
     @property
     def lag(self) -> float:
@@ -339,15 +339,15 @@ class Unsolicited(msgspec.Struct):
     def _ask_again(self, now: float) -> None:
         """Identify, after a while, the containers again whose claims kubelet did not confirm."""
         containers = self.enforced.containers
-        if not (containers.unheard or containers.denied) or self._snapshot().unread is not None:
+        if not (containers.unanswered or containers.denied) or self._snapshot().unread is not None:
             return
         # A question may take a second of the thread that answers the runtime, so it is not repeated often.
-        if now - self._asked_at < (_ASK_AGAIN if containers.unheard else _ASK_DENIED):
+        if now - self._asked_at < (_ASK_AGAIN if containers.unanswered else _ASK_DENIED):
             return
         self._asked_at = now
 
         def decide(snapshot: PinSnapshot, evidence: Evidence) -> Allowed | Ask:
-            return enforcement.heard(containers, snapshot, evidence)
+            return enforcement.identify_again(containers, snapshot, evidence)
 
         self.enforced.carry_out(self.inquiry.decide_in_any_case(decide, containers))
 

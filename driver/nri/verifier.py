@@ -30,7 +30,7 @@ from dranode.driver.pinning.container_index import (
     has_what_it_should,
 )
 from dranode.driver.pinning.containers import Container, Effective, Pinned, expected, having
-from dranode.driver.pinning.refusals import Overlap, key_of, looked_at, overlaps_at_start
+from dranode.driver.pinning.refusals import Overlap, key_of, overlaps_at_start, to_compare
 from dranode.driver.pinning.snapshot import PinSnapshot, limit_sums
 
 log = logging.getLogger(__name__)
@@ -260,8 +260,8 @@ class StartGate(msgspec.Struct):
         """Return the overlaps because of which a container must not start now; none if it may start."""
         now = self.clock()
         cgroups = Cgroups(self.root)
-        asked = looked_at(containers, snapshot, starting) if snapshot.pins_cpus else ()
-        runs_on = kernel_cpus(cgroups, asked, self.clock)
+        relevant = to_compare(containers, snapshot, starting) if snapshot.pins_cpus else ()
+        runs_on = kernel_cpus(cgroups, relevant, self.clock)
         # The cgroup of a container that has ended may still exist for a moment, without a process.
         overlapping = tuple(
             overlap

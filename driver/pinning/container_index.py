@@ -120,7 +120,7 @@ class Containers:
         )
 
     @property
-    def unheard(self) -> tuple[Pinned, ...]:
+    def unanswered(self) -> tuple[Pinned, ...]:
         """Return the containers for which kubelet did not answer."""
         return tuple(self._all[key] for key in self._unheard)
 
@@ -181,7 +181,7 @@ class Containers:
         self._all[key] = pinned
         (self._unsure.add if pinned.unsure else self._unsure.discard)(key)
         (self._memory_unsure.add if pinned.memory_unsure else self._memory_unsure.discard)(key)
-        (self._unheard.add if pinned.unheard else self._unheard.discard)(key)
+        (self._unheard.add if pinned.unanswered else self._unheard.discard)(key)
         (self._denied.add if pinned.denied else self._denied.discard)(key)
 
     def _enter(self, pinned: Pinned) -> None:
@@ -244,7 +244,7 @@ def changes(containers: Containers, snapshot: PinSnapshot) -> Iterator[tuple[Pin
         return
     unclaimed = resources_for((), snapshot)
     for pinned in containers.concerned(snapshot):
-        certain = not (pinned.claims or pinned.unsure or pinned.unheard or pinned.memory_unsure)
+        certain = not (pinned.claims or pinned.unsure or pinned.unanswered or pinned.memory_unsure)
         resources = unclaimed if certain and snapshot.memory_unread is None else expected(pinned, snapshot)
         if pinned.mems and not resources.mems:
             # NRI cannot clear `cpuset.mems`. To allow memory from anywhere, all nodes are named.
@@ -309,7 +309,7 @@ def drift(containers: Containers, snapshot: PinSnapshot, effective: Mapping[str,
     drifts: list[Drift] = []
     for key, actual in effective.items():
         pinned = containers.get(key)
-        if pinned is not None and not (pinned.unsure or pinned.unheard) and snapshot.unread is None:
+        if pinned is not None and not (pinned.unsure or pinned.unanswered) and snapshot.unread is None:
             should, does = effective_of(expected(pinned, snapshot)).beside(_counting(actual, pinned, snapshot))
             if does:
                 drifts.append(Drift(pinned.container, should, does))
@@ -377,11 +377,11 @@ def _overruled(pinned: Pinned, snapshot: PinSnapshot, actual: Effective) -> Pinn
     differing = _last_given(pinned, snapshot).beside(_counting(actual, pinned, snapshot))[1]
     if not (silent or differing):
         return pinned
-    if pinned.unheard:
+    if pinned.unanswered:
         # The other instance may have got kubelet's answer, so the container stays on the CPUs of a claim if it runs
         # there.
         return replace(pinned, cpus=pinned.cpus if actual.cpus is None else actual.cpus, resend=True)
-    return pinned.in_doubt()
+    return pinned.with_unknown_mask()
 
 
 def _last_given(pinned: Pinned, snapshot: PinSnapshot) -> Effective:

@@ -168,9 +168,9 @@ class Pinned(msgspec.Struct, frozen=True):
         unsure: it was added while the ledger could not be read, so it may have other claims than these. Its mask is not
             changed until the runtime reports it again.
         unresolved: it names a claim that is not known, and may have it.
-        unheard: it names a claim on record, but kubelet did not answer whether its pod has the claim. `container` keeps
-            the environment, so that it can be identified again. If it runs on CPUs that claims hold, it stays there
-            until then, because only a driver puts a container there.
+        unanswered: it names a claim on record, but kubelet did not answer whether its pod has the claim. `container`
+            keeps the environment, so that it can be identified again. If it runs on CPUs that claims hold, it stays
+            there until then, because only a driver puts a container there.
         denied: it names a claim on record, but kubelet says that its pod does not have it. `container` keeps the
             environment too, because a kubelet that has just started may not know the pod yet.
         memory_unsure: like `unsure`, for claims that only hold memory.
@@ -186,7 +186,7 @@ class Pinned(msgspec.Struct, frozen=True):
     parts: frozenset[tuple[str, int]] = frozenset()
     unsure: bool = False
     unresolved: bool = False
-    unheard: bool = False
+    unanswered: bool = False
     denied: bool = False
     hugepages: HugepageLimits = NO_LIMITS
     memory_unsure: bool = False
@@ -216,9 +216,9 @@ class Pinned(msgspec.Struct, frozen=True):
         # The runtime may have read the configuration before the last update reached it. Then the process runs with the
         # old resources, so they are set again.
         running = replace(self, container=replace(self.container, started=True), provisional=False)
-        return running.in_doubt() if self.provisional else running
+        return running.with_unknown_mask() if self.provisional else running
 
-    def in_doubt(self) -> Pinned:
+    def with_unknown_mask(self) -> Pinned:
         """Return the container with its mask unknown, so that its resources are sent again."""
         return replace(self, cpus=CPUSet(), resend=True)
 
@@ -290,7 +290,7 @@ def expected(pinned: Pinned, snapshot: PinSnapshot) -> Resources:
     # does no harm, because no claim gets CPUs that such a container still uses (`why_occupied`).
     claims = having(pinned, snapshot)
     on_held = bool(pinned.cpus) and pinned.cpus <= snapshot.held
-    if pinned.unsure or snapshot.unread is not None or (pinned.unheard and on_held):
+    if pinned.unsure or snapshot.unread is not None or (pinned.unanswered and on_held):
         return Resources(pinned.cpus, pinned.mems, lift_quota=any(claim.lift_quota for claim in claims))
     right = resources_for(claims, snapshot, pinned.hugepages)
     if keeps_memory(pinned, snapshot):

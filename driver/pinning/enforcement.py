@@ -258,14 +258,14 @@ def pinned_as_listed(
     """Identify an existing container whose creation this driver did not see, or return the question that this needs.
 
     The container can no longer be refused. If it names a claim that it does not have, it belongs to the shared pool.
-    If kubelet did not answer whether its pod has the claim, the container is identified again later (`heard`).
+    If kubelet did not answer whether its pod has the claim, the container is identified again later (`identify_again`).
     """
     identity = identify(container, snapshot, evidence, exists=True)
     if identity.ask is not None:
         return identity.ask
     unsure = snapshot.unread is not None
     return Pinned(
-        container if identity.unheard or identity.denied else _slim(container),
+        container if identity.unanswered or identity.denied else _slim(container),
         tuple(claim.key for claim in identity.claims),
         container.cpus,
         # Memory nodes count as given by this driver only if a claim asks for some; else kubelet or the runtime set
@@ -276,17 +276,19 @@ def pinned_as_listed(
         unsure=unsure,
         memory_unsure=snapshot.memory_unread is not None,
         unresolved=unsure and any(key not in snapshot.claims for key in mentions(container, snapshot)),
-        unheard=identity.unheard,
+        unanswered=identity.unanswered,
         denied=identity.denied,
     )
 
 
-def heard(containers: Containers, snapshot: PinSnapshot, evidence: Evidence = NOTHING_FOUND_OUT) -> Allowed | Ask:
+def identify_again(
+    containers: Containers, snapshot: PinSnapshot, evidence: Evidence = NOTHING_FOUND_OUT
+) -> Allowed | Ask:
     """Identify the containers again for which kubelet did not answer or denied that their pod has the claim."""
     # kubelet may have been starting: its pod-resources API lists a pod only some time after a restart.
     put: list[Pinned] = []
     pods: list[PodSandbox] = []
-    for pinned in (*containers.unheard, *containers.denied):
+    for pinned in (*containers.unanswered, *containers.denied):
         # The container is described as it is now, not as it was created: this driver may have changed it since.
         container = replace(pinned.container, cpus=pinned.cpus, hugepages=pinned.hugepages)
         match pinned_as_listed(snapshot, container, evidence):

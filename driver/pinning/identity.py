@@ -76,14 +76,14 @@ class Identity(msgspec.Struct, frozen=True):
         claims: the claims that it has.
         refusals: one sentence for each claim that it names but does not have.
         ask: a question that has to be answered first; None if there is none.
-        unheard: whether a claim was refused only because kubelet did not answer for the pod.
+        unanswered: whether a claim was refused only because kubelet did not answer for the pod.
         denied: whether a claim was refused because kubelet says that the pod does not have it.
     """
 
     claims: tuple[PinnedClaim, ...] = ()
     refusals: tuple[str, ...] = ()
     ask: AskLedger | AskKubelet | None = None
-    unheard: bool = False
+    unanswered: bool = False
     denied: bool = False
 
 
@@ -99,7 +99,7 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
     """
     claims: list[PinnedClaim] = []
     refusals: list[str] = []
-    unheard = denied = False
+    unanswered = denied = False
     named = mentions(container, snapshot)
     for key, value in named.items():
         claim = snapshot.claims.get(key)
@@ -131,12 +131,12 @@ def identify(container: Container, snapshot: PinSnapshot, evidence: Evidence, *,
             # An existing container is not refused, but identified again later. It matters then whether kubelet denied
             # the claim or only did not answer.
             answered = not container.pod.uid or evidence.pods[container.pod.uid] is not None
-            unheard, denied = unheard or not answered, denied or (answered and bool(container.pod.uid))
+            unanswered, denied = unanswered or not answered, denied or (answered and bool(container.pod.uid))
         else:
             claims.append(claim)
     # A pod without any claim of this driver, as most are, causes no question.
     if named or container.pod.uid not in snapshot.by_pod:
-        return Identity(tuple(claims), tuple(refusals), unheard=unheard, denied=denied)
+        return Identity(tuple(claims), tuple(refusals), unanswered=unanswered, denied=denied)
     return _unnamed(container, snapshot, evidence, exists=exists)
 
 

@@ -186,7 +186,7 @@ def start_refusal(starting: Container, overlapping: Collection[Overlap]) -> str:
     return f"{starting} cannot start yet: {'; '.join(map(str, overlapping))}; {follows}"
 
 
-def looked_at(containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Container, ...]:
+def to_compare(containers: Containers, snapshot: PinSnapshot, starting: Pinned) -> tuple[Container, ...]:
     """Return the containers whose CPUs `overlaps_at_start` needs to know, the one that starts first."""
     if not snapshot.held:
         return ()
@@ -245,6 +245,6 @@ def _others(containers: Containers, starting: Pinned) -> Iterator[Pinned]:
     """Yield the running containers that have none of its claims, if their claims are certain."""
     for other in containers:
         # A container whose claims are not certain may own these CPUs itself.
-        certain = not (other.unsure or other.unheard)
+        certain = not (other.unsure or other.unanswered)
         if other.container.started and certain and set(starting.claims).isdisjoint(other.claims):
             yield other

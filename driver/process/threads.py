@@ -98,15 +98,15 @@ class Wake:
         """Return the file descriptor to poll; -1 after `close`."""
         return self._file
 
-    def up(self) -> None:
+    def set(self) -> None:
         """Wake the thread that polls, now or at its next poll."""
         # Under the lock, because the number of a closed file may already belong to another file.
         with self._lock:
             if self._file >= 0:
                 os.eventfd_write(self._file, 1)
 
-    def heard(self) -> None:
-        """Clear every `up` so far, so that poll waits again."""
+    def clear(self) -> None:
+        """Clear the event, so that the next poll waits again."""
         # One read resets the counter to zero. If it is zero already, the read would block.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._file)

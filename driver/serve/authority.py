@@ -259,7 +259,7 @@ class OtherInstances:
             if file is not None and file >= 0:
                 poll.register(file, select.POLLIN)
         poll.poll(seconds * 1000)
-        self._wake.heard()
+        self._wake.clear()
         self._events.names()
 
     @property
@@ -269,7 +269,7 @@ class OtherInstances:
 
     def wake(self) -> None:
         """End the current wait, or the next one."""
-        self._wake.up()
+        self._wake.set()
 
     def leave(self) -> None:
         """Remove this instance's file."""

@@ -86,7 +86,7 @@ def take_over(node: NodeClaims, lookup: ClaimLookup) -> bool:
         DranodeError: another driver has left claims that cannot be taken over; nothing was changed.
     """
     try:
-        unfinished = node.unfinished.records()
+        unfinished = node.unfinished()
         sentence = unpublished(node.store.book.records(), node.inventory)
         if sentence is not None:
             log.warning("driver=%s: %s", node.plugin.driver, sentence)
@@ -115,7 +115,7 @@ def put_on_record(node: NodeClaims, unfinished: tuple[Record, ...], attested: At
     Raises:
         LedgerError: the ledger cannot be written.
     """
-    put = node.unfinished.complete(
+    put = node.complete(
         (record, named(record, attested, node.inventory, node.plugin, node.pool)) for record in unfinished
     )
     for record in put:

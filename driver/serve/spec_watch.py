@@ -111,7 +111,7 @@ class SpecWatch:
     def wake(self) -> None:
         """End the waiting in `rest` and `check`."""
         self._ending.set()
-        self._wake.up()
+        self._wake.set()
 
     def stop(self) -> None:
         """Close the watch; `check` must not be called after that."""

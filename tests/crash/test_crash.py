@@ -80,7 +80,7 @@ def world(folder: Path, board: Board, fuse: Fuse, *, wired: bool) -> NodeClaims:
     node = NodeClaims(plugin, folder / "data", folder / "cdi", metadata=metadata)
     specs = node.files.specs
     node.files.specs = FusedSpecs(specs.directory, specs.kind, fuse=fuse)
-    node.interpreter = node.unfinished.interpreter = FusedInterpreter(plugin, node.store, node.files, fuse)
+    node.interpreter = FusedInterpreter(plugin, node.store, node.files, fuse)
     node.open()
     return node
 

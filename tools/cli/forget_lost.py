@@ -1,4 +1,4 @@
-"""`dranode forget-lost`: let the driver hand out devices again that it holds back for claims with lost records."""
+"""`dranode forget-lost`: lets the driver prepare new claims again after records were lost."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dranode.show.output import console, emit, fail, output_option
 _LEDGER: Final = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-copy")
 
 
-@click.command(short_help="Release what is held back after a ledger was lost.")
+@click.command(short_help="Allow new claims again after a ledger was lost.")
 @machine_option
 @names_of_drivers("The drivers, by short name or as they publish (default: those that serve by default).")
 @serve_option("--kubelet-root")
 @serve_option("--cdi-dir")
-@click.option("--dry-run", is_flag=True, help="Only say what is missing.")
+@click.option("--dry-run", is_flag=True, help="Only report what is missing.")
 @output_option
 def command(
     root: Root, drivers: tuple[str, ...], kubelet_root: str, cdi_dir: str, output: str, *, dry_run: bool
@@ -54,11 +54,11 @@ def command(
         except OSError as error:
             fail(f"{folder} cannot be read: {error.strerror}; try as root")
         if not there:
-            fail(f"{folder} has no ledger, so {plugin.driver} keeps nothing back; is --kubelet-root right?")
+            fail(f"{folder} has no ledger, so {plugin.driver} has nothing to forget; check --kubelet-root")
         with _duplicate(folder) if dry_run else contextlib.nullcontext(folder) as data:
             node = NodeClaims(plugin, data, Path(cdi_dir).absolute(), boot_id=boot_id(root))
             try:
-                missing = node.unfinished.missing() if dry_run else node.unfinished.forget_missing()
+                missing = node.missing() if dry_run else node.forget_missing()
             finally:
                 node.close()
         report.append({"driver": plugin.driver, "missing": list(missing), "forgotten": bool(missing) and not dry_run})
@@ -73,26 +73,27 @@ def command(
 
 @contextlib.contextmanager
 def _duplicate(folder: Path) -> Iterator[Path]:
-    """A copy of the ledger's folder, in which a damaged ledger can be rebuilt to see what is missing then."""
-    with tempfile.TemporaryDirectory(prefix="dranode-") as name:
+    """Yield a copy of the ledger's folder: opening a damaged ledger rebuilds it, which --dry-run must not do."""
+    with tempfile.TemporaryDirectory(prefix="dranode-") as copy:
+        # The lock keeps the files of the ledger consistent with each other while they are copied.
         with FileLock(folder / "serialize.lock").held():
-            for each in _LEDGER:
+            for name in _LEDGER:
                 try:
-                    shutil.copyfile(folder / each, Path(name) / each)
+                    shutil.copyfile(folder / name, Path(copy) / name)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    fail(f"{folder / each} cannot be read: {error.strerror}")
-        # Its log lines would name files that are gone when somebody reads them.
+                    fail(f"{folder / name} cannot be read: {error.strerror}")
+        # Log lines would name files of the copy, which is removed at once.
         logging.disable()
         try:
-            yield Path(name)
+            yield Path(copy)
         finally:
             logging.disable(logging.NOTSET)
 
 
 def _plugins(drivers: tuple[str, ...], root: Root) -> list[Plugin]:
-    """The installed drivers of these names, as `dranode claims` shows them; without names, those of `serve`."""
+    """Return the installed drivers with these names, or those that `serve` runs by default if there are no names."""
     if not drivers:
         return load_plugins(default_drivers(), root, {})
     known = {plugin.driver: plugin for plugin in load_installed(root)}

@@ -51,12 +51,14 @@ def test_one_that_exists_has_it_by_its_cpus_or_by_kubelets_word() -> None:
     assert identify(moved, SNAPSHOT, LISTED, exists=True).claims == (CLAIM,)
 
 
-@pytest.mark.parametrize(("evidence", "unheard"), [(SILENT, True), (UNGIVEN, False)])
-def test_it_is_refused_while_kubelet_does_not_answer_or_has_not_given_it(evidence: Evidence, *, unheard: bool) -> None:
+@pytest.mark.parametrize(("evidence", "unanswered"), [(SILENT, True), (UNGIVEN, False)])
+def test_it_is_refused_while_kubelet_does_not_answer_or_has_not_given_it(
+    evidence: Evidence, *, unanswered: bool
+) -> None:
     identity = identify(container(), SNAPSHOT, evidence)
-    assert (identity.claims, identity.unheard, identity.denied) == ((), unheard, not unheard)
+    assert (identity.claims, identity.unanswered, identity.denied) == ((), unanswered, not unanswered)
     (sentence,) = identity.refusals
-    assert ("did not answer" if unheard else "kubelet has not given") in sentence
+    assert ("did not answer" if unanswered else "kubelet has not given") in sentence
 
 
 def test_a_groups_container_is_a_partition_although_its_pod_is_not_on_record() -> None:

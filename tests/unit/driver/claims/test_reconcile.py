@@ -34,7 +34,7 @@ from dranode.driver.claims.reconcile import (
 from dranode.driver.claims.record import Record, claim_spec, holdings, recovered
 from dranode.driver.claims.uses import ClaimUse, UsedClaim, used_claims
 from dranode.sim.machines.forms import open_machine
-from dranode.tools.readers.checkpoint import leftover
+from dranode.tools.readers.checkpoint import left_claims
 from tests.fakes.drivers import Lamps, allocated_claim
 from tests.fakes.lifecycle import KIND, cpu_claim
 
@@ -236,4 +236,4 @@ def test_a_claim_of_another_nodes_pool_does_not_complete_what_came_back_from_a_s
 def test_a_claim_of_which_containers_get_its_metadata_alone_by_an_earlier_version_is_not_idle() -> None:
     seen = ClaimUse("default", "pod", "main", "a", frozenset({f"{Lamps.driver}/metadata={UID}_r"}))
     damaged, other = ClaimRef("", "", UID), ClaimRef("", "", "other")
-    assert [claim.idle for claim in leftover((damaged, other), (seen,), ()).claims] == [False, True]
+    assert [claim.idle for claim in left_claims((damaged, other), (seen,))] == [False, True]

@@ -189,12 +189,12 @@ def test_a_lost_record_that_is_on_file_is_found_again_with_the_owner_that_it_got
     spec_of(tmp_path, claim).write_text("junk")
     damage_ledger(tmp_path)
     again = opened(tmp_path)
-    (lost,) = again.unfinished.records()
+    (lost,) = again.unfinished()
     pods = claim.status.reserved_for
-    again.unfinished.complete([(lost, msgspec.structs.replace(lost, namespace="another", name="renamed", pods=pods))])
+    again.complete([(lost, msgspec.structs.replace(lost, namespace="another", name="renamed", pods=pods))])
     again.close()
     spec_of(tmp_path, claim).write_bytes(whole)
-    (found,) = opened(tmp_path).unfinished.records()
+    (found,) = opened(tmp_path).unfinished()
     assert (found.namespace, found.name, found.pods) == ("another", "renamed", pods)
     assert found.devices == ("lamp-0",)
 
@@ -309,7 +309,7 @@ def test_a_spec_that_nobody_can_read_blocks_new_grants_before_and_after_it_is_on
     new, left = allocated_claim("a", LAMPS, ["lamp-0"]), ClaimRef("", "", "left")
     node = opened(tmp_path)
     assert "UID left may hold anything" in str(prepare(node, new)["a"])
-    node.unfinished.complete((record, record) for record in node.unfinished.records())
+    node.complete((record, record) for record in node.unfinished())
     assert "UID left may hold anything" in str(prepare(node, new)["a"])
     assert node.unprepare((left,)) == {"left": None}
     assert len(prepare(node, new)["a"]) == 1

@@ -160,10 +160,10 @@ def test_a_node_of_which_nothing_is_left_says_so_until_forget_lost(tmp_path: Pat
     assert "run `dranode forget-lost" in str(prepare(opened(tmp_path, boot), claim(4)))
     assert Ledger(ledger(tmp_path)).meta("schema") == str(SCHEMA_WITH_LOSS)
     assert read_ledger(ledger(tmp_path)).doubt == LOST
-    assert opened(tmp_path).unfinished.forget_missing() == (LOST,)
+    assert opened(tmp_path).forget_missing() == (LOST,)
     node = opened(tmp_path, boot)
     assert isinstance(prepare(node, claim(4)), Prepared)
-    assert node.unfinished.forget_missing() == ()
+    assert node.forget_missing() == ()
     assert Ledger(ledger(tmp_path)).meta("schema") == "1"
 
 
@@ -312,7 +312,7 @@ def test_a_command_beside_a_driver_leaves_the_copy_one_that_is_believed(
 
 
 def test_a_new_node_is_in_no_doubt(tmp_path: Path) -> None:
-    assert opened(tmp_path).unfinished.missing() == ()
+    assert opened(tmp_path).missing() == ()
 
 
 def test_what_two_sources_say_of_a_claim_is_held_as_both_say() -> None:
@@ -460,7 +460,7 @@ def test_whatever_befalls_ledger_and_copy_no_claim_is_lost_in_silence(
         assert held["uid-4"].isdisjoint(CPUSet.union(record.held for record in before.values()))
     else:
         assert "nothing new is handed out" in str(answer)
-        assert node.unfinished.missing()
+        assert node.missing()
 
 
 def test_rows_of_a_journal_whose_file_is_gone_are_on_record_again(tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_rows_of_a_journal_whose_file_is_gone_are_on_record_again(tmp_path: Path
         read_ledger(ledger(tmp_path))
     node = opened(tmp_path)
     assert before.keys() <= {record.uid for record in node.records()}
-    assert node.unfinished.missing() == (LOST,)
+    assert node.missing() == (LOST,)
 
 
 def test_rows_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_rows_that_cannot_be_read_are_not_taken_for_none(tmp_path: Path) -> None
         path.unlink()
     node = opened(tmp_path)
     wal = ledger(tmp_path).with_name("ledger.db-wal")
-    assert node.unfinished.missing() == (f"{LOST}: {wal} cannot be read (Input/output error)",)
+    assert node.missing() == (f"{LOST}: {wal} cannot be read (Input/output error)",)
     assert "run `dranode forget-lost" in str(prepare(node, claim(4)))
 
 
@@ -582,7 +582,7 @@ def killed_while_it_makes_the_ledger_anew(folder: Path, monkeypatch: pytest.Monk
 
 def command_before_the_driver(folder: Path, _monkeypatch: pytest.MonkeyPatch) -> None:
     node = wired(folder, Board(), "", "boot-2")
-    assert node.unfinished.missing() == ()
+    assert node.missing() == ()
     node.close()
     header(folder)
 
@@ -675,4 +675,4 @@ def test_no_attack_on_the_files_gives_a_cpu_twice_or_loses_a_claim_in_silence(tm
         assert sum(map(len, told.values())) == len(CPUSet.union(told.values())), "a CPU was given twice"
         known = {record.uid: record for record in node.records()}
         assert all(told[uid] <= known[uid].held for uid in told.keys() & known.keys())
-        assert told.keys() <= known.keys() or node.unfinished.missing(), "a claim was lost in silence"
+        assert told.keys() <= known.keys() or node.missing(), "a claim was lost in silence"

@@ -279,7 +279,7 @@ def test_the_metadata_of_a_recovered_claim_stays_mounted_where_its_pod_looks(
     for path in metadata.folder.parent.glob("ledger.db*"):
         path.unlink()
     again = node(metadata, driver())
-    put_on_record(again, again.unfinished.records(), Attestation())
+    put_on_record(again, again.unfinished(), Attestation())
     assert [device.container_edits.mounts for device in read_spec(spec).devices] == told
 
 
@@ -295,7 +295,7 @@ def test_the_requests_of_a_recovered_claim_keep_their_devices_whatever_its_drive
     for path in metadata.folder.parent.glob("ledger.db*"):
         path.unlink()
     again = node(metadata, OwnForm())
-    put_on_record(again, again.unfinished.records(), Attestation())
+    put_on_record(again, again.unfinished(), Attestation())
     assert mounts(metadata, claim) == told
 
 

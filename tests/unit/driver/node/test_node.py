@@ -277,7 +277,7 @@ def test_what_another_instance_changed_is_notified_even_after_a_call_that_failed
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        here.unfinished.complete(broken())
+        here.complete(broken())
     here.records()
     assert told == [0, 1]
 

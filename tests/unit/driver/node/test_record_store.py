@@ -139,9 +139,9 @@ def test_the_spec_of_a_claim_that_was_put_on_record_is_written_again_if_it_vanis
     node = without_ledger(tmp_path, claim)
     (spec,) = (tmp_path / "cdi").iterdir()
     whole = spec.read_bytes()
-    (left,) = node.unfinished.records()
-    assert node.unfinished.complete([(left, left)]) == (left,)
-    assert node.unfinished.complete([(left, left)]) == ()
+    (left,) = node.unfinished()
+    assert node.complete([(left, left)]) == (left,)
+    assert node.complete([(left, left)]) == ()
     spec.unlink()
     assert node.mend_files([left.uid]) == {left.uid: None}
     assert spec.read_bytes() == whole
@@ -209,8 +209,8 @@ def test_what_an_illegible_spec_may_hold_is_handed_out_again_when_that_is_said(t
     spec.write_text("{")
     node = NodeClaims(Lamps(), tmp_path, tmp_path / "cdi")
     node.open()
-    assert len(node.unfinished.missing()) == 1
-    assert len(node.unfinished.forget_missing()) == 1
-    assert node.unfinished.missing() == ()
+    assert len(node.missing()) == 1
+    assert len(node.forget_missing()) == 1
+    assert node.missing() == ()
     assert not spec.exists()
     assert node.records() == ()

@@ -163,8 +163,8 @@ def test_an_existing_container_of_a_claim_with_offline_cpus_was_put_there_by_a_d
 def test_a_silent_kubelet_is_not_one_that_says_no() -> None:
     elsewhere = container(TRUE, pod=STRANGER, cpus=(0, 1))
     uid = STRANGER.uid
-    assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None}), exists=True).unheard
-    assert not identify(elsewhere, SNAPSHOT, Evidence(pods={uid: KubeletPodClaims({})}), exists=True).unheard
+    assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None}), exists=True).unanswered
+    assert not identify(elsewhere, SNAPSHOT, Evidence(pods={uid: KubeletPodClaims({})}), exists=True).unanswered
     # A container that is to be created is refused, and asked about again with its next try.
     assert identify(elsewhere, SNAPSHOT, Evidence(pods={uid: None})).refusals
 

@@ -147,7 +147,7 @@ class TestAlone:
         on_record = machine(memory("a", part(0, "1", 8)))
         containers = after(NONE, made(NONE, on_record, of("a", 0)))
         assert list(changes(containers, on_record)) == []
-        containers.carry_out(ContainerChange(tuple(each.in_doubt() for each in containers)))
+        containers.carry_out(ContainerChange(tuple(each.with_unknown_mask() for each in containers)))
         ((_, resources),) = changes(containers, on_record)
         assert (resources.mems, resources.hugepages) == (NODE_1, ((SMALL, 8 * SMALL),))
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dranode.api.cpuset import CPUSet
 from dranode.driver.pinning.container_index import Containers
 from dranode.driver.pinning.containers import Container, Pinned
-from dranode.driver.pinning.refusals import looked_at, overlaps_at_start, start_refusal
+from dranode.driver.pinning.refusals import overlaps_at_start, start_refusal, to_compare
 from tests.fakes.enforcement import A, B, container, snapshot
 
 HELD = snapshot(A, B)
@@ -39,7 +39,7 @@ def test_neither_is_one_that_does_not_run_or_cannot_be_seen_or_of_which_it_is_un
     everywhere = {FREE.id: "0-7"}
     assert found(MINE, pinned(FREE, started=False), on=everywhere) == []
     assert found(MINE, pinned(FREE), on={}) == []
-    assert found(MINE, replace(pinned(FREE), unheard=True), on=everywhere) == []
+    assert found(MINE, replace(pinned(FREE), unanswered=True), on=everywhere) == []
     assert found(MINE, replace(pinned(FREE), unsure=True), on=everywhere) == []
 
 
@@ -60,9 +60,9 @@ def test_a_container_that_was_made_on_cpus_of_a_claim_in_use_is_in_the_way_itsel
 def test_what_has_no_cpus_of_its_own_needs_no_look_at_others() -> None:
     others = (pinned(FREE), pinned(container("more", "p8")))
     late = pinned(container("late", "p7"), started=False)
-    assert looked_at(Containers((late, *others)), HELD, late) == (late.container,)
-    assert looked_at(Containers((late, *others)), snapshot(), late) == ()
-    assert len(looked_at(Containers((MINE, *others)), HELD, MINE)) == 3
+    assert to_compare(Containers((late, *others)), HELD, late) == (late.container,)
+    assert to_compare(Containers((late, *others)), snapshot(), late) == ()
+    assert len(to_compare(Containers((MINE, *others)), HELD, MINE)) == 3
 
 
 def test_a_refusal_says_who_is_in_the_way_and_what_follows() -> None:

@@ -153,7 +153,7 @@ def test_a_claim_that_was_taken_over_without_a_name_gets_it_from_kubelet(
     machine.prepare("a", 2)
     kubelet.run("pod-left", "left", "uid-left")
     node = NodeClaims(CPUPlugin(open_machine("sockets=1,cores=8"), CPUOptions()), machine.data, machine.folder / "cdi")
-    node.unfinished.complete((record, record) for record in node.unfinished.records())
+    node.complete((record, record) for record in node.unfinished())
     node.close()
     rows, _ = machine.run()
     assert [(row["name"], row["cpus"], row["pods"]) for row in rows] == [
@@ -440,7 +440,7 @@ def test_without_the_nodes_own_processes_it_is_not_known_who_else_runs_there(mac
     machine.process(2, "bash", "0-7")
     ((row,), _) = machine.run("--verify")
     assert row["verify"]["intruders"] is None
-    sentence = "it is unknown which processes without a claim may run on CPUs of claims: /proc shows no thread of the"
+    sentence = "it is unknown which processes without a claim may run on CPUs of claims: /proc shows no kernel threads"
     assert sentence in machine.table("--verify")
 
 
