@@ -105,8 +105,8 @@ FAULTS: dict[str, tuple[Callable[[FakeNode], object], str, str]] = {
     ),
     "memory that makes no sense": (garbled_memory, "hardware-unread", "tries again every second"),
     "no registry": (no_registry, "place-missing", "mount it into the driver's pod"),
-    "a file for the CDI directory": (in_the_way, "place-wrong", "move it away"),
-    "no NRI socket": (no_nri_socket, "place-missing", "the runtime has NRI on"),
+    "a file for the CDI directory": (in_the_way, "place-wrong", "remove it"),
+    "no NRI socket": (no_nri_socket, "place-missing", "NRI is on in the runtime"),
     "a dead pod-resources socket": (
         lambda node: node.dead(f"{KUBELET}/pod-resources/kubelet.sock"),
         "place-unusable",

@@ -50,8 +50,8 @@ def machine() -> Iterator[RecordedMachine]:
 @pytest.mark.parametrize(
     ("hidepid", "reason"),
     [
-        pytest.param(1, "/status cannot be read, so which processes run where is not known", id="noaccess"),
-        pytest.param(2, "or hides the processes of other users (hidepid)", id="invisible"),
+        pytest.param(1, "/status cannot be read, so it is unknown which processes run where", id="noaccess"),
+        pytest.param(2, "or hides other users' processes (hidepid)", id="invisible"),
     ],
 )
 def test_processes_that_proc_hides_are_not_taken_for_none(machine: RecordedMachine, hidepid: int, reason: str) -> None:

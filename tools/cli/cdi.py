@@ -1,4 +1,4 @@
-"""`dranode cdi`: judge CDI specs as a container runtime would."""
+"""`dranode cdi`: checks whether container runtimes would load CDI specs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dranode.show.terminal import columns
 
 @click.group(short_help="Check whether a runtime would load CDI specs.")
 def command() -> None:
-    """CDI specs, the files by which a container runtime gives devices to containers.
+    """Check CDI specs, the files that tell container runtimes how to give devices to containers.
 
     \b
     Example:
@@ -69,10 +69,10 @@ def _draw(answers: list[_Answer]) -> None:
 @output_option
 @click.pass_context
 def validate_files(ctx: click.Context, files: tuple[str, ...], output: str) -> None:
-    """Say whether a runtime would load each FILE (- is the standard input), and why not.
+    """Report whether a runtime would load each FILE (- is the standard input), and why not.
 
     The verdict is that of the newest release of the CDI library in Go (v1.1.1). Warnings name older runtimes that would
-    refuse the file. The exit status is 1 if any file is not loaded.
+    reject the file. The exit status is 1 if a file would not be loaded.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What claims' containers use of CPUs and memory, and what disturbs them, for `claims --usage` and `--verify`."""
+"""How much CPU and memory the containers of claims use, and what disturbs them: `claims --usage` and `--verify`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from dranode.tools.readers.processes import online_for_pods, require_visible
 
 _PERCENT: Final = 100
 _MIB: Final = 1 << 20
-# A table names so many interrupts of a claim.
-_NAMED: Final = 3
+# How many interrupts a table names for each claim.
+_MOST_INTERRUPTS: Final = 3
 
 Key = tuple[str, str]
 
@@ -60,17 +60,17 @@ UNSEEN: Final = "none of its containers can be inspected"
 
 
 class _Snapshot(msgspec.Struct, frozen=True):
-    """The containers of the claims at one moment, and when that was, in seconds of a clock that never goes back."""
+    """The claims' containers at one moment (`at`, in seconds of a monotonic clock)."""
 
     at: float
     placements: Mapping[str, ClaimPlacement]
 
 
 def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str, dict[str, Any]]:
-    """Return what each claim that holds CPUs used, by UID: since its containers were started, and within `seconds`.
+    """Return how much each claim that holds CPUs has used, by UID: since its containers started, and within `seconds`.
 
-    A claim with a process that cannot be looked into is missing there, and so are figures that could not be read, which
-    are named on stderr.
+    A claim is left out if one of its processes cannot be inspected. Figures that cannot be read are left out too, and
+    named on stderr.
 
     Raises:
         MachineError: `/proc` does not show the claims' processes, or the machine does not say which CPUs are online.
@@ -85,7 +85,7 @@ def usage_of(root: Root, records: Iterable[Record], seconds: float) -> dict[str,
     for figure, count in usage.unread.items():
         if count:
             click.echo(
-                f"{figure.value.replace('_', ' ')} could not be read of {number_of(count, 'container')}", err=True
+                f"{figure.value.replace('_', ' ')} could not be read for {number_of(count, 'container')}", err=True
             )
     documents: dict[str, dict[str, Any]] = {}
     for record in records:
@@ -120,10 +120,10 @@ def _snapshot(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Snap
     readings = [
         ContainerReading(
             container.seen.cgroup,
-            tuple(ClaimShare(record.ref, container.pod, len(record.held)) for record in theirs),
+            tuple(ClaimShare(record.ref, container.pod, len(record.held)) for record in sharing),
             reader.read(container.seen.cgroup, local_nodes(container.expected, nodes), container.seen.pids),
         )
-        for container, theirs in shares.items()
+        for container, sharing in shares.items()
     ]
     known = {record.ref: len(record.held) for record in records}
     book.take(now, known, readings)
@@ -131,7 +131,7 @@ def _snapshot(book: UsageBook, root: Root, records: tuple[Record, ...]) -> _Snap
 
 
 def _pod(usage: PodUsage, before: PodUsage | None, held: int, seconds: float) -> dict[str, Any]:
-    """Return totals, what the counters rose by within the interval, and CPU time as a part of what is held."""
+    """Return the totals, the increase within the interval, and the CPUs in use, also as a part of those held."""
     begun = before.values if before is not None else {}
     rise = {
         figure.value: value - begun.get(figure, 0.0) for figure, value in usage.values.items() if figure not in GAUGES
@@ -147,7 +147,7 @@ def _pod(usage: PodUsage, before: PodUsage | None, held: int, seconds: float) ->
 
 
 def _container(root: Root, container: PlacedContainer) -> dict[str, Any]:
-    """Return what its processes say, which no file of its cgroup does."""
+    """Return what only a container's processes show: their number, threads, affinity and running time."""
     seen = container_processes(root, container.seen.pids)
     return {
         "pod": container.pod,
@@ -160,7 +160,7 @@ def _container(root: Root, container: PlacedContainer) -> dict[str, Any]:
 
 
 def _idle_since_start(pods: list[dict[str, Any]], containers: list[dict[str, Any]], held: int) -> bool | None:
-    """Return whether its containers, all older than a minute, have used next to nothing ever; None if not known."""
+    """Return whether containers have used almost no CPU time since they started; None if unknown or within a minute."""
     ages = [container["running_seconds"] for container in containers]
     used = [pod["total"].get(Figure.CPU.value) for pod in pods]
     if not ages or None in ages or None in used:
@@ -172,7 +172,7 @@ def _idle_since_start(pods: list[dict[str, Any]], containers: list[dict[str, Any
 
 
 def draw_usage(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Print what each claim, by its name, used within the interval."""
+    """Print what each claim, by name, used within the interval."""
     from rich.text import Text
 
     table = columns("claim", "pod", "held", "used", "of held", "throttled", "waited", "pressure", "other nodes", "")
@@ -222,7 +222,7 @@ def _seconds(value: float | None) -> str:
 
 
 class _Container(msgspec.Struct, frozen=True):
-    """A container whose claims say which memory it gets."""
+    """A container whose claims determine the memory that it gets."""
 
     seen: ContainerCgroup
     pod: str
@@ -231,13 +231,15 @@ class _Container(msgspec.Struct, frozen=True):
 
 
 def recorded_claims(root: Root, records: Mapping[str, Iterable[Record]]) -> tuple[RecordedClaim, ...]:
-    """Return the claims on record, by driver, of installed drivers that hold containers to memory.
+    """Return the claims on record of the installed drivers that pin containers, in the order of the drivers.
 
-    Claims for which that is not known are named on stderr, and so are drivers that are not installed.
+    Drivers that are not installed, and claims whose memory is unknown, are named on stderr.
     """
     plugins = load_installed(root)
     for driver in sorted(records.keys() - {plugin.driver for plugin in plugins}):
-        click.echo(f"{driver}: it is unknown which memory its claims' containers get: it is not installed", err=True)
+        click.echo(
+            f"{driver}: it is unknown which memory its claims' containers get, because it is not installed", err=True
+        )
     return tuple(
         RecordedClaim.of(plugin.driver, record, _held(plugin.driver, plugin, record))
         for plugin in plugins
@@ -255,15 +257,17 @@ def _held(driver: str, pins: Pins, record: Record) -> PinnedClaim | None:
 
 
 def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str, Any]]:
-    """Return whether the containers of claims have the memory of these, by driver and UID of the claim.
+    """Return whether the containers of claims get their memory from where the claims say, by driver and claim UID.
 
     Raises:
         MachineError: `/proc` does not show the claims' processes.
     """
     cgroups = Cgroups(root)
-    found: dict[Key, list[dict[str, Any]]] = {}
+    # Claims without a visible container stay empty.
+    documents: dict[Key, list[dict[str, Any]]] = {}
     for container in _containers(root, claims):
         actual = cgroups.memory(container.seen.cgroup, container.expected)
+        # A pod's limit on huge pages also applies to its containers.
         of_pod = cgroups.memory(container.seen.cgroup.rpartition("/")[0], container.expected)
         document = {
             "pod": container.pod,
@@ -274,17 +278,18 @@ def memory_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, dict[str
             "ok": container_has_memory(container.claims, container.expected, actual),
         }
         for claim, _ in container.claims:
-            found.setdefault(_key(claim), []).append(document)
-    # Claims without a visible container have none here.
-    said = {key: found.get(key, []) for key in (*found, *(_key(each) for each in claims if _says_memory(each)))}
-    return {key: {"ok": _all_ok(containers), "containers": containers} for key, containers in said.items()}
+            documents.setdefault(_key(claim), []).append(document)
+    for claim in claims:
+        if claim.held is not None and expected_memory((claim.held,)):
+            documents.setdefault(_key(claim), [])
+    return {key: {"ok": _all_ok(containers), "containers": containers} for key, containers in documents.items()}
 
 
 def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, list[dict[str, Any]]]:
-    """Return what the containers of claims that hold memory use of it, by driver and UID of the claim.
+    """Return how much of their memory the containers of claims use, by driver and claim UID.
 
-    A container with several such claims is named with each: memory does not say by which claim it was had. A claim of
-    which no container is seen has none.
+    A container with several such claims appears under each, because nothing shows which claim a page came from. A claim
+    without a visible container has an empty list.
 
     Raises:
         MachineError: `/proc` does not show the claims' processes.
@@ -314,7 +319,7 @@ def memory_usage_of(root: Root, claims: Sequence[RecordedClaim]) -> dict[Key, li
 
 
 def draw_memory(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Print of each claim, by its name, which memory its containers should have and have."""
+    """Print which memory the containers of each claim, by name, should have and do have."""
     from rich.text import Text
 
     table = columns("claim", "pod", "memory from nodes", "comes from", "huge pages", "may have", "")
@@ -336,7 +341,7 @@ def draw_memory(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
 
 
 def draw_memory_usage(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -> None:
-    """Print of each claim, by its name, what its containers use of its memory."""
+    """Print how much of its memory the containers of each claim, by name, use."""
     table = columns("claim", "pod", "nodes", "memory used", "of that elsewhere", "huge pages used")
     for name, containers in rows:
         for container in containers:
@@ -353,34 +358,26 @@ def draw_memory_usage(rows: Iterable[tuple[str, Sequence[Mapping[str, Any]]]]) -
 
 
 def _containers(root: Root, claims: Sequence[RecordedClaim]) -> Iterator[_Container]:
-    """Yield the containers whose claims say which memory they get."""
+    """Yield the containers whose claims determine the memory that they get."""
     if not any(claim.held is not None and (claim.held.nodes or claim.held.mems) for claim in claims):
         return
     records = [claim.record for claim in claims]
     pods = pod_names(records)
     for seen in require_visible(root, pod_uids(records)).containers:
-        theirs = claims_in(claims, seen.env)
-        expected = expected_memory(held for _, held in theirs)
+        parts = claims_in(claims, seen.env)
+        expected = expected_memory(held for _, held in parts)
         if expected:
-            yield _Container(seen, pods.get(seen.pod, seen.pod), theirs, expected)
+            yield _Container(seen, pods.get(seen.pod, seen.pod), parts, expected)
 
 
 def _key(claim: RecordedClaim) -> Key:
     return claim.driver, claim.record.uid
 
 
-def _says_memory(claim: RecordedClaim) -> bool:
-    return claim.held is not None and bool(expected_memory((claim.held,)))
-
-
 def _memory_document(effective: Effective) -> dict[str, Any]:
-    pages = {page_size_name(size): _bytes(limit) for size, limit in effective.hugepages}
+    # null in the document means that there is no limit.
+    pages = {page_size_name(size): None if limit >= NO_LIMIT else limit for size, limit in effective.hugepages}
     return {"nodes": None if effective.nodes is None else str(effective.nodes), "hugepages": pages}
-
-
-def _bytes(limit: int) -> int | None:
-    """Return a limit as documents have it: None for any amount."""
-    return None if limit >= NO_LIMIT else limit
 
 
 def _all_ok(containers: Iterable[Mapping[str, Any]]) -> bool | None:
@@ -403,11 +400,11 @@ def _amount(size: int | None) -> str:
 def disturbances_of(
     root: Root, noted: Mapping[str, Contents], placements: Mapping[str, ClaimPlacement]
 ) -> dict[str, dict[str, Any]]:
-    """Return what has happened on the CPUs of each claim that wants them quiet, by UID, since it began.
+    """Return what has disturbed each claim that wants quiet CPUs since its Prepare, by UID.
 
     Args:
         root: the machine's files.
-        noted: the ledger of each driver that has notes.
+        noted: the ledgers with notes of their driver, by driver.
         placements: where the claims' containers run.
     """
     documents: dict[str, dict[str, Any]] = {}
@@ -433,7 +430,7 @@ def _disturbances(root: Root, noted: Mapping[str, Contents]) -> Iterator[Disturb
 
 
 def _own(root: Root, placement: ClaimPlacement, disturbance: Disturbance) -> float | None:
-    """Return how many seconds the claim's own containers ran; None if that is not known, or was on other CPUs too."""
+    """Return how many seconds the claim's own containers ran; None if unknown, or if they also ran on other CPUs."""
     reader = UsageReader(root, Cgroups(root))
     seconds = 0.0
     for container in placement.containers:
@@ -445,15 +442,15 @@ def _own(root: Root, placement: ClaimPlacement, disturbance: Disturbance) -> flo
 
 
 def _ended(root: Root, placement: ClaimPlacement) -> float:
-    """Return how many seconds containers of the claim's pods ran that have ended: with the claim, or without it.
+    """Return how many seconds the ended containers of the claim's pods ran, with or without the claim.
 
-    The cgroup of a pod counts them too.
+    The counters of a pod's cgroup include containers whose own cgroups are gone.
     """
     cgroups = Cgroups(root)
     reader, seconds = UsageReader(root, cgroups), 0.0
     for pod in {container.seen.cgroup.rpartition("/")[0] for container in placement.containers}:
-        there = {name for hierarchy in cgroups.cpuset for name in names(root, f"{hierarchy}/{pod}")}
-        seconds += max(0.0, _ran(reader, pod) - sum(_ran(reader, f"{pod}/{name}") for name in there))
+        running = {name for hierarchy in cgroups.cpuset for name in names(root, f"{hierarchy}/{pod}")}
+        seconds += max(0.0, _ran(reader, pod) - sum(_ran(reader, f"{pod}/{name}") for name in running))
     return seconds
 
 
@@ -476,19 +473,19 @@ def _disturbance_document(disturbance: Disturbance, own: float | None, ended: fl
 
 
 def draw_disturbances(disturbed: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Draw them as a table, by the claims' names."""
+    """Print what has disturbed each claim, by name."""
     table = columns("claim", "quiet CPUs", "device interrupts", "most often", "others ran")
-    for name, found in disturbed:
-        count, interrupts = found["deviceInterrupts"], found["interrupts"] or {}
-        most = sorted(interrupts.items(), key=lambda each: -each[1])[:_NAMED]
-        others = found["othersSeconds"]
+    for name, disturbance in disturbed:
+        count, interrupts = disturbance["deviceInterrupts"], disturbance["interrupts"] or {}
+        most = sorted(interrupts.items(), key=lambda item: -item[1])[:_MOST_INTERRUPTS]
+        others = disturbance["othersSeconds"]
         table.add_row(
             name,
-            found["cpus"],
+            disturbance["cpus"],
             "unknown" if count is None else str(count),
             ", ".join(f"{interrupt}: {count}" for interrupt, count in most) or "-",
-            "unknown" if others is None else f"{'at most ' if found['endedSeconds'] else ''}{others:.2f} s",
+            "unknown" if others is None else f"{'at most ' if disturbance['endedSeconds'] else ''}{others:.2f} s",
         )
     out = console()
-    out.print("\nOn CPUs that claims want quiet, since these began:")
+    out.print("\nOn CPUs that claims want quiet, since the claims were prepared:")
     out.print(table)

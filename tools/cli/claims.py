@@ -1,4 +1,4 @@
-"""`dranode claims`: the claims on record on this node, their users, and whether they run on the granted CPUs."""
+"""`dranode claims`: lists the claims on record on this node, their pods, and whether these run on the granted CPUs."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from dranode.show.picture.fleet import FleetPicture
 from dranode.show.terminal import columns
 from dranode.show.views import driver_views, machine_picture
 from dranode.tools.cli.claim_usage import (
+    UNSEEN,
     disturbances_of,
     draw_disturbances,
     draw_memory,
@@ -40,8 +41,8 @@ from dranode.tools.cli.claim_usage import (
 from dranode.tools.diagnosis.placement import ClaimPlacement, placements, pod_uids
 from dranode.tools.readers.processes import NO_KERNEL, online_for_pods, require_visible, shows_kernel, threads_last_on
 
-# A table lists so many intruders, and only counts the others.
-_NAMED: Final = 20
+# How many intruders a table lists; the others are only counted.
+_MOST_INTRUDERS: Final = 20
 
 
 @click.command(short_help="List the claims on record on this node.")
@@ -51,13 +52,13 @@ _NAMED: Final = 20
 @click.option(
     "--verify",
     is_flag=True,
-    help="Look at the cgroups and processes of the machine: do the claims' containers run on their CPUs, and who else "
-    "may? Status 1 if a container does not. Needs root, and the host's /proc and /sys (in a pod: --machine DIR).",
+    help="Check in cgroups and /proc that the claims' containers run on their CPUs, and list who else may run there. "
+    "Status 1 if a container does not. Needs root, and the host's /proc and /sys (in a pod: --machine DIR).",
 )
 @click.option(
     "--usage",
     is_flag=True,
-    help="Read what the claims' containers use of the CPUs that they hold, and name those that are idle. Needs what "
+    help="Measure how much of their CPUs and memory the claims' containers use, and name idle claims. Needs what "
     "--verify needs.",
 )
 @click.option(
@@ -84,7 +85,7 @@ def command(
     usage: bool,
     seconds: float,
 ) -> None:
-    """Show every claim that a driver has on record: what it was given and which pods may use it.
+    """List every claim that a driver has on record, with its devices and the pods that may use it.
 
     \b
     Example:
@@ -135,11 +136,11 @@ def _picture(root: Root, kubelet_root: Path) -> FleetPicture:
 
 
 def _recorded(plugins: Path, drivers: tuple[str, ...], root: Root) -> list[str]:
-    """Return the drivers that have or had a ledger, among those asked for, or among all."""
+    """Return the drivers that have or had a ledger, of those named, or of all."""
     asked = published_names(drivers, root)
     try:
-        # Path.glob ignores folders without permission, but the claims of their ledgers count too.
-        names = sorted(os.listdir(plugins))  # noqa: PTH208 - names alone
+        # Not Path.glob, which silently skips folders that may not be read: an unreadable ledger has to be an error.
+        names = sorted(os.listdir(plugins))  # noqa: PTH208 - only the names are needed
         known = {*names, *(plugin.driver for plugin in load_installed(root))} if asked else set()
         for name in asked:
             if name not in known:
@@ -152,7 +153,7 @@ def _recorded(plugins: Path, drivers: tuple[str, ...], root: Root) -> list[str]:
 
 
 def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str], UsedClaim]:
-    """Return kubelet's users of the claims by driver and UID; none if kubelet does not answer."""
+    """Return the users of claims that kubelet reports, by driver and UID; none if kubelet does not answer."""
     try:
         if not is_there(socket):
             return {}
@@ -171,8 +172,8 @@ def _used(socket: Path, ledgers: Mapping[str, Contents]) -> dict[tuple[str, str]
 
 
 def _with_users(driver: str, contents: Contents, used: Mapping[tuple[str, str], UsedClaim]) -> Contents:
-    """Return what is on record, with the pods that kubelet alone knows to have a claim."""
-    pods = {uid: use.pods for (whose, uid), use in used.items() if whose == driver}
+    """Add the pods that are not on record, but use a claim according to kubelet."""
+    pods = {uid: use.pods for (user_driver, uid), use in used.items() if user_driver == driver}
     records = tuple(with_users(record, pods.get(record.uid, ())) for record in contents.records)
     return msgspec.structs.replace(contents, records=records)
 
@@ -184,7 +185,7 @@ def _placements(root: Root, ledgers: Mapping[str, Contents]) -> dict[str, ClaimP
 
 
 def _all_seen(root: Root) -> bool:
-    """Return whether all processes are visible; print a sentence if not."""
+    """Return whether all processes are visible; say on stderr what is unknown if not."""
     if shows_kernel(root):
         return True
     click.echo(f"it is unknown which processes without a claim may run on CPUs of claims: {NO_KERNEL}", err=True)
@@ -198,10 +199,10 @@ def _add_disturbances(
     placements: Mapping[str, ClaimPlacement],
 ) -> None:
     noted = {driver: contents for driver, contents in ledgers.items() if contents.notes or contents.notes_damage}
-    found = disturbances_of(root, noted, placements)
+    disturbances = disturbances_of(root, noted, placements)
     for row in rows:
-        if row["uid"] in found:
-            row["verify"]["disturbance"] = found[row["uid"]]
+        if row["uid"] in disturbances:
+            row["verify"]["disturbance"] = disturbances[row["uid"]]
 
 
 def _add_memory(
@@ -221,7 +222,7 @@ def _add_memory(
 def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Contents], seconds: float) -> None:
     used = usage_of(root, [record for contents in ledgers.values() for record in contents.records], seconds)
     for row in rows:
-        # A claim may be on record with several drivers, and what it holds of the CPUs is one's alone.
+        # A claim may be on record with several drivers, but only one of them holds CPUs for it.
         if row["held"] and row["uid"] in used:
             row["usage"] = used[row["uid"]]
         elif not row.get("memory_usage"):
@@ -229,13 +230,13 @@ def _add_usage(rows: list[dict[str, Any]], root: Root, ledgers: Mapping[str, Con
 
 
 def _why_unseen(row: Mapping[str, Any]) -> str:
-    """Return why it cannot be said what a claim's containers use of what it holds."""
+    """Return why the use of a claim is unknown."""
     if row["state"] == "quarantined":
         return "its record is damaged, so it is unknown what it holds"
     if row["held"]:
         return "a process of its pods cannot be inspected; try as root"
     if "memory_usage" in row:
-        return "none of its containers can be inspected"
+        return UNSEEN
     return f"it holds no CPUs, and cgroups do not show the use of devices of {row['driver']}; use their own tools"
 
 
@@ -250,7 +251,7 @@ def _row(driver: str, record: Record, used: Mapping[tuple[str, str], UsedClaim])
         "driver": driver,
         "devices": [grant.device for grant in record.grants],
         "cpus": str(record.cpus) or None,
-        # Of a claim with one request that is all of it.
+        # With one request this would only repeat `cpus`.
         **({"requestCpus": {name: str(cpus) for name, cpus in requests.items()}} if len(requests) > 1 else {}),
         "held": str(record.held) or None,
         "amounts": record.amounts,
@@ -283,7 +284,7 @@ def _verified(placement: ClaimPlacement, held: CPUSet, root: Root, *, all_seen: 
                 "cgroup": placed.seen.cgroup,
                 "expected": str(placed.expected),
                 "found": str(placed.seen.actual),
-                # Beside what the cgroup allows: those that its processes leave out by their own affinity.
+                # CPUs that the cgroup allows, but the affinity of the container's own processes excludes.
                 **({"unused": str(placed.unused)} if placed.unused else {}),
                 "ok": placed.ok,
             }
@@ -304,7 +305,7 @@ def _verified(placement: ClaimPlacement, held: CPUSet, root: Root, *, all_seen: 
 
 
 def _draw_claims(rows: list[dict[str, Any]]) -> None:
-    """Print the claims as a table, a row each."""
+    """Print the claims as a table."""
     if not rows:
         console().print("No claim is on record.")
         return
@@ -323,18 +324,18 @@ def _draw_claims(rows: list[dict[str, Any]]) -> None:
 
 
 def _cpus(row: Mapping[str, Any]) -> str:
-    """Return the CPUs of a claim, by request where it has several."""
+    """Return the CPUs of a claim, by request if it has several requests."""
     requests: Mapping[str, str] = row.get("requestCpus", {})
     return "\n".join(f"{name}: {cpus}" for name, cpus in requests.items()) or row["cpus"] or "-"
 
 
 def _device(name: str, amounts: Mapping[str, int]) -> str:
-    """Return a device with how much of it the claim holds, where it shares it with others."""
+    """Return a device's name, with the amount that the claim holds if the device can be shared."""
     return f"{name} {Quantity.binary(amounts[name])}" if name in amounts else name
 
 
 def _draw_checked(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> None:
-    """Print what was seen of the claims' containers, by `--verify` and by `--usage`."""
+    """Print the results of `--verify` and `--usage`."""
     if verify:
         _draw_verified(rows)
         verified = [
@@ -351,16 +352,16 @@ def _draw_checked(rows: list[dict[str, Any]], *, verify: bool, usage: bool) -> N
 
 
 def _once(verified: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each container once, though claims of one name are on record with several drivers.
+    """Yield each container once, although several drivers may have a record of the same claim.
 
-    So is that no container of a claim was seen (`unseen`).
+    The same applies to the line that says that no container of a claim was seen (`unseen`).
     """
     seen: set[str] = set()
     unseen: set[str] = set()
     for name, document in verified:
-        fresh = [container for container in document["containers"] if container["cgroup"] not in seen]
-        seen.update(each["cgroup"] for each in fresh)
-        yield name, {**document, "containers": fresh, "unseen": not document["containers"] and name not in unseen}
+        new = [container for container in document["containers"] if container["cgroup"] not in seen]
+        seen.update(container["cgroup"] for container in new)
+        yield name, {**document, "containers": new, "unseen": not document["containers"] and name not in unseen}
         if not document["containers"]:
             unseen.add(name)
 
@@ -383,7 +384,7 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
             runs_on = f"{placed['found']}, no process on {placed['unused']}" if "unused" in placed else placed["found"]
             containers.add_row(_name(row), placed["pod"], placed["expected"], runs_on, word)
         if verified["ok"] is None:
-            containers.add_row(_name(row), "", row["cpus"] or "-", "", "none of its containers can be inspected")
+            containers.add_row(_name(row), "", row["cpus"] or "-", "", UNSEEN)
         for placed in verified["intruders"] or ():
             _, _, before = intruders.get(placed["pid"], ("", "", None))
             seen = [count for count in (before, placed["threadsLastThere"]) if count is not None]
@@ -398,8 +399,10 @@ def _draw_verified(rows: list[dict[str, Any]]) -> None:
     processes = "process" if len(intruders) == 1 else "processes"
     out.print(f"\n{len(intruders)} {processes} without a claim may run on CPUs that a claim holds:")
     table = columns("pid", "name", "may run on", "threads that did last")
-    for pid, (name, cpus, count) in sorted(intruders.items(), key=lambda each: (-(each[1][2] or 0), each[0]))[:_NAMED]:
+    # Processes that were last seen running there come first.
+    by_threads = sorted(intruders.items(), key=lambda item: (-(item[1][2] or 0), item[0]))
+    for pid, (name, cpus, count) in by_threads[:_MOST_INTRUDERS]:
         table.add_row(str(pid), name, cpus, "not seen" if count is None else str(count))
     out.print(table)
-    if len(intruders) > _NAMED:
-        out.print(f"and {len(intruders) - _NAMED} more (-o json lists all)")
+    if len(intruders) > _MOST_INTRUDERS:
+        out.print(f"and {len(intruders) - _MOST_INTRUDERS} more (-o json lists all)")

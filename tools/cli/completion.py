@@ -1,4 +1,4 @@
-"""`dranode completion`: print the script by which a shell completes the program's words."""
+"""`dranode completion`: prints a script for shell completion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dranode.api.errors import DranodeError
 def command(ctx: click.Context, shell: str) -> None:
     """Print a script that completes the commands, options and values of `dranode` in SHELL.
 
-    For this shell alone: source <(dranode completion bash). For every new one: write the script to
+    For the current shell: source <(dranode completion bash). For every new shell: write the script to
     /etc/bash_completion.d/dranode, to _dranode in a folder of zsh's fpath, or to
     ~/.config/fish/completions/dranode.fish.
 
@@ -26,10 +26,10 @@ def command(ctx: click.Context, shell: str) -> None:
 
 
 def completion_script(program: click.Command, shell: str, name: str) -> str:
-    """Return the script by which a program completes itself in a shell.
+    """Return the script that makes a shell complete a program's arguments.
 
     Raises:
-        DranodeError: there is none for that shell.
+        DranodeError: click does not support the shell.
     """
     kind = get_completion_class(shell)
     if kind is None:

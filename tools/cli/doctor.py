@@ -1,4 +1,4 @@
-"""`dranode doctor`: finds what would stop the driver on this node, or on all nodes."""
+"""`dranode doctor`: finds what would keep the driver from working on this node, or on any node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dranode.tools.readers.examine import NodeFiles, examine, judged_options
 from dranode.tools.readers.fleet import read_fleet
 from dranode.tools.readers.host import NodeHost
 
-# The options that are paths of the node.
+# The options that are paths on the node.
 _PATHS: Final = frozenset(
     (
         *("cdi_dir", "containerd_config", "crio_config", "kubelet_config", "kubelet_root"),
@@ -82,12 +82,12 @@ def command(
     all_nodes: bool,
     **options: Any,
 ) -> None:
-    """Check kubelet, the runtime, folders, sockets, records, kernel and API server, and say what is wrong.
+    """Check kubelet, the runtime, folders, sockets, records, kernel and API server, and report what is wrong.
 
-    Takes the options of `serve`, and judges by them. What cannot be seen is named and not judged. Nothing is changed.
-    Exit status: 0 if nothing that was seen stops the driver (there may be warnings), 1 if something stops it, 2 for
-    wrong usage. A run that does not see everything says so first, with the command that does: the driver's pod does not
-    see kubelet's configuration and other folders of the node.
+    Pass the options that `serve` runs with. Nothing is changed. What cannot be seen is listed as not seen; for example,
+    the driver's pod does not see kubelet's configuration. A partial check says so first, with the command for a
+    complete one. Exit status: 0 if nothing stops the driver as far as can be seen (there may be warnings), 1 if
+    something stops it, 2 for wrong usage.
 
     \b
     Example:
@@ -102,7 +102,7 @@ def command(
         return
     host = NodeHost.at(folder)
     if folder == "/":
-        # `serve` takes them from the working directory too.
+        # `serve` also resolves them against the working directory.
         options = {name: _absolute(value) if name in _PATHS else value for name, value in options.items()}
     judged, plugins = judged_options(drivers, host.files, node_name, options)
     with reporting() as progress:
@@ -126,11 +126,11 @@ def command(
 
 
 def _absolute(path: str) -> str:
-    return path if path in ("", "none") else os.path.abspath(path)  # noqa: PTH100 - links are followed later
+    return path if path in ("", "none") else os.path.abspath(path)  # noqa: PTH100 - links must stay as they are
 
 
 def _connection(kubeconfig: str, *, required: bool) -> Connection | None:
-    """Return the API server, if a kubeconfig names one, or if this runs in a pod."""
+    """Return a connection to the API server of the kubeconfig, or of the cluster whose pod this runs in."""
     if required and not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         kubeconfig = os.environ.get("KUBECONFIG", "")
         if not kubeconfig:
@@ -140,7 +140,8 @@ def _connection(kubeconfig: str, *, required: bool) -> Connection | None:
     source = Credentials(kubeconfig)
     source.check()
     connection = Connection(source)
-    # A program among the credentials may ask a person now. Why they cannot be used, the first request says.
+    # A credential plug-in may have to ask its user, which is possible only now. If it fails, the first request reports
+    # that.
     with contextlib.suppress(UnreachableError):
         connection.log_in()
     return connection
@@ -171,8 +172,8 @@ def _document(facts: Facts, findings: tuple[Finding, ...]) -> dict[str, Any]:
     }
 
 
-def _whole_check(node: str, folder: str) -> str:
-    """Return the command that sees more of a node than this one, with the node's root at `folder`; empty for none."""
+def _complete_check(node: str, folder: str) -> str:
+    """Return the command that sees more of a node than this run, with the node's root at `folder`; empty if none."""
     if os.environ.get("KUBERNETES_SERVICE_HOST") and folder == "/":
         return f"kubectl debug node/{node} -it --image=IMAGE --profile=sysadmin -- dranode doctor --root /host"
     return "" if os.geteuid() == 0 else f"dranode doctor as root, on node {node}"
@@ -184,16 +185,16 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
 
     screen = console()
     if facts.unseen:
-        # First, because what follows is incomplete.
-        whole, count = _whole_check(facts.options.node, folder), number_of(len(facts.unseen), "thing")
-        image = ", with the driver's image" if "IMAGE" in whole else ""
+        # First, so that nobody takes what follows for a complete check.
+        complete, count = _complete_check(facts.options.node, folder), number_of(len(facts.unseen), "thing")
+        image = ", with the driver's image" if "IMAGE" in complete else ""
         screen.print(
             f"This is a partial check of node {facts.options.node}: {count} could not be checked"
-            + (f". For a complete check{image}, run: {whole}" if whole else ""),
+            + (f". For a complete check{image}, run: {complete}" if complete else ""),
             style="bold",
         )
         screen.print()
-    # A column for the words, so that what follows hangs under its text.
+    # In a grid, long sentences wrap beside the severity, not under it.
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -216,7 +217,7 @@ def _draw(facts: Facts, findings: tuple[Finding, ...], folder: str) -> None:
 
 
 def verdict_line(findings: tuple[Finding, ...]) -> str:
-    """Return how many findings stop the driver, and how many warn: `2 faults stop it, 1 warning`."""
+    """Return how many findings stop the driver, and how many are warnings: `2 faults stop it, 1 warning`."""
     stops = sum(finding.severity is Severity.STOPS for finding in findings)
     warnings = len(findings) - stops
     faults = "nothing stops it" if not stops else f"{stops} fault{' stops' if stops == 1 else 's stop'} it"
@@ -228,10 +229,10 @@ def _all_nodes(
 ) -> None:
     with reporting() as progress:
         fleet = read_fleet(_client(connection, progress), drivers, options)
-        found = [(facts, diagnose(facts)) for facts in fleet]
-    if not emit([_document(facts, findings) for facts, findings in found], output):
+        nodes = [(facts, diagnose(facts)) for facts in fleet]
+    if not emit([_document(facts, findings) for facts, findings in nodes], output):
         table = columns("node", "verdict", "first", "what to do")
-        for facts, findings in found:
+        for facts, findings in nodes:
             first = findings[0].fault if findings else None
             table.add_row(
                 facts.options.node,
@@ -242,8 +243,8 @@ def _all_nodes(
         screen = console()
         screen.print(table)
         screen.print(
-            "What only a node itself shows (folders, sockets, the runtime's configuration, records) was not checked: "
-            "kubectl exec -n dranode POD -- dranode doctor, with the driver's pod of the node."
+            "Folders, sockets, the runtime's configuration and records are visible only on the node and were not "
+            "checked; run kubectl exec -n dranode POD -- dranode doctor with the driver's pod of a node."
         )
-    if any(finding.severity is Severity.STOPS for _, findings in found for finding in findings):
+    if any(finding.severity is Severity.STOPS for _, findings in nodes for finding in findings):
         ctx.exit(1)

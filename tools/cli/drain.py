@@ -1,4 +1,4 @@
-"""`dranode drain`: unprepare what claims remain before the driver is removed, on a node or by a DaemonSet on each."""
+"""`dranode drain`: unprepares the claims that are left before the driver is removed, on this node or on all nodes."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from dranode.show.terminal import columns
 from dranode.tools.readers.checkpoint import (
     NAME,
     LeftClaim,
-    Leftover,
     has_rolled_out,
     have_failed,
-    leftover,
+    left_claims,
     read_checkpoint,
     undrained,
 )
 from dranode.tools.readers.node import unprepare, who_serves
 
 _POLL_SECONDS: Final = 2.0
-# kubelet tries again after 10, 20 and 40 s: what is left then is in use, not on its way.
+# kubelet restarts a failed init container after 10, 20 and 40 s. Claims that are left after so many runs are in use,
+# not about to be unprepared.
 _TRIES: Final = 3
 
 
@@ -55,24 +55,25 @@ class DrainingPods(msgspec.Struct, frozen=True):
 
     Attributes:
         client: the API server.
-        namespace: the DaemonSet's.
-        name: its name.
-        clock: seconds, never going back.
-        rest: waits for so many seconds.
+        namespace: the DaemonSet's namespace.
+        name: the DaemonSet's name.
+        clock: returns seconds and never goes back.
+        sleep: waits for the given seconds.
     """
 
     client: Client
     namespace: str
     name: str
     clock: Callable[[], float] = time.monotonic
-    rest: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = time.sleep
 
     def wait(self, seconds: float) -> int:
-        """Wait until every node is drained; how many there are.
+        """Wait until every node is drained; returns the number of nodes.
 
         Raises:
-            DranodeError: some are not after `seconds`, or have each tried often enough; with the reason of each.
-            ApiError: the server does not say.
+            DranodeError: nodes are not drained after `seconds`, or every one of them has failed three times; the
+                message has the reason for each.
+            ApiError: the DaemonSet or its pods cannot be read.
         """
         deadline = self.clock() + seconds
         daemonset = self._daemonset()
@@ -83,13 +84,13 @@ class DrainingPods(msgspec.Struct, frozen=True):
                     raise DranodeError(
                         f"not drained: {'; '.join(undrained(pods)) or 'pods of the DaemonSet are missing'}"
                     )
-                self.rest(_POLL_SECONDS)
+                self.sleep(_POLL_SECONDS)
                 daemonset = self._daemonset()
             except ApiError as error:
-                # A server that answered before may be starting again: nodes take longer than that.
+                # The API server may be restarting. That takes less time than draining the nodes.
                 if not error.passes or self.clock() >= deadline:
                     raise
-                self.rest(_POLL_SECONDS)
+                self.sleep(_POLL_SECONDS)
         return int(daemonset["status"]["desiredNumberScheduled"])
 
     def _pods(self, daemonset: dict[str, Any]) -> list[dict[str, Any]]:
@@ -109,29 +110,29 @@ class DrainingPods(msgspec.Struct, frozen=True):
 @plugin_options
 @serve_option("--kubelet-root")
 @serve_option("--cdi-dir")
-@click.option("--dry-run", is_flag=True, help="Only say what is left.")
+@click.option("--dry-run", is_flag=True, help="Only report what is left.")
 @click.option(
-    "--force", is_flag=True, help="Also undo claims that a container has, or may have if kubelet does not answer."
+    "--force", is_flag=True, help="Also undo claims that a container uses, or may use because kubelet does not answer."
 )
-@click.option("--through-driver", is_flag=True, help="While a driver serves, have it do the work, as kubelet would.")
+@click.option("--through-driver", is_flag=True, help="Have the serving driver unprepare the claims, as kubelet would.")
 @click.option(
     "--await-daemonset",
     metavar="NAMESPACE/NAME",
-    help="Only wait for a DaemonSet whose pods drain.",
+    help="Only wait for a DaemonSet that drains every node.",
 )
 @click.option("--timeout", default=240, metavar="SECONDS", help="How long --await-daemonset waits.", show_default=True)
 @output_option
 @click.pass_context
 def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output: str, **options: Any) -> None:
-    """Undo the claims that no container has: hardware, CDI specs, records.
+    """Undo the claims that no container uses: restore hardware, remove CDI specs and records.
 
     First remove the pods with claims from the node, with kubectl drain or by deleting them. Claims that kubelet still
-    has on record are listed as stranded: once the driver is gone, nobody can unprepare them, and their pods stay
-    Terminating. The driver's pod does not see that record, and says so. While a driver serves, --through-driver is
-    required. The exit status is 1 while anything is left.
+    has on record are listed as stranded: without the driver they cannot be unprepared, and their pods stay Terminating.
+    The driver's pod cannot see kubelet's record, and says so. While a driver serves, --through-driver is required. The
+    exit status is 1 if anything is left.
 
     With --await-daemonset nothing is undone here. The chart's hook before an uninstall uses it to wait for a DaemonSet
-    that runs this command on every node, and reports which nodes are not empty.
+    that runs this command on every node, and to report the nodes that are not drained.
 
     \b
     Example:
@@ -150,7 +151,7 @@ def command(ctx: click.Context, /, root: Root, drivers: tuple[str, ...], output:
         except OSError as error:
             fail(f"{folder} cannot be read: {error.strerror}; try as root")
         if not there:
-            fail(f"{folder} does not exist, so {plugin.driver} has nothing to drain; is --kubelet-root right?")
+            fail(f"{folder} does not exist, so {plugin.driver} has nothing to drain; check --kubelet-root")
         node = _DrainedNode(plugin, kubelet_root, Path(options["cdi_dir"]).absolute(), boot_id(root))
         report.append(node.drain(**{name: options[name] for name in ("dry_run", "force", "through_driver")}))
     if not emit(report, output):
@@ -168,7 +169,7 @@ def _wait(daemonset: str, seconds: int) -> None:
     source = Credentials("")
     source.check()
     nodes = DrainingPods(Client(Connection(source), agent="dranode-drain"), namespace, name).wait(seconds)
-    click.echo(f"drained on {nodes} nodes: nothing is left")
+    click.echo(f"drained {nodes} nodes: nothing is left")
 
 
 class _DrainedNode:
@@ -186,8 +187,9 @@ class _DrainedNode:
 
     def drain(self, *, dry_run: bool, force: bool, through_driver: bool) -> dict[str, Any]:
         with self._alone(needed=not dry_run and not through_driver):
-            leftover = self._leftover()
-            undone = [claim.ref for claim in leftover.claims if claim.idle or force]
+            claims = self._left_claims()
+            stranded = read_checkpoint(self._kubelet_root / NAME, self._plugin.driver)
+            undone = [claim.ref for claim in claims if claim.idle or force]
             answers: Mapping[str, Refused | None] = {}
             if undone and through_driver and not dry_run:
                 answers = self._through_driver(undone)
@@ -197,13 +199,13 @@ class _DrainedNode:
         gone = {uid for uid, refusal in answers.items() if refusal is None}
         return {
             "driver": self._plugin.driver,
-            "claims": [_claim(claim, answers, dry_run=dry_run) for claim in leftover.claims],
+            "claims": [_claim(claim, answers, dry_run=dry_run) for claim in claims],
             "stranded": None
-            if leftover.stranded is None
+            if stranded is None
             else [
                 {"namespace": kept.ref.namespace, "name": kept.ref.name, "uid": kept.ref.uid, "pods": list(kept.pods)}
-                for kept in leftover.stranded
-                # kubelet still records the claim until its next Unprepare, but the driver answers that one at once.
+                for kept in stranded
+                # kubelet's record has the claim until kubelet calls Unprepare, which the driver answers at once.
                 if not (through_driver and kept.ref.uid in gone)
             ],
             "settings": settings,
@@ -223,18 +225,17 @@ class _DrainedNode:
         finally:
             lock.release()
 
-    def _leftover(self) -> Leftover:
+    def _left_claims(self) -> tuple[LeftClaim, ...]:
         contents = self._contents = read_ledger(self._data / "ledger.db")
-        asked = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")
+        kubelet = PodResources(self._kubelet_root / "pod-resources" / "kubelet.sock")
         try:
-            uses = asked.claims(self._plugin.driver)
+            uses = kubelet.claims(self._plugin.driver)
         except PodResourcesError:
             uses = None
-        kept = read_checkpoint(self._kubelet_root / NAME, self._plugin.driver)
         named = {record.uid: record.ref for record in contents.records}
         unnamed = {row.uid for row in contents.damaged} | self._specs.uids()
         refs = (*named.values(), *(ClaimRef("", "", uid) for uid in sorted(unnamed - set(named))))
-        return leftover(refs, uses, kept)
+        return left_claims(refs, uses)
 
     def _unprepare(self, refs: list[ClaimRef]) -> Mapping[str, Refused | None]:
         metadata = DeviceMetadata.of(self._plugin.driver, self._data, self._cdi)
@@ -242,9 +243,9 @@ class _DrainedNode:
         with contextlib.closing(node):
             answers = node.unprepare(tuple(refs))
             with contextlib.suppress(DranodeError):
-                # What is left is in nobody's way, and a driver that starts again removes it.
+                # Leftover files do no harm, and a driver that starts again removes them.
                 node.sweep()
-            # Settings of the machine outlive their claims where they could not be put back at once.
+            # The machine's settings outlive their claims if they could not be restored at once.
             try:
                 node.tune()
             except DranodeError as error:
@@ -252,7 +253,7 @@ class _DrainedNode:
         return answers
 
     def _settings(self) -> str | None:
-        """Return why settings of the machine are not as they were before the first claim; None if they are."""
+        """Return why the machine's settings are not restored although no claim is left; None if they are."""
         left = read_ledger(self._data / "ledger.db")
         if left.records or left.damaged or not (left.notes or left.notes_damage):
             return None
@@ -299,11 +300,10 @@ _RECORD_UNSEEN = (
     "would be stranded are not listed; run dranode drain --dry-run on the node, or in kubectl debug node/... "
     "with --kubelet-root /host/var/lib/kubelet"
 )
-_OF_OURS = " on the driver's own record"
 _HINTS = {
     "left": "no container uses it",
     "in use": "delete its pods, or pass --force",
-    "unknown": "kubelet does not say who has it; check that it runs, or pass --force",
+    "unknown": "kubelet does not report whether a container uses it; check that kubelet runs, or pass --force",
 }
 
 
@@ -316,7 +316,8 @@ def _draw(report: list[dict[str, Any]]) -> None:
             screen.print(f"{row['driver']}: {_RECORD_UNSEEN}", markup=False)
         if not row["claims"] and not row["stranded"]:
             if not row["settings"]:
-                screen.print(f"{row['driver']}: nothing is left{_OF_OURS if row['stranded'] is None else ''}")
+                recorded = " on the driver's own record" if row["stranded"] is None else ""
+                screen.print(f"{row['driver']}: nothing is left{recorded}")
             continue
         screen.print(row["driver"], style="bold")
         table = columns("claim", "state", "containers", "")
@@ -326,9 +327,9 @@ def _draw(report: list[dict[str, Any]]) -> None:
             table.add_row(name, claim["state"], ", ".join(claim["users"] or ()), hint)
         screen.print(table)
         for kept in row["stranded"] or ():
-            whose = f" of pod {', '.join(kept['pods'])}" if kept["pods"] else ""
+            pods = f" of pod {', '.join(kept['pods'])}" if kept["pods"] else ""
             screen.print(
-                f"stranded without the driver: {kept['namespace']}/{kept['name']}{whose}, "
+                f"stranded without the driver: {kept['namespace']}/{kept['name']}{pods}, "
                 "which kubelet has on record; delete the pod while the driver still runs",
                 markup=False,
             )

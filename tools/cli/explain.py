@@ -1,4 +1,4 @@
-"""`dranode explain`: show how far a pod or a claim has come, and where and why it stopped."""
+"""`dranode explain`: shows how far a pod or a claim has come, and where and why it stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dranode.tools.readers.sources import FromCluster, FromStore, ObjectSource
 @click.argument("subject", metavar="POD|CLAIM")
 @click.argument("files", nargs=-1, metavar="[FILE...]")
 @cluster_options
-@click.option("--store", metavar="DIR", help="Look for claims in a folder of YAML files instead of a cluster.")
+@click.option("--store", metavar="DIR", help="Read claims from a folder of YAML files instead of a cluster.")
 @driver_options
 @click.option(
     "--root", "folder", default="/", metavar="DIR", help="The node's root folder (/host in a node's debugging pod)."
@@ -47,12 +47,12 @@ def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output:
     """Follow POD|CLAIM from its claims to its containers, and say where it stopped, why, and what to do.
 
     POD|CLAIM is NAME, NAMESPACE/NAME, pod/NAME or claim/NAME. Reads pods, claims, templates, Events, slices, classes
-    and nodes (deploy/reader has the rights), and on the node of a claim the driver's ledger, the CDI directory, the
-    runtime's configuration, kubelet's pod-resources and the kernel. For a claim that is not allocated it gives
-    kube-scheduler's answer for each node, and for a pod that does not wait for its claims the answer of `fit`. FILEs
-    hold a cluster as kubectl prints it (- is the standard input) and are read instead of the cluster, as `fit` reads
-    them. Nothing is changed. What cannot be seen from here is reported with the command that shows it. The exit status
-    is 1 if something stopped, or if there is nothing of that name.
+    and nodes (deploy/reader has the rights), and on the claim's node the driver's ledger, the CDI directory, the
+    runtime's configuration, kubelet's pod-resources and the kernel. For a claim that is not allocated, it shows why
+    kube-scheduler rejects each node; for a pod that waits for something else, what `fit` says. FILEs are kubectl's
+    output (- is the standard input) and are read instead of a cluster, as by `fit`. Nothing is changed. What cannot be
+    seen from here is listed with the command that shows it. The exit status is 1 if something stopped, or if there is
+    no pod or claim of that name.
 
     \b
     Example:
@@ -69,7 +69,7 @@ def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output:
     cluster = None
     if store is None:
         cluster = named_cluster(options["kubeconfig"], options["context"], options["namespace"], "dranode-explain")
-    # Every installed driver may have served the claim; those that are named are the only ones.
+    # By default not only the drivers that `serve` runs by default: any installed one may have prepared the claim.
     named = ctx.get_parameter_source("drivers") is not click.core.ParameterSource.DEFAULT
     node = this_node(options["drivers"] if named else (), options)
     place = subject_place(subject, options["namespace"], cluster)
@@ -79,7 +79,7 @@ def command(ctx: click.Context, /, subject: str, files: tuple[str, ...], output:
 def _explain_dump(
     ctx: click.Context, subject: str, files: tuple[str, ...], output: str, options: Mapping[str, Any]
 ) -> None:
-    """Explain what files say of a cluster; nothing of this machine is looked at."""
+    """Explain a pod or claim from a cluster's objects in files; this machine is not read."""
     from dranode.driver.machine.yaml_files import load_documents
 
     if options["store"] is not None:
@@ -97,7 +97,7 @@ def _explain_dump(
 
 
 def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
-    """Return the node that this runs on, by the options of the command.
+    """Return the node that this command runs on, as its options describe it.
 
     Raises:
         UsageError: a driver that was named is not installed, or refuses its options.
@@ -123,7 +123,7 @@ def this_node(drivers: tuple[str, ...], options: dict[str, Any]) -> ThisNode:
 
 
 def _absolute(path: str) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 - a path of the node, whose links are followed there
+    return os.path.abspath(path)  # noqa: PTH100 - links of the node must not be resolved here
 
 
 def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | None:
@@ -135,7 +135,7 @@ def _source(store: str | None, cluster: NamedCluster | None) -> ObjectSource | N
 
 
 def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: ObjectSource | None) -> Explainer:
-    """Return what follows pods and claims, with kube-scheduler's answer as of the cluster's release."""
+    """Return an explainer, with kube-scheduler's answers as of the cluster's release."""
     if cluster is None:
         return Explainer(None, node, source)
     objects = ApiObjects(cluster.client)
@@ -152,18 +152,18 @@ def explainer(cluster: NamedCluster | None, node: ThisNode | None, source: Objec
 
 
 def subject_place(text: str, namespace: str, cluster: NamedCluster | None) -> Subject:
-    """Return what is asked about; a name without a namespace is in that of the cluster's context.
+    """Return the pod or claim that the text names; a name without a namespace is in that of the cluster's context.
 
     Raises:
-        UsageError: the text is no name.
+        UsageError: the text is not a name.
     """
     return subject_of(text, namespace, cluster.namespace if cluster is not None else "default")
 
 
 def show(ctx: click.Context, subject: Subject, output: str, page: Explainer, cluster: NamedCluster | None) -> None:
-    """Print the page, with what is waited for while `cluster` is asked.
+    """Print the page, and on a terminal what it waits for meanwhile.
 
-    The exit status is 1 if something stopped, or if nothing is known.
+    The exit status is 1 if something stopped, or if nothing is known about the subject.
     """
     with cluster.waiting() if cluster is not None else contextlib.nullcontext():
         traces = page.explain(subject)
@@ -177,8 +177,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _STYLES: Final = {Outcome.PASSED: "green", Outcome.STOPPED: "red", Outcome.UNSEEN: "yellow"}
-# As wide as the longest word, `stopped`, and one more.
-_WORD: Final = 8
+# The longest word is `stopped`.
+_WORD_WIDTH: Final = 8
 
 
 def page_document(about: str, traces: Sequence[Trace], unasked: Sequence[str]) -> dict[str, Any]:
@@ -234,9 +234,9 @@ def draw_page(screen: Console, traces: Sequence[Trace], unasked: Sequence[str]) 
 
     for trace in traces:
         screen.print(f"{trace.about}{f', {trace.driver}' if trace.driver else ''}", markup=False)
-        # A column for the words, so that what follows hangs under its text.
+        # In a grid, long sentences wrap beside the word, not under it.
         grid = Table.grid(padding=(0, 1))
-        grid.add_column(width=_WORD)
+        grid.add_column(width=_WORD_WIDTH)
         grid.add_column(overflow="fold")
         for step in trace.steps:
             code = (f" ({step.cause})", "dim") if step.cause else ""

@@ -1,4 +1,4 @@
-"""Explains a pod or a claim: decides what to follow, with what can be seen from where this runs."""
+"""Decides which pods and claims `explain` follows for a subject, from the cluster or from a node."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _KINDS: Final = {
     **dict.fromkeys(("pod", "pods", "po"), "Pod"),
     **dict.fromkeys(("resourceclaim", "resourceclaims", "claim"), "ResourceClaim"),
 }
-# If more pods share a claim, only so many of them are followed.
+# How many pods are followed if many share a claim.
 _MOST_PODS: Final = 5
-_DRY: Final = "do what it says; the driver has not said it yet, but the version installed here refuses the claim"
+_NOT_REPORTED_YET: Final = "fix it; the driver has not reported this yet, but the version installed here would"
 _OUR_LABEL: Final = "app.kubernetes.io/name=dranode"
 _OUR_NAMESPACE: Final = "dranode"
 _NO_MACHINE: Final = "cores=1"
@@ -44,12 +44,12 @@ _NO_MACHINE: Final = "cores=1"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The object that is asked about.
+    """The object to explain.
 
     Attributes:
         kind: `Pod` or `ResourceClaim`; empty if it may be either.
-        namespace: its namespace.
-        name: its name.
+        namespace: the object's namespace.
+        name: the object's name.
     """
 
     kind: str
@@ -62,10 +62,15 @@ class Subject:
 
 
 def subject_of(text: str, namespace: str, default: str) -> Subject:
-    """Parse `NAME`, `NAMESPACE/NAME` or kubectl's `TYPE/NAME`; a namespace may be given beside them.
+    """Parse `NAME`, `NAMESPACE/NAME`, kubectl's `TYPE/NAME` or `TYPE/NAMESPACE/NAME`.
+
+    Args:
+        text: the text.
+        namespace: the namespace given with `-n`; empty if none was.
+        default: the namespace of a name without one.
 
     Raises:
-        UsageError: it is none of them, or has another namespace than the one given.
+        UsageError: the text has another form, or names another namespace than `-n`.
     """
     *front, name = text.split("/")
     if not name or "" in front or len(front) > 2:  # noqa: PLR2004 - TYPE/NAMESPACE/NAME
@@ -82,13 +87,13 @@ def subject_of(text: str, namespace: str, default: str) -> Subject:
 
 @dataclass(slots=True)
 class Explainer:
-    """Follows pods and claims from where this runs.
+    """Follows pods and claims, with what can be read from here.
 
     Attributes:
-        cluster: reads the cluster; None if there is none to read.
-        node: the node that this runs on; None if nothing of a node is to be looked at.
-        source: where claims come from for the node's part: the cluster, a folder, or None.
-        fit: returns what the model behind `fit` says of a pod, `<namespace>/<name>`; raises DranodeError if it cannot.
+        cluster: reads the cluster; None if there is no cluster to read.
+        node: the node that this runs on; None if no node's files should be read.
+        source: where the claims on this node are read from: the cluster, a folder, or None.
+        fit: returns the answer of `fit` for a pod, `<namespace>/<name>`; raises DranodeError if there is none.
     """
 
     cluster: PodReader | None
@@ -99,14 +104,14 @@ class Explainer:
 
     @property
     def unasked(self) -> tuple[str, ...]:
-        """Return one sentence for everything that could not be read from the cluster."""
+        """Return a sentence for everything that could not be read from the cluster."""
         return tuple(dict.fromkeys(self.cluster.unasked)) if self.cluster is not None else ()
 
     def explain(self, subject: Subject) -> tuple[Trace, ...]:
         """Return the steps of a pod with its claims, or of a claim with its pods.
 
         Raises:
-            DranodeError: the cluster, or what the node holds, cannot be read.
+            DranodeError: the cluster cannot be read, or the node's ledger cannot.
         """
         if self.cluster is None:
             return tuple(self._recorded(subject))
@@ -136,7 +141,7 @@ class Explainer:
         if objects is not None:
             features = features_of(self.cluster.objects.server_version)
             facts = replace(facts, scheduler=scheduler_answer(pod, facts.claims, objects, features))
-        # If its claims alone exclude every node, the rest of the pod does not matter.
+        # If the claims fit no node, `fit` could only say the same.
         if self.fit is None or (facts.scheduler is not None and facts.scheduler.keeps):
             return facts
         try:
@@ -154,7 +159,7 @@ class Explainer:
             yield from recorded
             if lookup is Lookup.UNASKED and not recorded:
                 yield self._invisible(subject, no_pod=no_pod)
-            # A trace without a driver says only that the ledger could not be read, not that there is a record.
+            # A trace without a driver only says that ledgers cannot be read, so the claim is still missing.
             elif lookup is Lookup.MISSING and not any(trace.driver for trace in recorded):
                 yield Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
             return
@@ -171,7 +176,7 @@ class Explainer:
             yield self._unused(claim, users)
 
     def _unused(self, claim: ResourceClaim, users: tuple[str, ...]) -> Trace:
-        """Return the steps of a claim that is not allocated, and that has no pods, or none that can be read."""
+        """Return the steps of a claim that is not allocated and has no pods, or whose pods cannot be read."""
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         step = stopped(
             "claim",
@@ -194,9 +199,9 @@ class Explainer:
 
         Args:
             claim: the claim.
-            bound: the node of its pods; empty if it has none.
-            waits: whether a pod that is on its node has not started.
-            left: whether all pods for which it is reserved are gone or have ended.
+            bound: the node of its pods; empty if they have none.
+            waits: whether one of its pods is on a node and has not started there.
+            left: whether all pods that it is reserved for are gone or have ended.
         """
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         for driver in sorted(drivers_of(claim.status.allocation)):
@@ -210,15 +215,16 @@ class Explainer:
     def _from_afar(self, claim: ResourceClaim, driver: str, place: str, *, waits: bool) -> Iterator[Step]:
         """Yield the steps of a claim on another node, as far as they can be seen from here."""
         steps = tuple(follow_allocated(claim, driver))
-        name = f"{claim.metadata.namespace}/{claim.metadata.name}"
         yield from steps
         # The driver has reported nothing. Make its decision here, as far as it does not depend on what the node holds.
         if steps[-1].outcome is Outcome.UNSEEN and place and waits:
             refusal = self._refusal(claim, driver, place)
             if refusal:
-                yield stopped("prepare", StopCause.PREPARE_REFUSED, refusal, _DRY)
+                yield stopped("prepare", StopCause.PREPARE_REFUSED, refusal, _NOT_REPORTED_YET)
                 return
-        yield from self._rest(place, driver, name)
+        if place:
+            command = self._command(place, driver, f"{claim.metadata.namespace}/{claim.metadata.name}")
+            yield unseen("node", f"what node {place} has recorded about it cannot be seen from here", command)
 
     def _refusal(self, claim: ResourceClaim, driver: str, place: str) -> str:
         plugin = installed_drivers().get(driver)
@@ -228,16 +234,11 @@ class Explainer:
         ref = ClaimRef.of(claim)
         return refused_beforehand(ref, claim, plugin, place, None if devices is None else Inventory(devices))
 
-    def _rest(self, place: str, driver: str, claim: str) -> Iterator[Step]:
-        """Yield what cannot be seen from here of a claim on another node, with the command that shows it."""
-        if place:
-            command = self._command(place, driver, claim)
-            yield unseen("node", f"it cannot be seen from here what node {place} has of it", command)
-
     def _command(self, place: str, driver: str, claim: str) -> str:
-        ours = self._driver_pod(place)
-        if ours:
-            return f"kubectl exec -n {_OUR_NAMESPACE} {ours} -- dranode explain {shlex.quote(f'claim/{claim}')}"
+        """Return the command that shows a claim on another node."""
+        driver_pod = self._driver_pod(place)
+        if driver_pod:
+            return f"kubectl exec -n {_OUR_NAMESPACE} {driver_pod} -- dranode explain {shlex.quote(f'claim/{claim}')}"
         if self.node is not None and driver in self.node.plugins:
             return f"dranode explain claim/{claim} on {place}; if this is {place}, pass --node-name {place}"
         return (
@@ -253,7 +254,7 @@ class Explainer:
     # --- this node alone ---
 
     def _recorded(self, subject: Subject) -> Iterator[Trace]:
-        """Yield the traces of the claims on record here that have that name, or a pod of that name."""
+        """Yield what this node knows: the claims on record with that name, or with a pod of that name."""
         if self.node is None:
             raise UsageError("there is no cluster to ask; pass --kubeconfig, or a folder of claims with --store")
         claim = self.source.claim(subject.namespace, subject.name) if self.source is not None else None
@@ -261,22 +262,23 @@ class Explainer:
             yield from self._stored(claim)
             return
         unread: list[str] = []
-        records = [pair for pair in self.node.recorded(unread) if pair[1].namespace == subject.namespace]
-        matching = {
+        recorded = list(self.node.recorded(unread))
+        records = [(driver, record) for driver, record in recorded if record.namespace == subject.namespace]
+        claims = {
             (driver, record.name)
             for driver, record in records
             if (record.name == subject.name or subject.name in {pod.name for pod in pods_among(record.pods)})
         }
-        for driver, name in sorted(matching):
+        for driver, name in sorted(claims):
             yield self._trace(self.node, driver, subject.namespace, name)
-        if not matching and unread:
+        if not claims and unread:
             what = f"whether {subject} is on record here: {'; '.join(unread)}"
             yield Trace(str(subject), (unseen("record", what, as_root("dranode doctor", root=self.node.root)),))
-        elif not matching and self.cluster is None:
+        elif not claims and self.cluster is None:
             yield self._unknown(subject, [record for _, record in records])
 
     def _trace(self, node: ThisNode, driver: str, namespace: str, name: str) -> Trace:
-        """Return the steps of a claim on this node, or one step that says why it cannot be followed here."""
+        """Return the steps of a claim on this node, or a single step that says why it cannot be followed."""
         try:
             return node.trace(driver, namespace, name, self.source)
         except DranodeError as error:
@@ -299,16 +301,16 @@ class Explainer:
         yield Trace(f"claim {name}", (step,), claim=name)
 
     def _unknown(self, subject: Subject, records: Iterable[Record]) -> Trace:
-        """Return the step of a subject that is in none of these records of its namespace."""
+        """Return the trace of a subject that does not appear in the records of its namespace."""
         node = self.node.options.node if self.node is not None else ""
         if self.source is not None:
             return Trace(str(subject), (_missing(subject),), claim=f"{subject.namespace}/{subject.name}")
-        # A pod may use the claim of its PodGroup. The record then does not name the pod.
-        shared = {str(record.ref): ", ".join(map(str, groups)) for record in records if (groups := _groups(record))}
-        beside = (
-            f"; claim {ref} is reserved for {groups}, whose pods are not on record" for ref, groups in shared.items()
-        )
-        what = f"nothing is on record here about {subject}, and there is no cluster to ask{''.join(beside)}"
+        what = f"nothing is on record here about {subject}, and there is no cluster to ask"
+        for ref, consumers in {record.ref: record.pods for record in records}.items():
+            # If a claim is reserved for a PodGroup, the names of the pods that use it are not on record.
+            groups = ", ".join(str(consumer) for consumer in consumers if not consumer.is_pod)
+            if groups:
+                what += f"; claim {ref} is reserved for {groups}, whose pods are not on record"
         return Trace(
             str(subject),
             (unseen("record", what, f"dranode explain with --kubeconfig, or as the pod of the driver on {node}"),),
@@ -316,7 +318,7 @@ class Explainer:
         )
 
     def _invisible(self, subject: Subject, *, no_pod: bool) -> Trace:
-        """Return the step of a subject that could not be read."""
+        """Return the trace of a subject that may be a claim, but could not be read."""
         name = f"{subject.namespace}/{subject.name}"
         if no_pod:
             what = f"there is no pod {name}, and it could not be read whether there is a claim of that name"
@@ -324,7 +326,7 @@ class Explainer:
             what = f"the claim {name} could not be read"
         else:
             what = f"neither a pod nor a claim {name} could be read"
-        fix = "add to the files what kubectl get pods,resourceclaims -A -o yaml prints"
+        fix = "add the output of kubectl get pods,resourceclaims -A -o yaml to the files"
         if self.node is not None:
             what += ", and nothing about it is on record here"
             fix = "kubectl dranode explain from where a kubeconfig is; deploy/reader has the rights"
@@ -333,22 +335,17 @@ class Explainer:
 
 @functools.cache
 def installed_drivers() -> Mapping[str, Plugin]:
-    """Return the drivers that are installed here, by name, as they are without hardware and without options."""
+    """Return the installed drivers, by name, with default options and without hardware."""
     return plugins_here((), open_machine(_NO_MACHINE), {})
 
 
 def features_of(version: Callable[[], str]) -> Features:
-    """Return the features of the release that `version` returns (`v1.37.1`); of the newest stable one if unknown."""
+    """Return the features of the release that `version` returns (`v1.37.1`), or of the newest stable one if unknown."""
     try:
         match = re.match(r"v?(\d+\.\d+\.\d+)", version())
         return Features.of(release(match[1])) if match else Features()
     except (UsageError, DranodeError):
         return Features()
-
-
-def _groups(record: Record) -> tuple[ResourceClaimConsumerReference, ...]:
-    """Return what a claim was reserved for that is not a pod."""
-    return tuple(pod for pod in record.pods if not pod.is_pod)
 
 
 def _waits(facts: PodFacts) -> bool:
@@ -357,7 +354,7 @@ def _waits(facts: PodFacts) -> bool:
 
 
 def _is_left(claim: ResourceClaim, pods: Sequence[PodFacts]) -> bool:
-    """Return whether all consumers of a claim are pods that are known to be gone or to have ended."""
+    """Return whether a claim is reserved only for pods that are known to be gone or to have ended."""
     named = {facts.name.rpartition("/")[2]: facts for facts in pods}
     consumers = claim.status.reserved_for
     return bool(consumers) and all(
@@ -370,19 +367,19 @@ def _is_over(consumer: ResourceClaimConsumerReference, facts: PodFacts) -> bool:
     pod = facts.pod
     if pod is None:
         return facts.lookup is Lookup.MISSING
-    # By now, a pod of the same name may be another one.
+    # The pod may have been replaced by another one of the same name.
     return pod.metadata.uid != consumer.uid or pod.status.phase in ("Succeeded", "Failed")
 
 
 def _unreleased(claim: ResourceClaim) -> Step:
     users = ", ".join(pod.name for pod in pods_among(claim.status.reserved_for))
-    going = ", and it is being deleted" if claim.metadata.deletion_timestamp is not None else ""
+    deleted = ", and it is being deleted" if claim.metadata.deletion_timestamp is not None else ""
     return stopped(
         "claim",
         StopCause.CLAIM_NOT_RELEASED,
-        f"it still holds its devices, although no pod that it is reserved for ({users}) runs any more{going}",
-        "wait a moment; if nothing changes, check that kube-controller-manager runs, which releases such claims: the "
-        "log of its resourceclaim-controller says more",
+        f"it still holds its devices, although no pod that it is reserved for ({users}) runs any more{deleted}",
+        "wait a moment; if nothing changes, check that kube-controller-manager runs, which releases such claims, and "
+        "read the log of its resourceclaim controller",
     )
 
 

@@ -1,10 +1,10 @@
-"""`dranode machine`: capture a machine's files, and show them."""
+"""`dranode machine`: captures, copies and shows a machine's files."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -16,15 +16,15 @@ from dranode.show.terminal import columns
 from dranode.sim.machines.scratch import ScratchMachine
 from dranode.tools.readers.capture import record, summarize, write_archive
 
-_MOST_NAMED = 5
+_MOST_NAMED: Final = 5
 
 
 @click.group
 def command() -> None:
-    """Record a machine's files, look at them, and make a machine that drivers may write to."""
+    """Capture a machine's files, show them, and create a machine that drivers may write to."""
 
 
-@command.command(short_help="Record the files that drivers read into an archive.")
+@command.command(short_help="Save the files that drivers read in an archive.")
 @machine_option
 @click.option(
     "-o",
@@ -34,10 +34,10 @@ def command() -> None:
     help="The archive: .tar, .tar.gz or .tar.bz2 (default: the host's name, .tar.gz).",
 )
 def capture(root: Root, path: Path | None) -> None:
-    """Record the files that drivers read into an archive that --machine takes.
+    """Save the files that drivers read in an archive that --machine accepts.
 
-    Needs no root; files that only root may read are named and left out. The archive holds serial numbers and UUIDs of
-    GPUs, but no process, log or command line.
+    Does not need root; files that only root may read are named and left out. The archive contains serial numbers and
+    UUIDs of GPUs, but no processes, logs or command lines.
 
     \b
     Example:
@@ -58,13 +58,13 @@ def capture(root: Root, path: Path | None) -> None:
         click.echo(f"left out {len(recording.left_out) - _MOST_NAMED} more", err=True)
 
 
-@command.command(short_help="Write a made-up machine into a new folder.")
+@command.command(short_help="Write a made-up machine to a new folder.")
 @machine_option
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 def copy(root: Root, folder: Path) -> None:
-    """Write a made-up machine into the new folder DIR, for --machine scratch:DIR, which drivers may write to.
+    """Write a made-up machine to the new folder DIR, for --machine scratch:DIR, which drivers may write to.
 
-    A folder is copied with cp -r, and the archive of `dranode machine capture` is unpacked with tar.
+    Copy a machine that is a folder with cp -r, and unpack an archive of `dranode machine capture` with tar.
 
     \b
     Example:
@@ -72,14 +72,14 @@ def copy(root: Root, folder: Path) -> None:
       dranode local --machine scratch:server --drivers cpu,gpu claims.yaml
     """
     ScratchMachine.copy(root, folder)
-    click.echo(f"{folder}: --machine scratch:{folder} is the machine, and may be written to")
+    click.echo(f"{folder}: use it as --machine scratch:{folder}, which drivers may write to")
 
 
 @command.command("show", short_help="Show what a machine's files contain.")
 @machine_option
 @output_option
 def show_machine(root: Root, output: str) -> None:
-    """Show what a machine's files contain, in the kernel's words; `dranode topology` draws the CPUs.
+    """Show what a machine's files contain, in the kernel's own terms; `dranode topology` draws the CPUs.
 
     \b
     Example:

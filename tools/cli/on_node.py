@@ -1,4 +1,4 @@
-"""Reads a claim's traces on its own node: records, CDI spec, runtime, containers, CPUs."""
+"""Follows a claim on its own node: record, CDI spec, runtime, containers, CPUs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ThisNode:
-    """The node that this runs on.
+    """The node that this command runs on.
 
     Attributes:
-        host: its files.
-        options: its name and folders.
+        host: the node's files.
+        options: the node's name and folders.
         plugins: the drivers that may serve it, by name.
-        pod_resources: kubelet's socket.
+        pod_resources: kubelet's pod-resources socket.
         real: whether kubelet and a container runtime run here; a local run has neither.
-        root: whether this is root.
+        root: whether the command runs as root.
     """
 
     host: NodeHost
@@ -66,7 +66,7 @@ class ThisNode:
         return Trace(f"claim {claim} on node {self.options.node}", steps, driver, claim)
 
     def recorded(self, unread: list[str]) -> Iterator[tuple[str, Record]]:
-        """Yield the claims on record, each after its driver; `unread` gets a sentence on each ledger not read."""
+        """Yield each claim on record with its driver; `unread` gets a sentence for each ledger that cannot be read."""
         for driver in self.plugins:
             path = f"{self.options.kubelet_root.rstrip('/')}/plugins/{driver}/ledger.db"
             try:
@@ -77,11 +77,11 @@ class ThisNode:
             yield from ((driver, record) for record in contents.records)
 
     def _runtime(self, plugin: Plugin) -> tuple[tuple[StopCause, Fault], ...]:
-        """Return what is wrong with the runtime for a driver; nothing where its configuration cannot be seen."""
+        """Return what is wrong with the runtime for a driver; nothing if the runtime's configuration cannot be read."""
         if not self.real:
             return ()
         try:
-            found, _ = read_runtime(self.host, "")
+            container_runtime, _ = read_runtime(self.host, "")
             state = self.host.socket_state(self.options.nri_socket)
         except (DranodeError, OSError):
             return ()
@@ -94,17 +94,17 @@ class ThisNode:
             nri_socket=self.options.nri_socket,
         )
         places = (Place(self.options.nri_socket, state, "NRI"),)
-        facts = Facts(judged, runtime=found, node=NodeFacts(places=places))
+        facts = Facts(judged, runtime=container_runtime, node=NodeFacts(places=places))
         return tuple((cause, fault) for cause, rule in _RULES for fault in rule(facts))
 
 
 def plugins_here(names: tuple[str, ...], root: Root, options: Mapping[str, Any]) -> dict[str, Plugin]:
-    """Return the drivers of these short names, of all that are installed for none, by the names under which they serve.
+    """Return the drivers with these short names, or all installed drivers if there are no names, by their full names.
 
-    One of the installed that cannot be made is left out; one that was named is not.
+    If there are no names, a driver that refuses its options is left out.
 
     Raises:
-        UsageError: a driver that was named is not installed, or refuses its options.
+        UsageError: a named driver is not installed, or refuses its options.
     """
     if names:
         return {plugin.driver: plugin for plugin in load_plugins(names, root, options)}

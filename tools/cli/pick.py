@@ -1,4 +1,4 @@
-"""`dranode pick`: which CPUs a request would get."""
+"""`dranode pick`: shows which CPUs a request would get."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dranode.show.output import console, emit, output_option
     default="machine",
     show_default=True,
     metavar="machine|socket:ID|numa:ID|l3:ID",
-    help="Where to pick. An L3 cache goes by the kernel's cache id or, where ids repeat on the machine, by its place, "
+    help="Where to pick. The ID of an L3 cache is the kernel's cache id or, if the kernel's ids repeat, its position, "
     "from 0, in the list that `dranode topology -o json` prints.",
 )
 @click.option(
@@ -44,23 +44,23 @@ from dranode.show.output import console, emit, output_option
     type=click.Choice([word.value for word in Threads]),
     default=Threads.ANY.value,
     show_default=True,
-    help="full-core takes whole physical cores; one-per-core too, and runs on one thread of each.",
+    help="full-core: holds whole physical cores; one-per-core: the same, but runs on one thread of each.",
 )
 @click.option(
     "--l3",
     type=click.Choice([word.value for word in L3]),
     default=L3.PREFER.value,
     show_default=True,
-    help="prefer: few L3 caches; require: inside one, or whole ones and a part of one; ignore: spread takes many. "
-    "numa-distributed does not prefer.",
+    help="prefer: as few L3 caches as possible; require: one, or whole ones and a part of one; ignore: spread takes "
+    "many. numa-distributed has no preference.",
 )
 @click.option(
     "--order",
     type=click.Choice([word.value for word in Order]),
     default=Order.UNTOUCHED_FIRST.value,
     show_default=True,
-    help="untouched-first: avoid cores that others have a thread of; reference: dra-driver-cpu's order, which takes "
-    "those first.",
+    help="untouched-first: avoid cores whose other thread is taken; reference: fill such cores up first, as "
+    "dra-driver-cpu does.",
 )
 @output_option
 def command(
@@ -100,13 +100,13 @@ def command(
 
 
 def region(topology: Topology, within: str) -> CPUSet:
-    """The CPUs of `machine`, `socket:ID`, `numa:ID` or `l3:ID`.
+    """Return the CPUs of `machine`, `socket:ID`, `numa:ID` or `l3:ID`.
 
-    An L3 cache goes by the kernel's cache id if that is unique on the machine, else by its index in `Topology.l3`. All
-    CPUs are socket 0 or NUMA node 0 where the kernel reports none.
+    The ID of an L3 cache is the kernel's cache id if those are unique on the machine, else its index in `Topology.l3`.
+    If the kernel reports no sockets or NUMA nodes, all CPUs are in number 0.
 
     Raises:
-        UsageError: another word, or an ID that the machine does not have; the message says which it has.
+        UsageError: the text has another form, or the machine has no such ID; the message lists the IDs that it has.
     """
     if within == "machine":
         return topology.online
@@ -118,7 +118,7 @@ def region(topology: Topology, within: str) -> CPUSet:
         "l3": _caches(topology),
     }.get(kind)
     if places is None:
-        raise UsageError(f'--within "{within}" is none of machine, socket:ID, numa:ID and l3:ID')
+        raise UsageError(f'--within "{within}" must be machine, socket:ID, numa:ID or l3:ID')
     described = {str(number): cpus for number, cpus in places.items()}.get(name)
     if described is None:
         known = CPUSet(places)
@@ -141,12 +141,10 @@ def _free(topology: Topology, free: str | None) -> CPUSet:
         cpus = CPUSet.parse(free)
     except ValueError as error:
         raise UsageError(f"--free: {error}") from error
-    if odd := cpus - topology.online:
-        click.echo(f"note: --free names {odd}, not online on this machine; left out", err=True)
+    if offline := cpus - topology.online:
+        click.echo(f"note: --free names {offline}, not online on this machine; left out", err=True)
     if barred := cpus & topology.not_for_pods:
-        click.echo(
-            f"note: --free names {barred}, on which no pod may run by {topology.pods.folder}; left out", err=True
-        )
+        click.echo(f"note: --free names {barred}, on which {topology.pods.folder} lets no pod run; left out", err=True)
     return cpus - topology.not_for_pods
 
 

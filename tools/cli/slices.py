@@ -1,4 +1,4 @@
-"""`dranode slices`: show the ResourceSlices that this machine would publish."""
+"""`dranode slices`: shows the ResourceSlices that this machine would publish."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dranode.show.terminal import show_slices
 @driver_options
 @output_option
 def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, **options: Any) -> None:
-    """The ResourceSlices that this machine would publish; what the API would refuse is left out and named.
+    """Show the ResourceSlices that this machine would publish, and what is left out because the API would reject it.
 
-    -o yaml and -o json are a List, as other commands and kubectl take it.
+    -o yaml and -o json print a List, which other commands and kubectl accept.
 
     \b
     Example:
@@ -42,8 +42,11 @@ def command(root: Root, drivers: tuple[str, ...], node_name: str, output: str, *
         report_oddities(plugin.driver, inventory.warnings)
         specs = desired_slices(plugin.driver, node_name, inventory)
         notes += (f"{plugin.driver}: {note}" for note in inventory.kept_back)
-        ill = (each for each in health if each.health is Health.UNHEALTHY)
-        notes += (f"{plugin.driver}: {each.device} is unhealthy: {each.message}" for each in ill)
+        notes += (
+            f"{plugin.driver}: {device.device} is unhealthy: {device.message}"
+            for device in health
+            if device.health is Health.UNHEALTHY
+        )
         slices += [complete_slice(spec, index, len(specs)) for index, spec in enumerate(specs)]
     if not emit({"apiVersion": "v1", "kind": "List", "items": encode(slices)}, output):
         screen = console()

@@ -1,4 +1,4 @@
-"""`dranode topology`: the machine, and who holds which CPU."""
+"""`dranode topology`: shows the machine's CPUs and devices, who holds which, and how near they are to each other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OF_CPUS: Final = ("cpus", "offline", "isolated", "nohz_full", "smt", "cores", "
 @click.option(
     "--links",
     is_flag=True,
-    help="Show how near GPUs, NICs, CPUs and memory are to each other.",
+    help="Show instead how near GPUs, NICs, CPUs and memory are to each other.",
 )
 @picture_options
 @output_option
@@ -53,8 +53,8 @@ def command(
 ) -> None:
     """Show the machine's CPUs and devices in their NUMA nodes, and who holds which.
 
-    With --links, the devices are those that installed drivers would publish, and all network controllers. Links other
-    than PCIe, such as NVLink, are not read.
+    --links shows the devices that installed drivers would publish and all network controllers. It does not read links
+    other than PCIe, such as NVLink.
 
     \b
     Example:
@@ -69,14 +69,14 @@ def command(
             raise UsageError("--links shows a table; leave out --html, --svg and --kubelet-root")
         show_links(root, output)
         return
-    # A machine may be made up of other devices alone; one whose CPUs cannot be read is an error.
+    # A made-up machine may have devices but no CPUs. CPUs that cannot be read are an error.
     topology = read_topology(root) if root.exists(_CPUS) else None
     holders = read_holders(root, kubelet_root)
     views = driver_views(load_installed(root), records_root(root, kubelet_root))
     emit(topology_document(topology, holders) | {"readings": readings_document(views.readings)}, output)
-    # A table has what is odd about the CPUs in its heading.
-    odd = topology.warnings if topology is not None and output != "table" else ()
-    for sentence in (*views.unseen, *views.warnings, *odd):
+    # The table shows warnings about CPUs in its heading.
+    cpu_warnings = topology.warnings if topology is not None and output != "table" else ()
+    for sentence in (*views.unseen, *views.warnings, *cpu_warnings):
         click.echo(f"dranode: {sentence}", err=True)
     write_pictures(html, svg, lambda: machine_picture("Node", root, views))
     if output == "table":
@@ -86,12 +86,12 @@ def command(
 
 
 def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
-    """Return what each claim on record holds, by `<namespace>/<claim>`; nothing for a machine that is not this one.
+    """Return the CPUs that each claim on record holds, by `<namespace>/<claim>`; none if this is not the real machine.
 
-    A ledger at the default kubelet root that cannot be read is a warning on stderr and no holders.
+    If the ledger at the default kubelet root cannot be read, there is a warning on stderr and no holders.
 
     Raises:
-        LedgerError: the ledger of the kubelet root that was asked for cannot be read.
+        LedgerError: the ledger at the given kubelet root cannot be read.
     """
     folder = records_root(root, kubelet_root)
     if folder is None:
@@ -99,7 +99,7 @@ def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
     try:
         records = read_ledger(folder / "plugins" / CPUPlugin.driver / "ledger.db").records
     except LedgerError as error:
-        # A user who only looks at the machine need not be root.
+        # Users who want to see only the hardware need not be root.
         if kubelet_root is not None:
             raise
         click.echo(f"dranode: it is unknown who holds what: {error}", err=True)
@@ -108,10 +108,10 @@ def read_holders(root: Root, kubelet_root: str | None) -> Mapping[str, CPUSet]:
 
 
 def topology_document(topology: Topology | None, holders: Mapping[str, CPUSet]) -> dict[str, Any]:
-    """The machine as `topology -o json` prints it, with the holders by `<namespace>/<claim>`.
+    """Return the machine as `topology -o json` prints it, with the holders by `<namespace>/<claim>`.
 
-    CPU sets are cpu-lists (cpuset(7), list format), lists are sorted by first CPU. Of a machine that has no CPU folder
-    all but the holders is null.
+    CPU sets are in the list format of cpuset(7), and lists are sorted by the first CPU. Everything except the holders
+    is null for a machine without CPU folder.
     """
     of_claims = {claim: str(cpus) for claim, cpus in holders.items()}
     if topology is None:
@@ -134,29 +134,25 @@ def topology_document(topology: Topology | None, holders: Mapping[str, CPUSet]) 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# The attributes, without their domain, by which drivers publish a PCI address: the standard one, and others' own.
+# The names, without domain, of attributes that contain a PCI address: the standard one, and one that drivers use.
 _ADDRESSES: Final = ("pciBusID", "pciAddress")
 _NETWORK: Final = "network"
 _GI: Final = 1 << 30
-# Between devices of drivers; network controllers have none.
 _DISTANCE: Final = "/sys/devices/system/node does not have all distances for them"
 _NO_NODES: Final = "/sys/devices/system/node has no NUMA node with CPUs or memory, as in a kernel without NUMA"
-_NOT_SEEN: Final = "links beside PCIe, such as NVLink and xGMI"
+_NOT_SEEN: Final = "links other than PCIe, such as NVLink and xGMI"
 
 
 def show_links(root: Root, output: str) -> None:
-    """Show what lies between the machine's PCI devices, and where CPUs and memory are, as `nvidia-smi topo -m` does.
-
-    The devices are those that installed drivers would publish, and all network controllers.
-    """
+    """Show how near PCI devices are to each other, and where CPUs and memory are, as `nvidia-smi topo -m` does."""
     devices = list(_devices(root, load_installed(root)))
     nodes = _nodes(root)
     if not emit(_document(devices, nodes), output):
         _draw(devices, nodes)
 
 
-def _devices(root: Root, plugins: Iterable[Plugin]) -> Iterator[PCIDevicePlace]:
-    """Yield the devices of drivers and then the network controllers that no driver publishes."""
+def _devices(root: Root, plugins: Iterable[Plugin]) -> Iterator[PCIDevice]:
+    """Yield the devices of drivers, then the network controllers that no driver publishes."""
     seen: set[str] = set()
     for plugin in plugins:
         try:
@@ -169,23 +165,10 @@ def _devices(root: Root, plugins: Iterable[Plugin]) -> Iterator[PCIDevicePlace]:
             address = _address(device)
             if address and address not in seen:
                 seen.add(address)
-                yield _placed(read_function(root, address), device.name, plugin.driver)
+                yield PCIDevice(device.name, plugin.driver, read_function(root, address))
     for function in network_functions(root):
         if function.address not in seen:
-            yield _placed(function, "/".join(function.network) or function.address, _NETWORK)
-
-
-def _placed(function: PCIFunction, name: str, owner: str) -> PCIDevicePlace:
-    return PCIDevicePlace(
-        name,
-        owner,
-        function.address,
-        function.bridges,
-        function.numa_node,
-        function.cpus,
-        function.link,
-        function.link_now,
-    )
+            yield PCIDevice("/".join(function.network) or function.address, _NETWORK, function)
 
 
 def _address(device: Device) -> str:
@@ -196,7 +179,7 @@ def _address(device: Device) -> str:
 
 
 def _nodes(root: Root) -> list[PlacedNode]:
-    """Return the NUMA nodes; those that cannot be read are named on stderr."""
+    """Return the NUMA nodes; what cannot be read of them is named on stderr."""
     try:
         cpus, memory, distances = node_cpus(root), node_memory(root), node_distances(root)
     except MachineError as error:
@@ -214,21 +197,21 @@ def _nodes(root: Root) -> list[PlacedNode]:
     ]
 
 
-def _document(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> dict[str, Any]:
+def _document(devices: Sequence[PCIDevice], nodes: Sequence[PlacedNode]) -> dict[str, Any]:
     return {
         "devices": [
             {
                 "name": device.name,
                 "driver": None if device.owner == _NETWORK else device.owner,
-                "pciAddress": device.address,
-                "pcieRoot": device.bridges[0] if device.bridges else None,
-                "numaNode": device.numa_node,
-                "cpus": str(device.cpus) or None,
-                "link": _link_document(device.link),
-                "linkNow": _link_document(device.link_now),
-                "proximity": {other.name: str(each) for other, each in zip(devices, row, strict=True)},
+                "pciAddress": device.function.address,
+                "pcieRoot": device.function.bridges[0] if device.function.bridges else None,
+                "numaNode": device.function.numa_node,
+                "cpus": str(device.function.cpus) or None,
+                "link": _link_document(device.function.link),
+                "linkNow": _link_document(device.function.link_now),
+                "proximity": {other.name: str(nearness) for other, nearness in zip(devices, row, strict=True)},
             }
-            for device, row in zip(devices, matrix(devices), strict=True)
+            for device, row in zip(devices, _matrix(devices), strict=True)
         ],
         "numaNodes": [
             {
@@ -243,27 +226,30 @@ def _document(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) ->
     }
 
 
-def _not_seen(devices: Sequence[PCIDevicePlace]) -> list[str]:
-    """Return what may bring two of these devices nearer to each other and is not looked at."""
+def _not_seen(devices: Sequence[PCIDevice]) -> list[str]:
+    """Return the kinds of links that may connect two of these devices and are not read."""
     return [_NOT_SEEN] if sum(device.owner != _NETWORK for device in devices) > 1 else []
 
 
-def _draw(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> None:
+def _draw(devices: Sequence[PCIDevice], nodes: Sequence[PlacedNode]) -> None:
     screen = console()
-    rows = matrix(devices)
+    rows = _matrix(devices)
     if devices:
-        # Columns are numbered: names of many devices side by side need a screen that nobody has.
+        # Columns have numbers, because the names of many devices side by side would be too wide.
         table = columns("", "device", *map(str, range(len(devices))))
         places = columns("", "of", "NUMA", "CPUs", "link", "now")
         for number, (device, row) in enumerate(zip(devices, rows, strict=True)):
             table.add_row(str(number), device.name, *map(str, row))
-            numa = "?" if device.numa_node is None else str(device.numa_node)
-            links = (_link(device.link), _link(device.link_now))
-            places.add_row(str(number), device.owner, numa, str(device.cpus) or "?", *links)
+            function = device.function
+            numa = "?" if function.numa_node is None else str(function.numa_node)
+            links = (_link(function.link), _link(function.link_now))
+            places.add_row(str(number), device.owner, numa, str(function.cpus) or "?", *links)
         screen.print(table)
         screen.print()
-        for each in dict.fromkeys(sorted({each for row in rows for each in row}, key=list(MEANINGS).index)):
-            screen.print(f"{each:<6} {MEANINGS[each]}", markup=False)
+        shown = {nearness for row in rows for nearness in row}
+        for nearness, meaning in MEANINGS.items():
+            if nearness in shown:
+                screen.print(f"{nearness:<6} {meaning}", markup=False)
         for unseen in _not_seen(devices):
             screen.print(f"Not checked: {unseen}. Devices may be closer to each other than shown.", markup=False)
         screen.print()
@@ -272,7 +258,7 @@ def _draw(devices: Sequence[PCIDevicePlace], nodes: Sequence[PlacedNode]) -> Non
         screen.print("No driver publishes a PCI device here, and there is no network controller on PCI.", markup=False)
     if nodes:
         screen.print()
-        table = columns("NUMA node", "CPUs", "its memory", *(f"to {node.number}" for node in nodes))
+        table = columns("NUMA node", "CPUs", "memory", *(f"to {node.number}" for node in nodes))
         for node in nodes:
             memory = "?" if node.memory is None else f"{node.memory / _GI:.1f} GiB"
             distances = (str(node.distances.get(other.number, "?")) for other in nodes)
@@ -291,7 +277,7 @@ def _link_document(link: tuple[float | None, int | None]) -> dict[str, float | i
 
 
 def readings_document(readings: Mapping[str, tuple[HardwareReadings, ...]]) -> dict[str, Any]:
-    """Return the tables of drivers that have any as `-o json` prints them, by driver."""
+    """Return the drivers' tables as `-o json` prints them, by driver, without drivers that have none."""
     return {
         driver: [
             {"title": reading.title, "rows": list(map(dict, reading.rows)), "remarks": list(reading.remarks)}
@@ -303,7 +289,7 @@ def readings_document(readings: Mapping[str, tuple[HardwareReadings, ...]]) -> d
 
 
 def show_readings(screen: Console, readings: Iterable[HardwareReadings]) -> None:
-    """Print each table under its title, and what it does not say."""
+    """Print each table under its title, and the driver's remarks after it."""
     for reading in readings:
         screen.print(f"\n{reading.title}", markup=False)
         if reading.rows:
@@ -316,7 +302,7 @@ def show_readings(screen: Console, readings: Iterable[HardwareReadings]) -> None
 
 
 class Proximity(StrEnum):
-    """The obstacles between two devices, from near to far."""
+    """What lies between two devices, from near to far, in the words of `nvidia-smi topo -m`."""
 
     SELF = "X"
     SWITCH = "PIX"
@@ -334,44 +320,34 @@ MEANINGS: Mapping[Proximity, str] = {
     Proximity.SWITCHES: "several PCIe switches, and no root complex",
     Proximity.ROOT: "a PCIe root complex",
     Proximity.NODE: "several root complexes of one NUMA node",
-    Proximity.WITHIN_NODE: "one NUMA node, or nearer: the machine does not show the root complexes",
+    Proximity.WITHIN_NODE: "the same NUMA node, or nearer: the machine does not show the root complexes",
     Proximity.SYSTEM: "the link between NUMA nodes",
-    Proximity.UNKNOWN: "the machine does not say",
+    Proximity.UNKNOWN: "unknown: the machine does not show it",
 }
 
 
-class PCIDevicePlace(msgspec.Struct, frozen=True):
-    """A device and where it sits.
+class PCIDevice(msgspec.Struct, frozen=True):
+    """A device on PCI.
 
     Attributes:
-        name: the device's, or that of a network interface.
-        owner: the driver that publishes it; `network` for a network controller that nobody does.
-        address: its PCI address.
-        bridges: what is above it, the root complex first; empty if that is not known.
-        numa_node: its NUMA node; None if that is not known.
-        cpus: the CPUs near it.
-        link: GT/s for each lane of its link, and the lanes, at most; None for what is not known.
-        link_now: the same as it is now.
+        name: the device's name, or those of its network interfaces.
+        owner: the driver that publishes it; `network` for a network controller that no driver publishes.
+        function: where it is.
     """
 
     name: str
     owner: str
-    address: str
-    bridges: tuple[str, ...] = ()
-    numa_node: int | None = None
-    cpus: CPUSet = CPUSet()
-    link: tuple[float | None, int | None] = (None, None)
-    link_now: tuple[float | None, int | None] = (None, None)
+    function: PCIFunction
 
 
 class PlacedNode(msgspec.Struct, frozen=True):
     """A NUMA node.
 
     Attributes:
-        number: its number.
-        cpus: its CPUs.
-        memory: bytes; None if they are not known.
-        distances: to every NUMA node, by number; none if they are not known.
+        number: the kernel's number.
+        cpus: the node's CPUs.
+        memory: the bytes of its memory; None if unknown.
+        distances: the distance to every NUMA node, by number; empty if unknown.
     """
 
     number: int
@@ -380,8 +356,8 @@ class PlacedNode(msgspec.Struct, frozen=True):
     distances: Mapping[int, int]
 
 
-def proximity(device: PCIDevicePlace, other: PCIDevicePlace) -> Proximity:
-    """Return what lies between two devices, by the bridges above them and their NUMA nodes."""
+def proximity(device: PCIFunction, other: PCIFunction) -> Proximity:
+    """Return what lies between two functions, derived from the bridges above them and their NUMA nodes."""
     if device.address == other.address:
         return Proximity.SELF
     if device.bridges and other.bridges and device.bridges[0] == other.bridges[0]:
@@ -393,14 +369,15 @@ def proximity(device: PCIDevicePlace, other: PCIDevicePlace) -> Proximity:
     return Proximity.NODE if device.bridges and other.bridges else Proximity.WITHIN_NODE
 
 
-def matrix(devices: Sequence[PCIDevicePlace]) -> list[list[Proximity]]:
-    """Return a row for each device with what lies between it and every device."""
-    return [[proximity(device, other) for other in devices] for device in devices]
+def _matrix(devices: Sequence[PCIDevice]) -> list[list[Proximity]]:
+    """Return what lies between each device and every other one, in a row for each device."""
+    return [[proximity(device.function, other.function) for other in devices] for device in devices]
 
 
 def _below_one_root(bridges: Sequence[str], others: Sequence[str]) -> Proximity:
     common = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(bridges, others, strict=False))))
     if common == 1:
         return Proximity.ROOT
-    # Below the last bridge that they share, which may be a switch's upper port, each may have one port of that switch.
+    # The last bridge that they share may be a switch's upstream port. Below it, each has one downstream port of that
+    # switch.
     return Proximity.SWITCH if max(len(bridges), len(others)) - common <= 1 else Proximity.SWITCHES

@@ -1,8 +1,8 @@
-"""Follows one claim on one node from its allocation to the cgroup of its containers, and says where it stopped.
+"""Follows one claim on one node from its allocation to the cgroups of its containers, and reports where it stopped.
 
-The path of a claim there: allocation (scheduler), driver, record (ledger), CDI spec, container runtime, container
-(kubelet's pod-resources), CPUs and memory (cgroup). Each step is judged on its own facts, and the steps after the
-first stop are not reported.
+The steps: allocation (scheduler), driver, record (ledger), CDI spec, container runtime, container (kubelet's
+pod-resources), CPUs and memory (cgroup). Each step depends on its own facts only, and the first step that stopped is
+the last one reported.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dranode.tools.diagnosis.steps import Outcome, Step, StopCause, as_root, pas
 
 
 class ContainerMemory(msgspec.Struct, frozen=True):
-    """The memory of a container with the claim, as the kernel has it.
+    """The memory of a container with the claim, according to the kernel.
 
     Attributes:
-        container: its name, or its cgroup's folder.
-        right: whether it is that of its claims; None if it could not be read.
-        what: which it is, or how it differs, after the container's name.
+        container: the container's name, or its cgroup's folder.
+        ok: whether its memory is that of its claims; None if it could not be read.
+        what: its memory, or how it differs, as the rest of a sentence that begins with the container's name.
     """
 
     container: str
-    right: bool | None
+    ok: bool | None
     what: str
 
     def __str__(self) -> str:
@@ -40,32 +40,32 @@ class ContainerMemory(msgspec.Struct, frozen=True):
 
 
 class ClaimFacts(msgspec.Struct, frozen=True):
-    """The facts about one claim and one driver. None is a fact that could not be read.
+    """The facts about one claim and one driver. A fact that could not be read is None.
 
     Attributes:
         name: `<namespace>/<name>`.
         node: this node.
         driver: the driver's name.
-        claim: as it is now; None if it does not exist or cannot be had.
-        gone: whether it is known not to exist.
-        serving: whether a driver serves on this node.
+        claim: the claim as it is now; None if it does not exist or could not be read.
+        gone: whether it is known that the claim does not exist.
+        serving: whether the driver serves on this node.
         record: the claim's record; None if there is none.
-        other_uid: of a record of another claim of the same name; empty for none.
+        other_uid: the UID of another claim of the same name that is on record; empty if there is none.
         damaged: why the claim's row is quarantined; empty if it is not.
-        ledger: the driver's ledger if it is not to be seen; empty if it was read.
-        same: whether the record is of the allocation that the claim has now.
-        refusal: the sentence with which the driver would refuse a Prepare now; empty if it would not.
+        ledger: the path of the driver's ledger if it is not visible from here; empty if it was read.
+        same: whether the record is for the claim's current allocation.
+        refusal: why the driver would refuse a Prepare now; empty if it would not.
         refusal_unseen: why that could not be decided; empty if it could.
         spec: the CDI spec's file; empty if the claim needs none.
-        spec_problem: why a runtime would not take it; empty if it would.
-        spec_unseen: why it could not be looked at; empty if it could.
+        spec_problem: why a runtime would not load it; empty if it would.
+        spec_unseen: why it could not be read; empty if it could.
         runtime: what is wrong with the container runtime's CDI and NRI, with the cause.
-        users: containers that kubelet gives the claim to, `<pod>/<container>`.
-        containers: those that run.
-        containers_unseen: why it is not known which run; empty if it is.
-        memory: the memory of those that run; None for a claim that does not say which they get.
-        memory_unseen: why it is not known; empty if it is.
-        root: whether this is root.
+        users: the containers to which kubelet has given the claim, `<pod>/<container>`.
+        containers: the running containers.
+        containers_unseen: why these are unknown; empty if they are known.
+        memory: the memory of running containers; None if the claim does not determine it.
+        memory_unseen: why that is unknown; empty if it is known.
+        root: whether the command runs as root.
     """
 
     name: str
@@ -167,9 +167,9 @@ def _driver(facts: ClaimFacts) -> Step:
 
 
 def _record(facts: ClaimFacts) -> Step:
-    anew = "delete the pods that use the claim, so that it is unprepared and allocated again"
+    recreate = "delete the pods that use the claim, so that it is unprepared and allocated again"
     if facts.damaged:
-        return stopped("record", StopCause.RECORD_UNUSABLE, f"its record is quarantined: {facts.damaged}", anew)
+        return stopped("record", StopCause.RECORD_UNUSABLE, f"its record is quarantined: {facts.damaged}", recreate)
     record = facts.record
     if record is None:
         return _unrecorded(facts)
@@ -182,14 +182,14 @@ def _record(facts: ClaimFacts) -> Step:
         )
     if facts.same is False:
         return stopped(
-            "record", StopCause.RECORD_UNUSABLE, "it was prepared for a different allocation than it has now", anew
+            "record", StopCause.RECORD_UNUSABLE, "it was prepared for a different allocation than it has now", recreate
         )
-    given = [f"{Quantity.binary(amount)} of {device}" for device, amount in record.amounts.items()]
+    grants = [f"{Quantity.binary(amount)} of {device}" for device, amount in record.amounts.items()]
     if record.cpus:
         requests = cpus_of_requests(record)
-        each = ", ".join(f"{request}: {cpus}" for request, cpus in requests.items())
-        given.insert(0, f"CPUs {record.cpus}{f' ({each})' if len(requests) > 1 else ''}")
-    return passed("record", f"prepared with {', '.join(given)}" if given else "prepared")
+        by_request = ", ".join(f"{request}: {cpus}" for request, cpus in requests.items())
+        grants.insert(0, f"CPUs {record.cpus}{f' ({by_request})' if len(requests) > 1 else ''}")
+    return passed("record", f"prepared with {', '.join(grants)}" if grants else "prepared")
 
 
 def _unrecorded(facts: ClaimFacts) -> Step:
@@ -203,11 +203,9 @@ def _unrecorded(facts: ClaimFacts) -> Step:
     if facts.ledger:
         return unseen("record", f"the ledger {facts.ledger} cannot be seen from here", "run this on the node as root")
     if facts.refusal:
-        return stopped(
-            "record", StopCause.PREPARE_REFUSED, facts.refusal, "fix what it says; kubelet tries again by itself"
-        )
+        return stopped("record", StopCause.PREPARE_REFUSED, facts.refusal, "fix this; kubelet tries again by itself")
     for cause, fault in facts.runtime:
-        # The driver prepares nothing that nobody would hold containers to.
+        # The driver refuses a Prepare if it could not pin the claim's containers.
         if cause is StopCause.NRI_OFF:
             return stopped("record", cause, f"it is not prepared: {fault.what}", fault.fix)
     if facts.refusal_unseen:
@@ -238,7 +236,7 @@ def _spec(facts: ClaimFacts) -> Step | None:
 
 
 def _runtime(facts: ClaimFacts) -> Step | None:
-    # A container on the right CPUs proves more than a file in which the runtime's configuration may stand.
+    # A container on the right CPUs proves that NRI works, whatever the runtime's configuration file says.
     if any(container.inside for container in facts.containers or ()):
         return None
     for cause, fault in facts.runtime:
@@ -273,8 +271,8 @@ def _cpus(facts: ClaimFacts) -> Step | None:
         return _unverified(facts, "CPUs", facts.containers_unseen)
     if not facts.containers:
         return _unverified(facts, "CPUs", "no cgroup of a running container can be seen")
-    # Offline CPUs are left out by the kernel. Without names, one container on the right CPUs is all that can be asked
-    # for, since the pod's others may have no claim.
+    # The kernel leaves out offline CPUs. If the containers' names are unknown, one of them on the right CPUs is enough,
+    # because the others of the pod may not have the claim.
     right = [container for container in facts.containers if container.inside]
     named = [container for container in facts.containers if container.name]
     wrong = [container for container in named or (() if right else facts.containers) if container not in right]
@@ -288,12 +286,15 @@ def _cpus(facts: ClaimFacts) -> Step | None:
         )
     narrow = [container for container in right if container.unused]
     if narrow:
-        seen = ", ".join(f"{_running_on(each)} by its cgroup, but no process on {each.unused}" for each in narrow)
+        seen = ", ".join(
+            f"{_running_on(container)} according to its cgroup, but no process on {container.unused}"
+            for container in narrow
+        )
         return stopped(
             "CPUs",
             StopCause.WRONG_CPUS,
             f"the kernel runs {seen}: its processes have their own CPU affinity, set by themselves or inherited",
-            "dranode doctor says whether the container runtime runs with one (CPUAffinity= of systemd), which all "
+            "dranode doctor says whether the container runtime has a CPU affinity (CPUAffinity= of systemd), which all "
             "containers inherit",
         )
     return passed("CPUs", ", ".join(map(_running_on, right)))
@@ -302,7 +303,7 @@ def _cpus(facts: ClaimFacts) -> Step | None:
 def _memory(facts: ClaimFacts) -> Step | None:
     if facts.record is None or facts.memory is None:
         return None
-    wrong = [each for each in facts.memory if each.right is False]
+    wrong = [container for container in facts.memory if container.ok is False]
     if wrong:
         return stopped(
             "container memory",
@@ -315,9 +316,9 @@ def _memory(facts: ClaimFacts) -> Step | None:
         return _unverified(facts, "container memory", facts.memory_unseen)
     if not facts.memory:
         return _unverified(facts, "container memory", "no cgroup of a running container can be seen")
-    if any(each.right is None for each in facts.memory):
+    if any(container.ok is None for container in facts.memory):
         return _unverified(
-            facts, "container memory", "some container's cgroup, or the record of a claim in it, cannot be seen"
+            facts, "container memory", "a container's cgroup, or the record of one of its claims, cannot be seen"
         )
     return passed("container memory", ", ".join(map(str, facts.memory)))
 

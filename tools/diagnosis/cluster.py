@@ -22,9 +22,9 @@ _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
 _OLDEST_KUBELET: Final = (1, 34)
 _HANGING_KUBELETS: Final = ((1, 34, 0), (1, 34, 1))
 _SHARED: Final = "DRAConsumableCapacity"
-# What names of the resources begin with by which device plugins hand out what a driver of ours hands out.
+# The extended resources of device plugins that manage the same devices as one of our drivers; prefixes of names.
 _DEVICE_PLUGINS: Final = {"dra.gpu": ("nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/")}
-# Seconds; the header has whole ones, and an answer takes its time.
+# In seconds. The server's header has whole seconds, and the answer takes a moment.
 _MOST_SKEW: Final = 10
 
 
@@ -67,7 +67,7 @@ def kubelet_hangs(facts: Facts) -> Iterator[Fault]:
 
 
 def device_plugin(facts: Facts) -> Iterator[Fault]:
-    """A device plugin hands out the devices of the driver too, so that two pods may get the same one."""
+    """A device plugin manages the same devices as the driver, so two pods may get the same device."""
     cluster = facts.cluster
     published = {slice_.driver for slice_ in cluster.slices or () if slice_.devices} if cluster is not None else set()
     for driver, beginnings in _DEVICE_PLUGINS.items():
@@ -96,7 +96,7 @@ def rbac_missing(facts: Facts) -> Iterator[Fault]:
     for right in cluster.denied or ():
         yield Fault(
             f"RBAC does not allow {account} to {right}",
-            "apply deploy/rbac.yaml, and check that its binding names the account that the driver runs as",
+            "apply deploy/rbac.yaml, and check that its binding names the driver's service account",
         )
 
 
@@ -108,7 +108,7 @@ def feature_gate_off(facts: Facts) -> Iterator[Fault]:
             yield Fault(
                 "the API server drops allowMultipleAllocations, so a single claim would take all of a shared device, "
                 "and the driver publishes none of them",
-                f"enable the feature gate {_SHARED} in kube-apiserver, kube-scheduler and kubelet (it is on from "
+                f"enable the feature gate {_SHARED} in kube-apiserver, kube-scheduler and kubelet (it is on since "
                 f"1.36){', or use ' if facts.options.unshared else ''}{' '.join(facts.options.unshared)}",
             )
             continue
@@ -134,7 +134,7 @@ _TROUBLES: Final = {
     ),
     ClassTrouble.FAILS: (
         "a selector of the DeviceClass {name} fails on a device of this node, so none of its pods is scheduled: {what}",
-        "check with has() or .orValue() for what a device may lack",
+        "use has() or .orValue() for attributes that a device may lack",
     ),
     ClassTrouble.SELECTS_NOTHING: (
         "the DeviceClass {name} selects no device that the driver publishes on this node: {what}",
@@ -223,7 +223,7 @@ def two_daemonsets(facts: Facts) -> Iterator[Fault]:
 def no_slices(facts: Facts) -> Iterator[Fault]:
     """The driver publishes nothing, so nothing can be allocated on this node."""
     cluster = _cluster(facts)
-    # Without a pod of the driver there are none, which is another rule's.
+    # If the driver has no pod on the node, another rule reports that.
     if cluster.slices is None or cluster.node is False or cluster.driver_pod:
         return
     for driver in facts.options.drivers:
@@ -248,7 +248,7 @@ def two_pools(facts: Facts) -> Iterator[Fault]:
 
 
 def with_class_problems(facts: Facts, plugins: Sequence[Plugin]) -> Facts:
-    """Return the facts with what is wrong with the classes that the API server has."""
+    """Return the facts with the problems of the API server's DeviceClasses added."""
     if facts.cluster is None or not facts.cluster.classes:
         return facts
     classes = []
@@ -256,7 +256,7 @@ def with_class_problems(facts: Facts, plugins: Sequence[Plugin]) -> Facts:
         try:
             classes.append(decode(DeviceClass, to_v1(document)))
         except DocumentError:
-            continue  # an answer of another form says nothing of a class
+            continue  # the document is not a DeviceClass, so nothing can be said about the class
     devices: dict[str, Sequence[Device]] = {}
     for plugin in plugins:
         with contextlib.suppress(DranodeError):
@@ -268,17 +268,17 @@ def with_class_problems(facts: Facts, plugins: Sequence[Plugin]) -> Facts:
 def class_problems(
     classes: Iterable[DeviceClass], plugins: Sequence[Plugin], devices: Mapping[str, Sequence[Device]]
 ) -> Iterator[ClassProblem]:
-    """Yield what is wrong with classes that are the drivers'.
+    """Yield the problems of DeviceClasses that concern the drivers.
 
     Args:
-        classes: all that could be read.
+        classes: all classes that could be read.
         plugins: the drivers.
-        devices: what each of them publishes on this node, by its name.
+        devices: the devices that each driver publishes on this node, by the driver's name.
     """
     classes = tuple(classes)
-    for each in classes:
-        yield from _selectors(each, devices)
-        yield from _configs(each, plugins)
+    for device_class in classes:
+        yield from _selectors(device_class, devices)
+        yield from _configs(device_class, plugins)
     yield from _disagreements(classes)
 
 
@@ -335,9 +335,9 @@ def _configs(device_class: DeviceClass, plugins: Sequence[Plugin]) -> Iterator[C
 def _disagreements(classes: Sequence[DeviceClass]) -> Iterator[ClassProblem]:
     """Yield classes for the same extended resource: kube-scheduler uses the newest of them."""
     extended: defaultdict[str, list[str]] = defaultdict(list)
-    for each in classes:
-        if each.spec.extended_resource_name:
-            extended[each.spec.extended_resource_name].append(each.metadata.name)
+    for device_class in classes:
+        if device_class.spec.extended_resource_name:
+            extended[device_class.spec.extended_resource_name].append(device_class.metadata.name)
     for resource, names in extended.items():
         if len(names) > 1:
             yield ClassProblem(" and ".join(sorted(names)), ClassTrouble.SAME_RESOURCE, resource)

@@ -1,11 +1,11 @@
-"""The devices of a cluster for people: every driver's, each with who has it, what is left of it and why it is tainted.
+"""The devices of a cluster for people: which claims have each device, how much of it is free, and its taints.
 
-A pool counts by the slices of its newest generation (`spec.pool.generation`), as for kube-scheduler.
+Only the slices of a pool's newest generation (`spec.pool.generation`) count, as for kube-scheduler.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -34,24 +34,24 @@ _EXCLUDING: Final = frozenset(("NoSchedule", "NoExecute"))
 
 
 class Availability(StrEnum):
-    """The part of a device that is free."""
+    """Whether a device, or a part of it, is free."""
 
     FREE = "free"
     TAKEN = "taken"
     SHARED = "shared"
     TAINTED = "tainted"
-    BLOCKED = "blocked"  # other partitions have what it draws on
+    BLOCKED = "blocked"  # other partitions have used up its counters
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """The part that one claim has of a device.
+    """The part of a device that one claim has.
 
     Attributes:
         claim: `<namespace>/<name>`.
-        pods: the pods that the claim is reserved for, and what else it is: `podgroup NAME`.
-        consumed: of its capacities, by name; empty for the whole device.
-        admin: admin access: nothing is held.
+        pods: the consumers that the claim is reserved for; a PodGroup as `podgroup NAME`.
+        consumed: the amounts of the device's capacities, by name; empty for the whole device.
+        admin: whether the claim only has admin access, which takes nothing from others.
     """
 
     claim: str
@@ -68,14 +68,14 @@ class DeviceRow:
         driver: its driver.
         pool: its pool.
         name: its name.
-        node: the node that it is on; empty if several see it.
-        numa: its NUMA nodes, by its attributes; empty if it has none.
-        state: what can still be had of it.
-        free: what is left of each capacity that claims share, by name.
-        total: all of each of them.
-        parts: who has it.
-        taints: `key[=value]:effect`, those of rules with the rule's name.
-        device: as it is published.
+        node: the node that it is on; empty if several nodes can use it.
+        numa: its NUMA nodes, from its attributes; empty if it has none.
+        state: whether it is free.
+        free: how much is left of each capacity that claims share, by name.
+        total: the whole of each of these capacities.
+        parts: which claims have it.
+        taints: `key[=value]:effect`, and the rule's name if a rule adds the taint.
+        device: the published device.
     """
 
     driver: str
@@ -94,17 +94,18 @@ class DeviceRow:
 def device_rows(
     slices: Iterable[ResourceSlice], claims: Iterable[ResourceClaim], rules: tuple[DeviceTaintRule, ...] = ()
 ) -> Iterator[DeviceRow]:
-    """Yield every device that the newest generations of pools have, by driver, node, pool and order of publication."""
+    """Yield every device of the newest generation of each pool, by driver, node, slice and order in the slice."""
     held = held_parts(claims)
     newest = newest_slices(slices)
     counters = _Counters(newest, held)
-    for published in sorted(newest, key=lambda one: (one.spec.driver, one.spec.node_name or "", one.metadata.name)):
-        for device in published.spec.devices:
-            yield _row(published, device, held, rules, counters)
+    newest.sort(key=lambda slice_: (slice_.spec.driver, slice_.spec.node_name or "", slice_.metadata.name))
+    for slice_ in newest:
+        for device in slice_.spec.devices:
+            yield _row(slice_, device, held, rules, counters)
 
 
 def held_parts(claims: Iterable[ResourceClaim]) -> Mapping[DevicePlace, tuple[HeldPart, ...]]:
-    """Return who has which device, by driver, pool and device."""
+    """Return which claims have each device, by driver, pool and device."""
     parts: defaultdict[DevicePlace, list[HeldPart]] = defaultdict(list)
     for claim in claims:
         name = f"{claim.metadata.namespace}/{claim.metadata.name}"
@@ -112,7 +113,7 @@ def held_parts(claims: Iterable[ResourceClaim]) -> Mapping[DevicePlace, tuple[He
         for result in readable_results(claim.status.allocation):
             part = HeldPart(name, pods, result.consumed_capacity, bool(result.admin_access))
             parts[result.driver, result.pool, result.device].append(part)
-    return {key: tuple(each) for key, each in parts.items()}
+    return {place: tuple(device_parts) for place, device_parts in parts.items()}
 
 
 def newest_slices(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
@@ -129,22 +130,24 @@ def newest_slices(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
 
 def incomplete_pools(slices: Iterable[ResourceSlice]) -> Iterator[str]:
     """Yield a sentence for each pool that lacks slices (`spec.pool.resourceSliceCount`)."""
-    there: defaultdict[tuple[str, str], list[ResourceSlice]] = defaultdict(list)
+    expected: dict[tuple[str, str], int] = {}
+    published: Counter[tuple[str, str]] = Counter()
     for slice_ in newest_slices(slices):
-        there[slice_.spec.driver, slice_.spec.pool.name].append(slice_)
-    lacking = {key: each for key, each in there.items() if len(each) < each[0].spec.pool.resource_slice_count}
-    for (driver, pool), each in sorted(lacking.items())[:_MOST_POOLS]:
-        count = each[0].spec.pool.resource_slice_count
+        key = slice_.spec.driver, slice_.spec.pool.name
+        expected.setdefault(key, slice_.spec.pool.resource_slice_count)
+        published[key] += 1
+    incomplete = sorted(key for key, count in expected.items() if published[key] < count)
+    for driver, pool in incomplete[:_MOST_POOLS]:
         yield (
-            f"pool {pool} of {driver} is not complete: {len(each)} of {count} slices are published, and kube-scheduler "
-            "allocates nothing from it; check whether the driver runs"
+            f"pool {pool} of {driver} is not complete: {published[driver, pool]} of {expected[driver, pool]} slices "
+            "are published, and kube-scheduler allocates nothing from it; check whether the driver runs"
         )
-    if len(lacking) > _MOST_POOLS:
-        yield f"{len(lacking) - _MOST_POOLS} more pools are not complete"
+    if len(incomplete) > _MOST_POOLS:
+        yield f"{len(incomplete) - _MOST_POOLS} more pools are not complete"
 
 
 def numa_nodes(driver: str, device: Device) -> tuple[int, ...]:
-    """Return the NUMA nodes of a device: KEP-6072's attribute, else the driver's own; empty if it has none."""
+    """Return the NUMA nodes of a device from KEP-6072's attribute or the driver's own; empty if it has neither."""
     for name in _NUMA:
         attribute = device.attributes.get(name) or device.attributes.get(f"{driver}/{name}")
         if attribute is not None and attribute.int_ is not None:
@@ -199,19 +202,19 @@ def _state(*, taken: bool, part: bool, tainted: bool, blocked: bool) -> Availabi
 
 
 def _remaining(driver: str, total: Mapping[str, Amount], holding: Sequence[HeldPart]) -> dict[str, Amount]:
-    """Return what is left of each capacity; claims name it with the driver's domain or without."""
+    """Return how much is left of each capacity; claims may name it with or without the driver's domain."""
     free = dict(total)
     for part in holding:
         for name, amount in part.consumed.items():
             short = name.removeprefix(f"{driver}/")
-            key = next((one for one in (name, short, f"{driver}/{short}") if one in free), None)
-            if key is not None:
-                free[key] -= amount.value
+            capacity = next((key for key in (name, short, f"{driver}/{short}") if key in free), None)
+            if capacity is not None:
+                free[capacity] -= amount.value
     return free
 
 
 def _taints(driver: str, pool: str, device: Device, rules: tuple[DeviceTaintRule, ...]) -> tuple[tuple[str, ...], bool]:
-    """Return a device's taints for people, and whether one of them keeps claims away that do not tolerate it."""
+    """Return a device's taints for people, and whether one of them excludes claims that do not tolerate it."""
     own = [(taint, "") for taint in device.taints]
     applied = rules_on(rules, driver, pool, device.name, _NEWEST)
     ruled = [(rule.spec.taint, f" (rule {rule.metadata.name})") for rule in applied]
@@ -220,7 +223,7 @@ def _taints(driver: str, pool: str, device: Device, rules: tuple[DeviceTaintRule
 
 
 class _Counters:
-    """The shared counters that partitions of a pool draw on (KEP-4815)."""
+    """The shared counters of pools, from which partitions of a device consume (KEP-4815)."""
 
     def __init__(self, slices: Iterable[ResourceSlice], held: Mapping[DevicePlace, tuple[HeldPart, ...]]) -> None:
         self._remaining: dict[tuple[str, str, str, str], Amount] = {}
@@ -239,7 +242,7 @@ class _Counters:
                         self._remaining[key] = self._remaining.get(key, 0) - amount
 
     def short(self, driver: str, pool: str, device: Device) -> bool:
-        """Return whether less is left of a counter than the device would draw."""
+        """Return whether a counter has less left than the device would consume."""
         return any(self._remaining.get(key, 0) < amount for key, amount in _drawn(driver, pool, device))
 
 
@@ -254,5 +257,5 @@ def _drawn(driver: str, pool: str, device: Device) -> Iterator[tuple[tuple[str, 
 
 
 def allocated_on(results: Iterable[DeviceRequestAllocationResult], nodes: Mapping[tuple[str, str], str]) -> str:
-    """Return the node of an allocation's devices, by the pools that slices of one node have; empty if none says."""
+    """Return the node of an allocation's devices, given the nodes of pools; empty if none of its pools is on a node."""
     return next((nodes[result.driver, result.pool] for result in results if (result.driver, result.pool) in nodes), "")

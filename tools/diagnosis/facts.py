@@ -1,7 +1,7 @@
-"""The facts about a node that can stop a driver there, and the faults that are found in them.
+"""The facts about a node that `dranode doctor` checks, and the faults that it finds.
 
-Readers (`dranode.tools.readers`) make the facts, the rules of `dranode.tools.diagnosis.rules` judge them. A
-group of facts that could not be read is None, with the reason in `Facts.unseen`: nothing is judged without being seen.
+`dranode.tools.readers` reads the facts, and the rules of `dranode.tools.diagnosis.rules` judge them. A group of facts
+that could not be read is None, and `Facts.unseen` says why. What was not seen is not judged.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dranode.driver.claims.hooks import Disturbance, HardwareProblem
 
 
 class Severity(StrEnum):
-    """The severity of a finding: claims fail or CPUs are shared (`stops`), or it works badly (`warns`)."""
+    """The severity of a finding: claims fail or CPUs are shared (`stops`), or the driver works badly (`warns`)."""
 
     STOPS = "stops"
     WARNS = "warns"
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Something that a rule sees.
+    """A fault that a rule has found.
 
     Attributes:
-        what: what is wrong, with value and place, in one sentence without a full stop.
-        fix: what to do, likewise.
+        what: what is wrong, with value and place, in one sentence without a period.
+        fix: what to do, in the same form.
         severity: how bad it is; None for the severity of its rule.
     """
 
@@ -38,10 +38,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A fault under the name of its rule.
+    """A fault with the code of its rule.
 
     Attributes:
-        code: a stable name for it.
+        code: a stable name.
         severity: how bad it is.
         fault: what is wrong and what to do.
     """
@@ -52,26 +52,26 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
-    """The options of `serve`, as the driver is configured.
+    """The options that `serve` runs with, and what the drivers say about the machine.
 
     Attributes:
         node: the node's name.
         drivers: the names of the drivers.
-        pinning: the names of those that hold containers to something, which needs NRI.
-        pinning_cpus: the names of those of them that hold containers to CPUs.
-        shares: whether one of them publishes devices that several claims may have.
-        unshared: the options with which none of them does, such as `--lamps-sharing off`; empty if there are none.
-        gated: feature gate of every other option that is on and whose fields a server may drop, by option.
+        pinning: the drivers that pin containers, which needs NRI.
+        pinning_cpus: the drivers that pin containers to CPUs.
+        shares: whether a driver publishes devices that several claims can share.
+        unshared: the options that prevent this, such as `--lamps-sharing off`; empty if there are none.
+        gated: the feature gate of every other option that is on and whose fields a server may drop, by option.
         reserved: the CPUs that no claim gets.
-        reserving: the flag that says so; empty if no driver has one.
+        reserving: the flag that reserves them; empty if no driver has one.
         kubelet_root: `--kubelet-root`.
         cdi_dir: `--cdi-dir`.
         nri_socket: `--nri-socket`; empty for none.
-        refusals: why a driver would not start with these options on this machine, one sentence each.
-        unread: why a driver cannot read this machine, one sentence each.
-        problems: what the drivers say of the machine.
-        oddities: what the drivers log about it: what is odd or could not be read, one sentence each.
-        holding_pages: the names of those that hold containers to huge pages on this machine.
+        refusals: why a driver would not start with these options on this machine, one sentence for each.
+        unread: why a driver cannot read this machine, one sentence for each.
+        problems: what the drivers report about the machine.
+        oddities: what the drivers would log about the machine: what is odd or could not be read, in one sentence each.
+        holding_pages: the drivers that limit containers' huge pages on this machine.
         cdi_kinds: the CDI kinds of the drivers' devices.
     """
 
@@ -99,15 +99,15 @@ class Kubelet(msgspec.Struct, frozen=True):
     """kubelet's configuration.
 
     Attributes:
-        config: the file that it was read from; empty if it was not seen, and then only the policies of managers whose
-            place is named are known.
+        config: the file that it was read from; empty if only the managers' state files could be read. Then only the
+            policies whose place is set are known.
         root: `--root-dir`.
         cpu_manager: the CPU manager's policy.
-        cpu_manager_place: where that is said.
-        reserved: the CPUs that kubelet keeps for the system.
-        gates: feature gates that are set.
+        cpu_manager_place: the file that says so.
+        reserved: the CPUs that kubelet reserves for the system.
+        gates: the feature gates that are set.
         memory_manager: the memory manager's policy.
-        memory_manager_place: where that is said.
+        memory_manager_place: the file that says so.
         topology_manager: the topology manager's policy.
     """
 
@@ -123,24 +123,24 @@ class Kubelet(msgspec.Struct, frozen=True):
 
 
 class RuntimeFacts(msgspec.Struct, frozen=True):
-    """The container runtime's configuration, its version's defaults filled in; all but name and version only if seen.
+    """The container runtime's configuration, with its version's defaults.
 
     Attributes:
         name: `containerd` or `CRI-O`.
         version: major and minor; None if unknown.
-        config: the file that it was read from; empty if it was not seen.
+        config: the file that it was read from; empty if it could not be read, and then only name and version are valid.
         nri: whether NRI is on; None if unknown.
-        nri_disabled: the name under which disabled_plugins has NRI; empty if it does not.
-        cri_disabled: the same of CRI, which kubelet talks to.
-        connections: whether NRI takes plug-ins over its socket.
-        nri_socket: where that is.
-        request_timeout: for how many seconds the runtime waits for a plug-in.
+        nri_disabled: NRI's name in disabled_plugins; empty if it is not there.
+        cri_disabled: CRI's name in disabled_plugins; empty if it is not there.
+        connections: whether NRI accepts plug-ins on its socket.
+        nri_socket: the path of this socket.
+        request_timeout: how many seconds the runtime waits for a plug-in.
         cdi: whether CDI is on; None if unknown.
-        cdi_dirs: the directories that CDI specs are read from.
+        cdi_dirs: the directories of CDI specs.
         validator: whether NRI's default validator is on.
-        required: the NRI plug-ins without which it lets no container be created.
-        tolerance: the annotation by which a pod does without required plug-ins; empty for none.
-        launched: the NRI plug-ins that the runtime starts by itself.
+        required: the NRI plug-ins without which it rejects every container.
+        tolerance: the annotation of pods that do not need the required plug-ins; empty if there is none.
+        launched: the NRI plug-ins that the runtime starts itself.
         hugetlb: whether it limits containers' huge pages.
     """
 
@@ -163,21 +163,21 @@ class RuntimeFacts(msgspec.Struct, frozen=True):
 
 
 class PathState(StrEnum):
-    """The kind of thing at a path."""
+    """The state of a folder or a socket."""
 
     THERE = "there"
     MISSING = "missing"
-    WRONG = "wrong"  # something else than it should be
-    UNUSABLE = "unusable"  # a folder that cannot be written, a socket on which no process answers
+    WRONG = "wrong"  # a file of another type
+    UNUSABLE = "unusable"  # a folder that cannot be written to, or a socket on which no process answers
 
 
 class Place(msgspec.Struct, frozen=True):
     """A folder or a socket that the driver needs.
 
     Attributes:
-        path: where.
-        state: what is there.
-        use: what it is for.
+        path: its path.
+        state: its state.
+        use: what the driver needs it for.
     """
 
     path: str
@@ -190,10 +190,10 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     Attributes:
         path: the registration socket.
-        answers: whether somebody serves it.
-        driver: the driver's name, as it says; the name of the file if no process answers.
-        endpoint: where it serves DRA.
-        age: for how many seconds the socket has been there; None if unknown.
+        answers: whether a process answers on it.
+        driver: the name that the driver reports; the one in the file's name if no process answers.
+        endpoint: the driver's DRA socket.
+        age: how many seconds the socket has existed; None if unknown.
     """
 
     path: str
@@ -204,19 +204,19 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Records(msgspec.Struct, frozen=True):
-    """A driver's ledger and the CDI specs that follow from it.
+    """A driver's ledger and CDI specs.
 
     Attributes:
-        driver: whose.
+        driver: the driver.
         path: the ledger.
-        error: why it cannot be used; empty if it can.
+        error: why the ledger cannot be used; empty if it can.
         newer: whether that is because a newer dranode wrote it.
         doubts: why the driver prepares no new claims although it can read the ledger, with what to do.
-        damaged: rows that are quarantined, with the reason.
-        unwritten: claims on record whose CDI spec is not there.
-        orphans: CDI specs of this driver without a record.
+        damaged: the quarantined rows, each with the reason.
+        unwritten: the claims on record without a CDI spec.
+        orphans: the CDI specs of this driver without a record.
         disturbances: what has disturbed the claims that want quiet CPUs.
-        unrestorable: why settings of the machine that claims have changed cannot be put back; empty if they can.
+        unrestorable: why settings of the machine that claims have changed cannot be restored; empty if they can.
     """
 
     driver: str
@@ -235,11 +235,11 @@ class NodeFacts(msgspec.Struct, frozen=True):
     """The node's folders, sockets and records.
 
     Attributes:
-        places: what the driver needs.
-        endpoints: who is in kubelet's registry; None if that could not be seen.
-        records: of each driver.
-        cpuset: whether the kernel's cgroups have the cpuset controller; None if there are no cgroups to see.
-        socket_excess: by how many bytes the longest socket path is too long; 0 if it fits.
+        places: the folders and sockets that the driver needs.
+        endpoints: the sockets in kubelet's registry; None if they could not be read.
+        records: the ledger and CDI specs of each driver.
+        cpuset: whether the kernel's cgroups have the cpuset controller; None if no cgroups are visible.
+        socket_excess: how many bytes the longest socket path is too long; 0 if it fits.
     """
 
     places: tuple[Place, ...] = ()
@@ -272,19 +272,19 @@ class PublishedSlice(msgspec.Struct, frozen=True):
 class ClassTrouble(Enum):
     """The faults that a DeviceClass of a driver may have."""
 
-    INVALID = auto()  # a selector that no API server would take
-    FAILS = auto()  # a selector that ends in an error on a device
+    INVALID = auto()  # an API server would reject a selector
+    FAILS = auto()  # a selector fails on a device
     SELECTS_NOTHING = auto()
-    CONFIG = auto()  # a configuration that the driver refuses
-    SAME_RESOURCE = auto()  # two classes for one extended resource
+    CONFIG = auto()  # the driver refuses its configuration
+    SAME_RESOURCE = auto()  # another class has the same extended resource
 
 
 class ClassProblem(msgspec.Struct, frozen=True):
-    """Something that is wrong with a DeviceClass.
+    """A fault of a DeviceClass.
 
     Attributes:
-        name: the class; several joined by `and`.
-        trouble: what it is.
+        name: the class, or several joined by `and`.
+        trouble: the kind of fault.
         what: the error, the expression, or the extended resource.
     """
 
@@ -294,25 +294,25 @@ class ClassProblem(msgspec.Struct, frozen=True):
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):
-    """The facts from the API server; None for a fact that it could not be asked.
+    """The facts from the API server. A fact that could not be read is None.
 
     Attributes:
-        versions: of `resource.k8s.io`, as it offers them.
-        denied: what the account may not do.
-        account: the driver's service account, `<namespace>:<name>`, if it is that; empty for our own.
-        dropped: feature gates whose fields it drops, by what they are for.
-        missing_classes: DeviceClasses of the drivers that are not there.
+        versions: the versions of `resource.k8s.io` that it offers.
+        denied: the rights that the account lacks.
+        account: the driver's service account, `<namespace>:<name>`; empty if this runs with that account itself.
+        dropped: the feature gates whose fields the server drops.
+        missing_classes: the drivers' DeviceClasses that do not exist.
         node: whether there is a Node of this name.
-        kubelet: kubelet's version: major, minor, and the patch release if it says one.
-        extended: the extended resources that device plugins of the node have to give.
-        slices: of the drivers on this node.
-        refused: one sentence for each request that was refused or not answered.
-        skew: by how many seconds the server's clock is ahead of this one, negative if it is behind; whole seconds.
+        kubelet: kubelet's version: major, minor, and the patch release if known.
+        extended: the extended resources that device plugins on the node offer.
+        slices: the drivers' slices on this node.
+        refused: a sentence for each request that was rejected or not answered.
+        skew: how many whole seconds the server's clock is ahead of this one; negative if it is behind.
         classes: the DeviceClasses that could be read, as plain documents.
         class_problems: what is wrong with them.
-        driver_pod: why the driver's pod on the node is not there or does not serve; empty if it serves.
+        driver_pod: why the driver's pod on the node is missing or does not serve; empty if it serves.
         pods_unseen: why the driver's pods could not be listed; empty if they could.
-        left_out: why every DaemonSet of the driver leaves the node out; empty if one does not, or if that is not known.
+        left_out: why every DaemonSet of the driver leaves the node out; empty if one selects it, or if unknown.
         daemonsets: the DaemonSets of the driver that have a pod on the node, `<namespace>/<name>`.
     """
 
@@ -341,9 +341,9 @@ class Volume(msgspec.Struct, frozen=True):
     Attributes:
         path: the folder on it.
         use: what the driver writes there.
-        free: bytes that may be written.
-        size: all bytes.
-        free_inodes: files that may be made; None where the file system does not count them.
+        free: how many bytes are free.
+        size: how many bytes it has.
+        free_inodes: how many files can be created; None if the file system does not count them.
     """
 
     path: str
@@ -354,12 +354,12 @@ class Volume(msgspec.Struct, frozen=True):
 
 
 class Affinity(msgspec.Struct, frozen=True):
-    """A program of the node whose children inherit an affinity.
+    """A program of the node with a CPU affinity, which its children inherit.
 
     Attributes:
-        name: the program, as the kernel knows it.
+        name: the program's name in the kernel.
         cpus: the CPUs on which it may run.
-        missing: those on which its cgroup lets it run besides.
+        missing: the other CPUs of its cgroup.
     """
 
     name: str
@@ -368,19 +368,19 @@ class Affinity(msgspec.Struct, frozen=True):
 
 
 class SystemFacts(msgspec.Struct, frozen=True):
-    """The node's system. None, or an empty set, is what could not be seen or is not there.
+    """The node's system. None, or an empty value, means unknown or not there.
 
     Attributes:
         volumes: the file systems that the driver writes to.
-        cgroup_version: 1 or 2, of the hierarchy that has CPU sets.
-        isolated: `isolcpus=`, as the kernel has it.
-        nohz_full: `nohz_full=`, likewise.
-        selinux: the label under which this runs, where SELinux is enforced.
-        apparmor: the profile under which this runs, where one is enforced.
-        variables: one sentence for each `DRANODE_` variable that is no option.
-        conflicts: CDI devices that several files of equal priority define, with those files.
-        affinities: programs that start containers, kubelet among them, with an affinity that leaves CPUs out.
-        invalid_specs: CDI files that no runtime loads, each with the reason.
+        cgroup_version: 1 or 2, the version of the hierarchy with CPU sets.
+        isolated: the CPUs of `isolcpus=`.
+        nohz_full: the CPUs of `nohz_full=`.
+        selinux: this process's label if SELinux is enforced.
+        apparmor: this process's profile if AppArmor enforces one.
+        variables: a sentence for each `DRANODE_` variable that is not an option.
+        conflicts: the CDI devices that several files of equal priority define, with those files.
+        affinities: kubelet and the programs that start containers, if their CPU affinity excludes CPUs.
+        invalid_specs: the CDI files that no runtime loads, each with the reason.
     """
 
     volumes: tuple[Volume, ...] = ()
@@ -396,18 +396,18 @@ class SystemFacts(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Everything that is known.
+    """All facts about a node.
 
     Attributes:
-        options: what the driver is configured to do.
-        kubelet: its configuration.
-        runtime: the container runtime's.
+        options: the driver's options.
+        kubelet: kubelet's configuration.
+        runtime: the container runtime's configuration.
         node: folders, sockets and records.
-        cluster: what the API server says.
+        cluster: the facts from the API server.
         system: file systems, kernel, confinement, CDI files, variables.
-        invalid_kubelet: why kubelet's configuration cannot be parsed; empty if it can, or was not seen.
-        invalid_runtime: the same of the runtime's.
-        unseen: one sentence for everything that could not be looked at.
+        invalid_kubelet: why kubelet's configuration cannot be parsed; empty if it can, or if it was not read.
+        invalid_runtime: why the runtime's configuration cannot be parsed; empty if it can, or if it was not read.
+        unseen: a sentence for everything that could not be read.
     """
 
     options: ServeOptions

@@ -1,7 +1,7 @@
-"""Pods, Nodes and Events as a cluster has them (core/v1), and the facts about one pod that are read from them.
+"""Pods, Nodes and Events of a cluster (core/v1), and the facts about one pod that are read from them.
 
-`api.resource` has what an allocator and a driver read of pods and nodes; these have their status too. A field that
-the API leaves out or sets to null has its default. A fact that was not asked for is None or `UNASKED`, and not judged.
+`api.resource` has the parts of pods and nodes that allocators and drivers need; these types add their status. A field
+that the API omits or sets to null has its default. A fact that was not read is None or `UNASKED`, and not judged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LiveAffinity(APIDocument, frozen=True, kw_only=True):
 
 
 class LivePodSpec(PodSpec, frozen=True, kw_only=True):
-    """`pod.spec` with what decides to which nodes the pod may go; tolerations have the form of those of devices."""
+    """`pod.spec` with the fields that restrict the pod's nodes; tolerations have the same fields as a device's."""
 
     scheduler_name: str = "default-scheduler"
     scheduling_gates: tuple[LiveSchedulingGate, ...] = ()
@@ -69,7 +69,7 @@ class ContainerStateTerminated(APIDocument, frozen=True, kw_only=True):
 
 
 class ContainerState(APIDocument, frozen=True, kw_only=True):
-    """`state` of a container: at most one is set; none means that it waits."""
+    """`state` of a container: at most one field is set; none means that it waits."""
 
     waiting: ContainerStateWaiting | None = None
     running: Any = None
@@ -92,7 +92,7 @@ class ResourceStatus(APIDocument, frozen=True, kw_only=True):
 
 
 class LiveContainerStatus(APIDocument, frozen=True, kw_only=True):
-    """`containerStatuses[]` of a pod; `ready` is None where kubelet does not say."""
+    """`containerStatuses[]` of a pod; `ready` is None if kubelet does not report it."""
 
     name: str
     ready: bool | None = None
@@ -162,7 +162,7 @@ class ImageContainer(APIDocument, frozen=True, kw_only=True):
 
 
 class DaemonPodSpec(APIDocument, frozen=True, kw_only=True):
-    """`spec.template.spec` of a DaemonSet: what decides to which nodes its pods go, and their images."""
+    """`spec.template.spec` of a DaemonSet: the fields that restrict its pods' nodes, and their images."""
 
     node_selector: Mapping[str, str] = {}
     tolerations: tuple[DeviceToleration, ...] = ()
@@ -236,13 +236,13 @@ class LiveNode(APIDocument, frozen=True, kw_only=True):
 
     @property
     def not_ready(self) -> str | None:
-        """Return why the node is not ready; empty if it is, None if nobody has said."""
+        """Return why the node is not ready; empty if it is, None if it has no Ready condition."""
         ready = next((condition for condition in self.status.conditions if condition.type == "Ready"), None)
         if ready is None:
             return None
-        return (
-            "" if ready.status == "True" else ready.message or ready.reason or f"its condition Ready is {ready.status}"
-        )
+        if ready.status == "True":
+            return ""
+        return ready.message or ready.reason or f"its condition Ready is {ready.status}"
 
 
 class EventSeries(APIDocument, frozen=True, kw_only=True):
@@ -253,7 +253,7 @@ class EventSeries(APIDocument, frozen=True, kw_only=True):
 
 
 class LiveEvent(APIDocument, frozen=True, kw_only=True):
-    """An Event (core/v1), as kubelet, scheduler, controllers and drivers write it."""
+    """An Event (core/v1)."""
 
     metadata: ObjectMeta = ObjectMeta()
     reason: str = ""
@@ -267,7 +267,7 @@ class LiveEvent(APIDocument, frozen=True, kw_only=True):
 
     @property
     def last_seen(self) -> str:
-        """Return when it happened last, in RFC 3339, which sorts; empty if it does not say."""
+        """Return when it happened last, in RFC 3339, so that Events can be sorted by it; empty if unknown."""
         observed = self.series.last_observed_time if self.series is not None else None
         return observed or self.last_timestamp or self.event_time or self.first_timestamp or ""
 
@@ -281,16 +281,16 @@ class Lookup(Enum):
 
 
 class PodClaim(msgspec.Struct, frozen=True):
-    """An entry of `spec.resourceClaims`, or the claim that kube-scheduler made for extended resources.
+    """An entry of `spec.resourceClaims`, or the claim that kube-scheduler created for extended resources.
 
     Attributes:
         entry: its name in the pod; empty for extended resources.
-        name: the claim's name; empty as long as it was not made.
-        template: the template that it is made from; empty for none.
-        needed: False if the cluster says that the pod needs no claim for the entry.
-        presence: whether the claim exists.
+        name: the claim's name; empty if the claim has not been created yet.
+        template: the template from which it is created; empty if there is none.
+        needed: False if the pod's status says that it needs no claim for the entry.
+        lookup: whether the claim exists.
         claim: the claim.
-        template_presence: whether the template exists.
+        template_lookup: whether the template exists.
     """
 
     entry: str
@@ -303,11 +303,11 @@ class PodClaim(msgspec.Struct, frozen=True):
 
 
 class NodeGroup(msgspec.Struct, frozen=True):
-    """Nodes for which kube-scheduler's answer is the same.
+    """Nodes with the same answer from kube-scheduler.
 
     Attributes:
         nodes: their names.
-        cause: why the pod cannot go there; None if nothing that was looked at keeps it.
+        cause: why the pod cannot run there; None if no reason was found.
         why: the same in a sentence.
     """
 
@@ -320,11 +320,11 @@ class SchedulerAnswer(msgspec.Struct, frozen=True):
     """The allocator's answers about the pod's unallocated claims, node by node.
 
     Attributes:
-        groups: the nodes, those that come nearest first.
-        holders: who has devices of the drivers in question on the nearest nodes, a line each.
-        cause: an error that ends the attempt for all nodes; None for none.
+        groups: the nodes, those that come closest first.
+        holders: who has devices of the drivers in question on these closest nodes, one per line.
+        cause: an error that ends the attempt for all nodes; None if there is none.
         error: the same in a sentence.
-        extended: the extended resources of the pod for which there is a DeviceClass, each with the class.
+        extended: the pod's extended resources for which there is a DeviceClass, each with the class.
     """
 
     groups: tuple[NodeGroup, ...] = ()
@@ -335,18 +335,18 @@ class SchedulerAnswer(msgspec.Struct, frozen=True):
 
     @property
     def keeps(self) -> bool:
-        """Return whether the pod is kept from every node."""
+        """Return whether its claims keep the pod from every node."""
         return self.cause is not None or bool(self.groups and self.groups[0].cause is not None)
 
 
 class FitAnswer(msgspec.Struct, frozen=True):
-    """The answer of the whole model of kube-scheduler about one pod: its claims and everything else that decides.
+    """The simulator's complete answer about one pod, including CPU, memory and everything else that is scheduled.
 
     Attributes:
-        node: where it would go now; empty for nowhere.
-        message: kube-scheduler's sentence where it fits nowhere.
-        groups: the nodes that refuse it, a line for those that do so alike.
-        notes: what the answer does not rest on.
+        node: the node that it would choose now; empty if the pod fits nowhere.
+        message: kube-scheduler's message if the pod fits nowhere.
+        groups: the nodes that do not fit, one line for all nodes with the same reason.
+        notes: what the answer does not take into account.
     """
 
     node: str
@@ -356,20 +356,20 @@ class FitAnswer(msgspec.Struct, frozen=True):
 
 
 class PodFacts(msgspec.Struct, frozen=True):
-    """The facts about one pod. None is a fact that could not be read.
+    """The facts about one pod. A fact that could not be read is None.
 
     Attributes:
         name: `<namespace>/<name>`.
-        presence: whether the pod exists.
+        lookup: whether the pod exists.
         pod: the pod.
         claims: its claims.
-        events: its Events, and those of its claims.
-        node: the node that it is bound to; None if to none, or if that could not be read.
-        node_presence: whether that node exists.
-        published: the drivers that publish on that node.
-        scheduler: the allocator's answer for claims that are not allocated; None if it was not asked.
-        fit: the answer of the whole model, where the allocator's keeps the pod from no node; None if it was not asked.
-        unasked: one sentence for everything that could not be asked.
+        events: its Events.
+        node: the node that it is bound to; None if it is not bound, or if the node could not be read.
+        node_lookup: whether that node exists.
+        published: the drivers that publish on that node; only read if the pod is being deleted.
+        scheduler: the allocator's answer about its unallocated claims; None if it was not asked.
+        fit: the simulator's complete answer; None if it was not asked, because the claims alone exclude every node.
+        unasked: a sentence for everything that could not be read.
     """
 
     name: str
@@ -391,14 +391,14 @@ class PodFacts(msgspec.Struct, frozen=True):
 
     @property
     def containers(self) -> tuple[LiveContainerStatus, ...]:
-        """Return the status of its containers, those that initialize it first."""
+        """Return the status of its containers, init containers first."""
         if self.pod is None:
             return ()
         return (*self.pod.status.init_container_statuses, *self.pod.status.container_statuses)
 
     @property
     def started(self) -> bool:
-        """Return whether kubelet has come past Prepare: a container runs, has ended, or waits for something later."""
+        """Return whether Prepare is over: a container runs, has ended, or waits for something that comes later."""
         on_the_way = ("", "ContainerCreating", "PodInitializing")
         states = [status.state for status in self.containers]
         waiting = (state.waiting for state in states if state.waiting is not None)
@@ -413,7 +413,7 @@ class PodFacts(msgspec.Struct, frozen=True):
 
 
 class ClusterObjects(msgspec.Struct, frozen=True):
-    """The objects that the allocator needs, and those that say who may go where.
+    """The objects on which the allocation of a pod's claims depends.
 
     Attributes:
         slices: all ResourceSlices.

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from dranode.tools.diagnosis.facts import Endpoint, Facts, Fault, Kubelet, PathState, Place, Records
 from dranode.tools.diagnosis.runtime import plain_path
 
-# Feature gates of kubelet without which there is no claim, or no API that says whose it is; on by default.
+# Feature gates of kubelet that the driver needs, with what happens without them; on by default.
 _GATES: Final = {
     "DynamicResourceAllocation": "no pod with a claim starts",
     "KubeletPodResourcesDynamicResources": "it is unknown which container has which claim",
 }
 
 
-# A rolling update's old instance ends within seconds of the new one's readiness; an image may have to be pulled first,
-# but the new one's socket is there only then.
+# In a rolling update, the old instance ends within seconds after the new one is ready. Pulling the image may take
+# longer, but the new instance creates its socket only after that.
 _UPDATE_SECONDS: Final = 600.0
 _TWO_STAY: Final = (
     "an update would be over by now: check with kubectl get daemonsets -A whether two run the driver, and delete one; "
@@ -31,17 +31,17 @@ def options_refused(facts: Facts) -> Iterator[Fault]:
 
 
 def hardware_unread(facts: Facts) -> Iterator[Fault]:
-    """A driver cannot read the machine, so it is not ready and hands out nothing."""
+    """A driver cannot read the machine, so it is not ready and prepares no claims."""
     for sentence in facts.options.unread:
         yield Fault(
             sentence,
-            "fix it on the machine, or check how much of /sys and /proc is mounted into the driver's pod; the driver "
-            "tries again every second",
+            "fix it on the machine, or check whether /sys and /proc are completely mounted into the driver's pod; the "
+            "driver tries again every second",
         )
 
 
 def _configured(kubelet: Kubelet) -> str:
-    """Return where kubelet's configuration is changed."""
+    """Return where to change kubelet's configuration."""
     return kubelet.config or (
         "kubelet's configuration (k3s: kubelet-arg in /etc/rancher/k3s/config.yaml; MicroK8s: "
         "/var/snap/microk8s/current/args/kubelet)"
@@ -49,7 +49,7 @@ def _configured(kubelet: Kubelet) -> str:
 
 
 def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
-    """The CPU manager of kubelet and the driver would set the same cgroups."""
+    """Kubelet's CPU manager and the driver would set the same cgroups."""
     kubelet = facts.kubelet
     if kubelet is not None and facts.options.pinning_cpus and kubelet.cpu_manager == "static":
         yield Fault(
@@ -62,10 +62,10 @@ def cpu_manager_static(facts: Facts) -> Iterator[Fault]:
 
 def kubelet_root_differs(facts: Facts) -> Iterator[Fault]:
     """Kubelet looks for plug-ins in another folder than the one where the driver puts its sockets."""
-    kubelet, ours = facts.kubelet, facts.options.kubelet_root
-    if kubelet is not None and plain_path(kubelet.root) != plain_path(ours):
+    kubelet, root = facts.kubelet, facts.options.kubelet_root
+    if kubelet is not None and plain_path(kubelet.root) != plain_path(root):
         yield Fault(
-            f"kubelet's root is {kubelet.root}, but the driver's --kubelet-root is {ours}, so neither finds the other",
+            f"kubelet's root is {kubelet.root}, but the driver's --kubelet-root is {root}, so neither finds the other",
             f"pass --kubelet-root {kubelet.root} and mount its folders",
         )
 
@@ -86,19 +86,19 @@ def hardware_odd(facts: Facts) -> Iterator[Fault]:
     for sentence in facts.options.oddities:
         yield Fault(
             sentence,
-            "if this is not intended, fix it on the machine, or mount what is missing of /sys, /proc and /dev into "
-            "the driver's pod; its log says the same",
+            "if this is not intended, fix it on the machine, or mount all of /sys, /proc and /dev into the driver's "
+            "pod; its log says the same",
         )
 
 
 def config_invalid(facts: Facts) -> Iterator[Fault]:
     """Kubelet cannot parse its configuration, so it does not start again."""
     if facts.invalid_kubelet:
-        yield Fault(facts.invalid_kubelet, "correct the file: kubelet cannot restart with it")
+        yield Fault(facts.invalid_kubelet, "correct the file, because kubelet cannot restart with it")
 
 
 def memory_manager_static(facts: Facts) -> Iterator[Fault]:
-    """The memory manager of kubelet binds containers to NUMA nodes without knowing their claims."""
+    """Kubelet's memory manager binds containers to NUMA nodes without considering their claims."""
     kubelet = facts.kubelet
     if kubelet is not None and facts.options.pinning and kubelet.memory_manager == "Static":
         yield Fault(
@@ -110,7 +110,7 @@ def memory_manager_static(facts: Facts) -> Iterator[Fault]:
 
 
 def topology_manager_strict(facts: Facts) -> Iterator[Fault]:
-    """The topology manager of kubelet rejects pods by what its own managers know, and they do not know claims."""
+    """Kubelet's topology manager rejects pods without considering their claims."""
     kubelet = facts.kubelet
     if kubelet is not None and kubelet.topology_manager in ("restricted", "single-numa-node"):
         yield Fault(
@@ -122,13 +122,13 @@ def topology_manager_strict(facts: Facts) -> Iterator[Fault]:
 
 def reserved_differ(facts: Facts) -> Iterator[Fault]:
     """Kubelet and the driver reserve different CPUs for the system."""
-    kubelet, ours, flag = facts.kubelet, facts.options.reserved, facts.options.reserving
-    if kubelet is None or not facts.options.pinning_cpus or not kubelet.reserved or kubelet.reserved == ours:
+    kubelet, reserved, flag = facts.kubelet, facts.options.reserved, facts.options.reserving
+    if kubelet is None or not facts.options.pinning_cpus or not kubelet.reserved or kubelet.reserved == reserved:
         return
     yield Fault(
-        f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}), but the driver "
-        f"{ours or 'none'}{f' ({flag})' if flag else ''}",
-        f"pass {flag} {kubelet.reserved}" if flag else f"configure the driver to keep {kubelet.reserved} from claims",
+        f"kubelet reserves the CPUs {kubelet.reserved} for the system ({kubelet.config}), but the driver reserves "
+        f"{reserved or 'none'}{f' ({flag})' if flag else ''}",
+        f"pass {flag} {kubelet.reserved}" if flag else f"configure the driver to reserve {kubelet.reserved}",
     )
 
 
@@ -137,9 +137,9 @@ def no_reserved(facts: Facts) -> Iterator[Fault]:
     kubelet, flag = facts.kubelet, facts.options.reserving
     if facts.options.pinning_cpus and not facts.options.reserved and not (kubelet is not None and kubelet.reserved):
         yield Fault(
-            "no CPU is reserved, so the system and containers without claims may be left with a single CPU, and the "
-            "claim that would take that one is refused",
-            f"{f'pass {flag}' if flag else 'configure the driver to reserve some'}, two CPUs or more on a server",
+            "no CPU is reserved, so the system and containers without claims may be left with a single CPU; only a "
+            "claim that would take this CPU too is refused",
+            f"{f'pass {flag}' if flag else 'configure the driver to reserve some'}, with two CPUs or more on a server",
         )
 
 
@@ -158,10 +158,10 @@ def place_missing(facts: Facts) -> Iterator[Fault]:
     """A folder or a socket is missing."""
     for place in _places(facts, PathState.MISSING):
         if place.path.endswith(".sock"):
-            whose = "the runtime has NRI on" if place.use == "NRI" else "kubelet runs"
+            server = "NRI is on in the runtime" if place.use == "NRI" else "kubelet runs"
             yield Fault(
                 f"the socket {place.path} ({place.use}) does not exist{_unenforced(place)}",
-                f"check that {whose}, and that the folder of the socket is mounted into the driver's pod",
+                f"check that {server}, and that the socket's folder is mounted into the driver's pod",
             )
         else:
             yield Fault(
@@ -176,7 +176,7 @@ def place_wrong(facts: Facts) -> Iterator[Fault]:
         kind = "socket" if place.path.endswith(".sock") else "folder"
         yield Fault(
             f"{place.path} ({place.use}) is not a {kind}",
-            f"move it away; a hostPath mounted before the {kind} existed leaves such things behind",
+            f"remove it; a hostPath that was mounted before the {kind} existed may have created it",
         )
 
 
@@ -185,9 +185,9 @@ def place_unusable(facts: Facts) -> Iterator[Fault]:
     for place in _places(facts, PathState.UNUSABLE):
         if place.path.endswith(".sock"):
             yield Fault(
-                f"nothing answers on the socket {place.path} ({place.use}){_unenforced(place)}",
-                "mount the folder instead of the socket, so that a new socket after a restart is seen; else start what "
-                "serves it",
+                f"no process answers on the socket {place.path} ({place.use}){_unenforced(place)}",
+                "mount the folder instead of the socket, because a restart creates a new socket; otherwise start the "
+                "program that serves it",
             )
         else:
             yield Fault(
@@ -197,11 +197,11 @@ def place_unusable(facts: Facts) -> Iterator[Fault]:
 
 
 def socket_path_too_long(facts: Facts) -> Iterator[Fault]:
-    """The root of kubelet is too deep for unix sockets."""
+    """Kubelet's root is too long for the paths of Unix sockets."""
     excess = facts.node.socket_excess if facts.node is not None else 0
     if excess > 0:
         yield Fault(
-            f"the sockets under {facts.options.kubelet_root} have paths of {107 + excess} bytes, but a unix socket's "
+            f"the sockets under {facts.options.kubelet_root} have paths of {107 + excess} bytes, but a Unix socket's "
             "path may have at most 107",
             "choose a kubelet root with a shorter path",
         )
@@ -234,18 +234,16 @@ def stale_sockets(facts: Facts) -> Iterator[Fault]:
 def second_driver(facts: Facts) -> Iterator[Fault]:
     """Two drivers have the same name and are not two instances of a rolling update."""
     for driver in facts.options.drivers:
-        living = [endpoint for endpoint in _endpoints(facts, driver) if endpoint.answers]
-        single = [endpoint for endpoint in living if endpoint.path.endswith(f"/{driver}-reg.sock")]
-        if len(living) > 1 and (single or len(living) > 2 or _stay(living)):  # noqa: PLR2004 - an update has two
+        answering = [endpoint for endpoint in _endpoints(facts, driver) if endpoint.answers]
+        # Without a pod's UID in its name, the socket is not one of a rolling update.
+        single = [endpoint for endpoint in answering if endpoint.path.endswith(f"/{driver}-reg.sock")]
+        both_stay = all(endpoint.age is not None and endpoint.age > _UPDATE_SECONDS for endpoint in answering)
+        if len(answering) > 1 and (single or len(answering) > 2 or both_stay):  # noqa: PLR2004 - an update has two
+            paths = ", ".join(endpoint.path for endpoint in answering)
             yield Fault(
-                f"{len(living)} drivers serve {driver} on this node: {', '.join(endpoint.path for endpoint in living)}",
-                _TWO_STAY if _stay(living) else "stop all but one; dra-driver-cpu and dranode cannot run side by side",
+                f"{len(answering)} drivers serve {driver} on this node: {paths}",
+                _TWO_STAY if both_stay else "stop all but one; dra-driver-cpu and dranode cannot run side by side",
             )
-
-
-def _stay(living: Iterable[Endpoint]) -> bool:
-    """Return whether all of them have been there for longer than an old and a new instance of an update are."""
-    return all(endpoint.age is not None and endpoint.age > _UPDATE_SECONDS for endpoint in living)
 
 
 def foreign_endpoint(facts: Facts) -> Iterator[Fault]:
@@ -301,7 +299,7 @@ def records_missing(facts: Facts) -> Iterator[Fault]:
 
 
 def record_quarantined(facts: Facts) -> Iterator[Fault]:
-    """A row of the ledger is damaged; what its claim holds stays held."""
+    """A row of the ledger is damaged; its claim keeps its devices."""
     for ledger in _records(facts):
         for damaged in ledger.damaged:
             yield Fault(
@@ -315,14 +313,14 @@ def cdi_spec_missing(facts: Facts) -> Iterator[Fault]:
     for ledger in _records(facts):
         for claim in ledger.unwritten:
             yield Fault(
-                f"claim {claim} is prepared by {ledger.driver}, but its CDI spec is not in {facts.options.cdi_dir}, so "
-                "its containers fail with unresolvable CDI devices",
+                f"claim {claim} is prepared by {ledger.driver}, but has no CDI spec in {facts.options.cdi_dir}, so its "
+                "containers fail with unresolvable CDI devices",
                 "restart the driver: it writes the spec again from its record",
             )
 
 
 def cdi_spec_left_over(facts: Facts) -> Iterator[Fault]:
-    """A CDI spec of the driver has no record."""
+    """The driver has a CDI spec of a claim that is not on record."""
     for ledger in _records(facts):
         for path in ledger.orphans:
             yield Fault(

@@ -1,7 +1,7 @@
-"""Compares the CPUs and the memory of a node's containers with those of their claims, from outside the driver.
+"""Compares the CPUs and the memory of a node's containers with those of their claims, independently of the driver.
 
-NRI is not asked, so the claims of a container follow from kubelet's answer, where its name is known, and from the
-kernel's files: the environment of its processes has the variables that CDI injected for its claims.
+NRI is not used. A container's claims follow from kubelet's pod-resources, if the container's name is known, and from
+the environment of its processes, which has the variables that CDI injected for its claims.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class PlacedContainer(msgspec.Struct, frozen=True):
     """A container with a claim.
 
     Attributes:
-        seen: the container, as the kernel shows it.
-        pod: the name of its pod; its UID where the record does not name it, as with the pods of a PodGroup.
-        expected: the CPUs of all its claims, or of its requests of them, that are online.
-        name: its own name; empty if it is not known.
+        seen: the container according to the kernel.
+        pod: the name of its pod; the UID if the pod is not on record, as for pods of a PodGroup.
+        expected: the online CPUs of its claims, or of its requests in them.
+        name: the container's name; empty if unknown.
     """
 
     seen: ContainerCgroup
@@ -42,9 +42,9 @@ class PlacedContainer(msgspec.Struct, frozen=True):
 
     @property
     def unused(self) -> CPUSet:
-        """Return the CPUs of its claims on which its cgroup may run, and none of its processes may by its affinity.
+        """Return the CPUs that its cgroup allows, but that the affinity of all its processes excludes.
 
-        Processes inherit the affinity of the runtime that starts them, and a cgroup's CPUs only narrow it (Linux 6.2).
+        Processes inherit the runtime's affinity, and since Linux 6.2 a cgroup's CPUs only restrict it further.
         """
         if not self.seen.processes:
             return NO_CPUS
@@ -52,17 +52,17 @@ class PlacedContainer(msgspec.Struct, frozen=True):
 
     @property
     def inside(self) -> bool:
-        """Return whether it runs on no CPUs but those of its claims."""
+        """Return whether it only runs on CPUs of its claims."""
         return self.seen.actual <= self.expected
 
 
 class ClaimPlacement(msgspec.Struct, frozen=True):
-    """The placement of one claim.
+    """Where the containers of a claim run, and who else may run on its CPUs.
 
     Attributes:
-        containers: those that have the claim, and CPUs by it or by another.
-        intruders: processes that may run on its exclusive CPUs without being of such a container.
-        hidden: some process of its pods could not be looked into, so a container may be missing.
+        containers: the containers with the claim that have CPUs from this claim or another one.
+        intruders: the processes outside of these containers that may run on the claim's exclusive CPUs.
+        hidden: whether a process of its pods could not be inspected, so that a container may be missing.
     """
 
     containers: tuple[PlacedContainer, ...] = ()
@@ -111,9 +111,9 @@ class InjectedVariables(msgspec.Struct, frozen=True):
 
 
 def pod_uids(records: Iterable[Record]) -> tuple[str, ...] | None:
-    """Return the UIDs of the pods that may use these claims; None if they are not all on record, so it may be any.
+    """Return the UIDs of the pods that may use these claims; None if it may be any pod.
 
-    A PodGroup's pods are not, nor are those that kubelet alone has named.
+    Pods of a PodGroup, and pods that only kubelet has named, are not on record.
     """
     records = tuple(records)
     if not all(names_every_pod(record.pods) for record in records):
@@ -129,7 +129,7 @@ def pod_names(records: Iterable[Record]) -> Mapping[str, str]:
 def placements(
     records: Iterable[Record], containers: Iterable[ContainerCgroup], processes: Iterable[Process], online: CPUSet
 ) -> dict[str, ClaimPlacement]:
-    """Return what was found of every claim that holds CPUs, by UID, among the containers of the claims' pods."""
+    """Return the placement of every claim that holds CPUs, by UID; `containers` are those of the claims' pods."""
     records = [record for record in records if record.held]
     containers, processes = tuple(containers), tuple(processes)
     variables, held = InjectedVariables.of(records), CPUSet.union(record.held for record in records)
@@ -137,11 +137,11 @@ def placements(
     placed: dict[str, list[PlacedContainer]] = {record.uid: [] for record in records}
     for container in containers:
         uids = variables.claims_in(container.env)
-        theirs = [record for record in records if record.uid in uids]
-        expected = _expected(container, theirs, _Known(variables, held, online))
-        # A container whose claims have no CPUs for it belongs to the shared pool, like one without a claim.
+        claims = [record for record in records if record.uid in uids]
+        expected = _expected(container, claims, _Known(variables, held, online))
+        # A container whose claims give it no CPUs runs in the shared pool, as one without a claim.
         if expected is not None:
-            for record in theirs:
+            for record in claims:
                 placed[record.uid].append(PlacedContainer(container, pods.get(container.pod, container.pod), expected))
     return {record.uid: _placement(record, placed[record.uid], processes, containers) for record in records}
 
@@ -157,17 +157,17 @@ def _placement(
         tuple(
             process for process in processes if process.pid not in inside and not process.cpus.isdisjoint(record.held)
         ),
-        hidden=any(each.hidden and (pods is None or each.pod in pods) for each in containers),
+        hidden=any(container.hidden and (pods is None or container.pod in pods) for container in containers),
     )
 
 
 class ContainerClaims(msgspec.Struct, frozen=True):
-    """The claims of a pod's containers, as known from kubelet or, without its answer, from the ledger.
+    """The claims of a pod's containers, according to kubelet or, if kubelet does not answer, to the ledger.
 
     Attributes:
         records: the claims that one driver has on record.
-        uses: which containers kubelet gave that driver's claims; None if kubelet does not say.
-        names: the names of containers by the runtime's id. Without kubelet's answer a name does not tell the claims.
+        uses: the containers to which kubelet gave that driver's claims; None if kubelet does not say.
+        names: the names of containers by the runtime's id; only used together with kubelet's answer.
     """
 
     records: tuple[Record, ...]
@@ -177,15 +177,15 @@ class ContainerClaims(msgspec.Struct, frozen=True):
     def running(
         self, record: Record, claim: ClaimRef, containers: Iterable[ContainerCgroup], online: CPUSet | None
     ) -> Iterator[PlacedContainer]:
-        """Yield the containers of the claim's pods, without those that are known not to have the claim.
+        """Yield the containers of the claim's pods, except those that are known not to have the claim.
 
         Args:
             record: the claim's record; a recovered one has no name.
-            claim: its name.
-            containers: those of the claim's pods.
-            online: the CPUs that are online; None if that is unknown, and then no CPU counts as offline.
+            claim: the claim's name.
+            containers: the containers of the claim's pods.
+            online: the CPUs that are online; None if unknown, and then no CPU counts as offline.
         """
-        held = CPUSet.union(each.held for each in self.records)
+        held = CPUSet.union(other.held for other in self.records)
         known = _Known(InjectedVariables.of(self.records), held, online)
         containers = tuple(containers)
         for pod in pods_among(record.pods):
@@ -195,42 +195,43 @@ class ContainerClaims(msgspec.Struct, frozen=True):
                 if container.pod != pod.uid or not container.id or (name and name not in claims):
                     continue
                 possible = [claims[name]] if name else claims.values()
-                expected = (_expected(container, theirs, known) for theirs in possible)
-                mine = [PlacedContainer(container, pod.name, cpus, name) for cpus in expected if cpus is not None]
-                if mine:
-                    yield next((found for found in mine if found.inside), mine[0])
+                expected = (_expected(container, records, known) for records in possible)
+                candidates = [PlacedContainer(container, pod.name, cpus, name) for cpus in expected if cpus is not None]
+                if candidates:
+                    yield next((candidate for candidate in candidates if candidate.inside), candidates[0])
         if not names_every_pod(record.pods):
             yield from self._elsewhere(record, containers, known)
 
     def _elsewhere(
         self, record: Record, containers: Iterable[ContainerCgroup], known: _Known
     ) -> Iterator[PlacedContainer]:
-        """Yield the containers of pods that are not on record, by the claim's variables alone."""
+        """Yield the containers with the claim's variables in pods that are not on record."""
         recorded = pod_names((record,))
         for container in containers:
             uids = known.variables.claims_in(container.env)
-            expected = _expected(container, [one for one in self.records if one.uid in uids], known)
+            expected = _expected(container, [other for other in self.records if other.uid in uids], known)
             if container.id and container.pod not in recorded and record.uid in uids and expected is not None:
                 yield PlacedContainer(container, container.pod, expected, self.names.get(container.id, ""))
 
     def _by_kubelet(self, record: Record, claim: ClaimRef, pod: str) -> Mapping[str, tuple[Record, ...]]:
-        """Return the claims on record of the pod's containers that have the claim, by the container's name."""
-        named = {**{(each.namespace, each.name): each for each in self.records}, (claim.namespace, claim.name): record}
+        """Return all claims of the pod's containers that have this claim, by the container's name."""
+        named = {(other.namespace, other.name): other for other in self.records}
+        named[claim.namespace, claim.name] = record
         containers: dict[str, list[Record]] = {}
         for use in self.uses or ():
             used = named.get((use.namespace, use.claim))
             if (use.namespace, use.pod) == (claim.namespace, pod) and used is not None:
                 containers.setdefault(use.container, []).append(used)
-        return {name: tuple(theirs) for name, theirs in containers.items() if record in theirs}
+        return {name: tuple(records) for name, records in containers.items() if record in records}
 
     def _possible(self, record: Record, pod: str) -> Mapping[str, tuple[Record, ...]]:
-        """Return what a container may have without kubelet's answer: the claim alone, or all claims of its pod."""
-        theirs = (each for each in self.records if pod in {consumer.uid for consumer in each.pods})
-        return {"": (record,), "*": tuple(theirs)}
+        """Return what a container may have if kubelet does not answer: only this claim, or all claims of its pod."""
+        pod_records = (other for other in self.records if pod in {consumer.uid for consumer in other.pods})
+        return {"": (record,), "*": tuple(pod_records)}
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """The facts about a node's claims: their variables, the CPUs that they hold; which CPUs are online, if known."""
+    """What is known about a node's claims: their variables, the CPUs that they hold, the online CPUs if known."""
 
     variables: InjectedVariables
     held: CPUSet
@@ -240,27 +241,27 @@ class _Known(msgspec.Struct, frozen=True):
 def _expected(container: ContainerCgroup, claims: Iterable[Record], known: _Known) -> CPUSet | None:
     """Return where a container with these claims should run; None if they have no CPUs for it.
 
-    Which requests of a claim it has is in its environment alone: kubelet names all of the claim's. What the shared pool
-    is at the moment only the driver knows: a container that runs on it besides may run on any CPU that no claim holds.
+    Only its environment shows which requests of a claim it has; kubelet names all of them. Only the driver knows the
+    current shared pool, so a container that also runs in the pool may run on any CPU that no claim holds.
     """
     parts = known.variables.parts_in(container.env)
-    mine = [(claim, [index for uid, index in parts if uid == claim.uid]) for claim in claims]
-    given = [given_cpus(each).of_parts(indexes) for each, indexes in mine]
+    indexes = [(claim, [index for uid, index in parts if uid == claim.uid]) for claim in claims]
+    given = [given_cpus(claim).of_parts(own) for claim, own in indexes]
     cpus = expected_cpus(given, CPUSet.union(given) if known.online is None else known.online)
-    if cpus and any(with_pool(each, indexes) for each, indexes in mine):
+    if cpus and any(with_pool(claim, own) for claim, own in indexes):
         return cpus | (container.actual - known.held)
     return cpus
 
 
 class RecordedClaim(msgspec.Struct, frozen=True):
-    """A claim on record with what its containers are held to, and the variables by which they are known.
+    """A claim on record, what its containers are pinned to, and the variables that identify them.
 
     Attributes:
         driver: the driver that has it on record.
         record: its record.
-        held: what its containers are held to; None where its record does not say.
+        held: what its containers are pinned to; None if its record does not say.
         names: the variables that every container with the claim has.
-        parts: the variables of containers with one of its results, and the number of that.
+        parts: the variables of containers with one of its allocation results, each with the result's number.
     """
 
     driver: str
@@ -285,7 +286,7 @@ class RecordedClaim(msgspec.Struct, frozen=True):
         )
 
     def part(self, env: Collection[str]) -> PinnedClaim | None:
-        """Return what a container with the claim and variables of these names has of it; None if that is not known."""
+        """Return the part of the claim that a container with these variables has; None if unknown."""
         return None if self.held is None else self.held.of_parts([index for name, index in self.parts if name in env])
 
 
@@ -293,23 +294,23 @@ RecordedParts: TypeAlias = "tuple[tuple[RecordedClaim, PinnedClaim | None], ...]
 
 
 def claims_in(claims: Iterable[RecordedClaim], env: Collection[str]) -> RecordedParts:
-    """Return the claims that a container with variables of these names has, each with the part that it has."""
+    """Return the claims that a container with these variables has, each with the part that it has."""
     return tuple((claim, claim.part(env)) for claim in claims if not claim.names.isdisjoint(env))
 
 
 def expected_memory(parts: Iterable[PinnedClaim | None]) -> Effective:
-    """Return the NUMA nodes from which a container with these claims takes memory, and the huge pages it may have.
+    """Return the NUMA nodes from which a container with these claims takes memory, and the huge pages of its claims.
 
-    Nodes are None where its claims do not say. Of huge pages it may have more, by kubelet.
+    Nodes are None if its claims do not restrict them. kubelet may give the container more huge pages.
     """
     claims = tuple(part for part in parts if part is not None)
     nodes = bound_nodes(claims) or nodes_near_cpus(claims)
     return Effective(None, nodes or None, limit_sums(claim.hugepages for claim in claims))
 
 
-def container_has_memory(theirs: RecordedParts, expected: Effective, actual: Effective) -> bool | None:
-    """Return whether a container has the memory that its claims give it; None if the one or the other is not known."""
-    return has_memory(expected, actual) if all(held is not None for _, held in theirs) else None
+def container_has_memory(parts: RecordedParts, expected: Effective, actual: Effective) -> bool | None:
+    """Return whether a container has the memory of its claims; None if its claims or its memory are unknown."""
+    return has_memory(expected, actual) if all(held is not None for _, held in parts) else None
 
 
 def has_memory(expected: Effective, actual: Effective) -> bool | None:

@@ -1,8 +1,8 @@
-"""Follows one pod from `kubectl apply` to containers that run, and says where it stopped.
+"""Follows one pod from `kubectl apply` to running containers, and reports where it stopped.
 
-The path of a pod: the pod itself, its claims, kube-scheduler, its node, Prepare, its containers, the health of its
-devices. Each step is judged on its own facts, and the steps after the first stop are not reported. An Event counts
-only while the pod is still at the step about which it was written.
+The steps: the pod itself, its claims, kube-scheduler, its node, Prepare, its containers, the health of its devices.
+Each step depends on its own facts only, and the first step that stopped is the last one reported. An Event counts only
+while the pod is still at the step that the Event is about.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _EVICTIONS: Final = {
 
 
 def follow_pod(facts: PodFacts) -> Trace:
-    """Return the pod's path up to the step where it stopped."""
+    """Return the pod's steps up to the one that stopped."""
     return Trace(f"pod {facts.name}", tuple(_steps(facts)))
 
 
@@ -73,8 +73,8 @@ def _itself(facts: PodFacts) -> Iterator[Step]:
             "pod",
             StopCause.POD_MISSING,
             f"there is no pod {facts.name}",
-            "check the namespace and the name; if a Deployment or a Job should have created it, kubectl describe "
-            "that: a quota or an admission policy may refuse its pods",
+            "check the namespace and the name; if a Deployment or a Job should have created it, check with kubectl "
+            "describe whether a quota or an admission policy rejects its pods",
         )
         return
     ended = _ended(facts, facts.pod)
@@ -86,7 +86,7 @@ def _itself(facts: PodFacts) -> Iterator[Step]:
 
 
 def _ended(facts: PodFacts, pod: LivePod) -> Step | None:
-    """Return the step of a pod that has ended or is about to."""
+    """Return the step of a pod that has ended or is being deleted."""
     disruption = pod.status.condition("DisruptionTarget")
     if disruption is not None and disruption.status == "True":
         return _disrupted(disruption.reason, disruption.message)
@@ -111,9 +111,10 @@ def _disrupted(reason: str, message: str) -> Step:
 
 def _failed(facts: PodFacts, pod: LivePod) -> Step:
     status = pod.status
-    said = status.message.rstrip(".") or "no reason is given"
+    message = status.message.rstrip(".") or "no reason is given"
     if status.reason == "Evicted":
-        return stopped("pod", StopCause.POD_EVICTED, f"kubelet evicted it: {said}", "free what its node ran short of")
+        fix = "free the resource that its node ran short of"
+        return stopped("pod", StopCause.POD_EVICTED, f"kubelet evicted it: {message}", fix)
     containers = [
         report for container in facts.containers if (report := container_report(container, pod.spec.node_name))
     ]
@@ -121,10 +122,10 @@ def _failed(facts: PodFacts, pod: LivePod) -> Step:
         return stopped(
             "pod",
             StopCause.POD_REJECTED,
-            f"kubelet on {pod.spec.node_name} has rejected it ({status.reason}): {said}",
-            "leave spec.nodeName out, or free what the node lacks; a rejected pod is not tried again: recreate it",
+            f"kubelet on {pod.spec.node_name} has rejected it ({status.reason}): {message}",
+            "leave spec.nodeName out, or free what the node lacks, and recreate the pod, which is not tried again",
         )
-    what = containers[0].what if containers else f"it has failed: {said}"
+    what = containers[0].what if containers else f"it has failed: {message}"
     return stopped("pod", StopCause.POD_ENDED, what, "read its logs (kubectl logs); its claims were prepared")
 
 
@@ -145,7 +146,7 @@ def _terminating(facts: PodFacts) -> Step:
             StopCause.UNPREPARE_WAITS,
             f"it is being deleted, but kubelet on {facts.node_name} cannot have its claims unprepared, because "
             f"{', '.join(away)} does not run there",
-            "start the driver on that node again, in any version: then the pod ends by itself",
+            "start the driver on that node again, in any version; the pod then ends by itself",
         )
     return unseen(
         "pod",
@@ -155,42 +156,42 @@ def _terminating(facts: PodFacts) -> Step:
 
 
 def claim_steps(facts: PodFacts) -> Iterator[Step]:
-    """Yield the step of the pod's claims, and those of them that could not be asked for."""
+    """Yield the step of the pod's claims, after a step for each claim that is wrong or could not be read."""
     needed = [claim for claim in facts.claims if claim.needed]
     for claim in needed:
         step = _claim(facts, claim)
         if step is not None:
             yield step
     known = [f"{claim.name}{f' ({claim.entry})' if claim.entry else ' (for extended resources)'}" for claim in needed]
-    yield passed("claims", ", ".join(known) if known else _none(facts))
+    yield passed("claims", ", ".join(known) if known else _no_claims(facts))
 
 
-def _none(facts: PodFacts) -> str:
-    """Return the sentences about a pod without claims."""
+def _no_claims(facts: PodFacts) -> str:
+    """Return the sentence about a pod without claims."""
     extended = facts.scheduler.extended if facts.scheduler is not None else ()
     if extended:
-        asked = ", ".join(f"{resource} (DeviceClass {device_class})" for resource, device_class in extended)
-        return f"none yet: kube-scheduler creates one for the extended resources that the pod requests, {asked}"
+        resources = ", ".join(f"{resource} (DeviceClass {device_class})" for resource, device_class in extended)
+        return f"none yet: kube-scheduler creates one for the extended resources that the pod requests, {resources}"
     return "it has none"
 
 
 def _claim(facts: PodFacts, claim: PodClaim) -> Step | None:
     if not claim.name:
-        return _unmade(facts, claim)
+        return _not_created(facts, claim)
     if claim.lookup is Lookup.MISSING:
         group = facts.pod.spec.pod_group if facts.pod is not None else ""
-        whose = f"the pod, or for its PodGroup {group}," if group else "the pod"
-        anew = f"it was created for {whose} and then deleted: delete the pod, so that it is created again"
+        owner = f"the pod, or for its PodGroup {group}," if group else "the pod"
+        recreate = f"it was created for {owner} and then deleted; delete the pod, so that both are created again"
         return stopped(
             "claims",
             StopCause.CLAIM_MISSING,
             f"there is no claim {facts.namespace}/{claim.name}, which the pod names as {claim.entry}",
-            anew if claim.template else "create it in that namespace, or correct resourceClaimName",
+            recreate if claim.template else "create it in that namespace, or correct resourceClaimName",
         )
     if claim.claim is None:
         return unseen("claims", f"the claim {claim.name} could not be read")
     metadata, pod = claim.claim.metadata, facts.pod
-    if claim.template and pod is not None and not _made_for(claim.claim, pod):
+    if claim.template and pod is not None and not _created_for(claim.claim, pod):
         group = f", nor for its PodGroup {pod.spec.pod_group}" if pod.spec.pod_group else ""
         return stopped(
             "claims",
@@ -208,13 +209,13 @@ def _claim(facts: PodFacts, claim: PodClaim) -> Step | None:
     return None
 
 
-def _made_for(claim: ResourceClaim, pod: LivePod) -> bool:
+def _created_for(claim: ResourceClaim, pod: LivePod) -> bool:
     if pod.metadata.uid in {owner.uid for owner in claim.metadata.owner_references}:
         return True
     return bool(pod.spec.pod_group) and owning_group(claim) == pod.spec.pod_group
 
 
-def _unmade(facts: PodFacts, claim: PodClaim) -> Step:
+def _not_created(facts: PodFacts, claim: PodClaim) -> Step:
     report = creation_report(facts.events or (), facts.namespace, claim.entry)
     if claim.template_lookup is Lookup.MISSING:
         return stopped(
@@ -224,7 +225,7 @@ def _unmade(facts: PodFacts, claim: PodClaim) -> Step:
             f'claim "{claim.entry}" would be created',
             "create the template in that namespace, or correct resourceClaimTemplateName; the pod continues by itself",
         )
-    # A template that is there now was created after the Event that misses it.
+    # The template exists now, so it was created after the Event that says it is missing.
     if report is not None and report.cause is not StopCause.TEMPLATE_MISSING:
         return reported("claims", report)
     return stopped(
@@ -242,30 +243,30 @@ def _if_bound(check: Callable[[PodFacts], Iterator[Step]]) -> Callable[[PodFacts
 # The step of kube-scheduler: why a pod has no node.
 
 
-_NAMED: Final = 4
+_MOST_NODES: Final = 4
 _FIXES: Final = {
     StopCause.DEVICES_IN_USE: "end a pod that holds them, or add nodes; the pod continues by itself once they are free",
     StopCause.DEVICES_TAINTED: "check why the device is tainted (kubectl dranode devices) and fix it, or let the "
     "request tolerate it",
     StopCause.DEVICES_DO_NOT_FIT: "request less, or what the devices have: kubectl dranode devices shows it",
     StopCause.CONSTRAINT_UNMET: "remove the constraint, or request what one value of the attribute can provide",
-    StopCause.NOTHING_PUBLISHED: "install the driver of that class, or start it: kubectl dranode devices lists what is "
-    "published; one that runs but is not Ready has withdrawn its devices, and Events of its node (NotEnforced) or its "
-    "log say why",
+    StopCause.NOTHING_PUBLISHED: "install or start the driver of that class; kubectl dranode devices lists what is "
+    "published; a driver that runs but is not Ready has withdrawn its devices, and its node's Events (NotEnforced) or "
+    "its log say why",
     StopCause.POOL_INCOMPLETE: "wait for the driver to publish the rest of the pool, or restart it if it does not",
-    StopCause.SELECTOR_FAILS: "correct the expression: check with has() or .orValue() for what a device may lack",
+    StopCause.SELECTOR_FAILS: "correct the expression: use has() or .orValue() for attributes that a device may lack",
     StopCause.CLASS_MISSING: "create the DeviceClass, or name one that kubectl get deviceclasses lists",
     StopCause.CLAIM_ON_ANOTHER_NODE: "let the pod run on the node of its claim, or delete the claim's other pods",
     StopCause.NODES_EXCLUDED: "correct the pod's nodeSelector, affinity or tolerations; its claims are not the reason",
     StopCause.RESOURCE_MISSING: "correct the resource's name, start the device plugin or driver that provides it, or "
     "give a DeviceClass that name as extendedResourceName",
-    StopCause.UNSCHEDULABLE: "fix what it says; dranode fit with --pod, --evict, --move, --add shows what makes room",
+    StopCause.UNSCHEDULABLE: "fix this; dranode fit with --pod, --evict, --move, --add shows what makes room",
     StopCause.CLAIM_REFUSED: "correct the claim: dranode check says what is wrong with it",
 }
 
 
 def scheduling_steps(facts: PodFacts) -> Iterator[Step]:
-    """Yield where kube-scheduler has put the pod, or what keeps it from every node."""
+    """Yield the pod's node, or why it fits on no node."""
     pod = facts.pod
     if pod is None:
         return
@@ -278,7 +279,7 @@ def scheduling_steps(facts: PodFacts) -> Iterator[Step]:
             "scheduler",
             StopCause.SCHEDULING_GATED,
             f"it is held back by the scheduling gates {gates}",
-            "they have to be removed by what set them; Kueue, for example, does so when it admits the workload",
+            "the controller that set them has to remove them; Kueue, for example, does so when it admits the workload",
         )
     yield from _full(facts, pod)
     yield _binding(facts) or _answered(facts, pod)
@@ -290,7 +291,7 @@ def _full(facts: PodFacts, pod: LivePod) -> Iterator[Step]:
             continue
         reserved = claim.claim.status.reserved_for
         if len(reserved) >= MOST_CONSUMERS:
-            users = "pods" if all(each.is_pod for each in reserved) else "pods and PodGroups"
+            users = "pods" if all(consumer.is_pod for consumer in reserved) else "pods and PodGroups"
             yield stopped(
                 "scheduler",
                 StopCause.CLAIM_FULL,
@@ -302,7 +303,7 @@ def _full(facts: PodFacts, pod: LivePod) -> Iterator[Step]:
 def _binding(facts: PodFacts) -> Step | None:
     """Return the step of a pod that waits for its devices to be bound (KEP-5007)."""
     for claim in facts.claims:
-        # Of devices that failed to bind nobody waits for more; what follows is kube-scheduler's answer.
+        # After a binding failure kube-scheduler does not wait any more, but schedules the pod again.
         if claim.claim is None or (facts.pod is not None and _fails_to_bind(claim.claim, facts.pod)):
             continue
         done = {
@@ -334,32 +335,33 @@ def _answered(facts: PodFacts, pod: LivePod) -> Step:
     if answer is not None and answer.cause is not None:
         return stopped("scheduler", answer.cause, answer.error, _fix(answer.cause))
     groups = answer.groups if answer is not None else ()
-    nearest = groups[0] if groups else None
-    if nearest is not None and nearest.cause is not None:
+    closest = groups[0] if groups else None
+    if closest is not None and closest.cause is not None:
         holders = answer.holders if answer is not None else ()
-        what = f"no node fits. Closest: {_closest(nearest.nodes)}. {capitalized(nearest.why)}"
-        details = (*map(_grouped, groups[1:]), *holders)
-        return Step("scheduler", Outcome.STOPPED, what, _fix(nearest.cause), nearest.cause, details)
-    return _unplaced(facts, pod, nearest)
+        more = f" ({len(closest.nodes) - 1} more like it)" if len(closest.nodes) > 1 else ""
+        what = f"no node fits. Closest: {closest.nodes[0]}{more}. {capitalized(closest.why)}"
+        details = (*(f"{_names(group.nodes)}: {group.why}" for group in groups[1:]), *holders)
+        return Step("scheduler", Outcome.STOPPED, what, _fix(closest.cause), closest.cause, details)
+    return _unplaced(facts, pod, closest)
 
 
 def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Step:
-    """Return the step of a pod whose claims keep it from no node, as far as that was asked."""
+    """Return the step of a pod without a node whose claims would fit on a node, as far as known."""
     scheduled = pod.status.condition("PodScheduled")
     devices = "its claims fit on" if facts.claims else "its extended resources fit on"
-    asked = facts.claims or (facts.scheduler is not None and facts.scheduler.extended)
-    fits = f"{devices} {_names(fitting.nodes)}, but " if fitting is not None and asked else ""
-    said = scheduled.message if scheduled is not None else ""
-    said = said or scheduling_report(facts.events or ())
+    wanted = facts.claims or (facts.scheduler is not None and facts.scheduler.extended)
+    fits = f"{devices} {_names(fitting.nodes)}, but " if fitting is not None and wanted else ""
+    message = scheduled.message if scheduled is not None else ""
+    message = message or scheduling_report(facts.events or ())
     now = f"; by now it would fit on {facts.fit.node}" if facts.fit is not None and facts.fit.node else ""
-    if said:
+    if message:
         return Step(
             "scheduler",
             Outcome.STOPPED,
-            f"{fits}{pod.spec.scheduler_name} says: {said.rstrip('.')}{now}",
-            "fix what it says; besides claims, CPU, memory, ports, volumes and other plug-ins count",
+            f"{fits}{pod.spec.scheduler_name} says: {message.rstrip('.')}{now}",
+            "fix this; besides claims, CPU, memory, ports, volumes and other plug-ins count",
             StopCause.UNSCHEDULABLE,
-            _behind(facts.fit),
+            _fit_details(facts.fit),
         )
     if scheduled is None and pod.spec.scheduler_name != "default-scheduler":
         return stopped(
@@ -371,9 +373,9 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Step:
     if facts.fit is not None and not facts.fit.node:
         what = f"{fits}no node fits: {facts.fit.message}"
         fix = _fix(StopCause.UNSCHEDULABLE)
-        return Step("scheduler", Outcome.STOPPED, what, fix, StopCause.UNSCHEDULABLE, _behind(facts.fit))
+        return Step("scheduler", Outcome.STOPPED, what, fix, StopCause.UNSCHEDULABLE, _fit_details(facts.fit))
     silent = (
-        "has not said anything about it yet"
+        "has not reported anything about it yet"
         if facts.events is not None
         else "has set no condition; its Events could not be read"
     )
@@ -384,8 +386,8 @@ def _unplaced(facts: PodFacts, pod: LivePod, fitting: NodeGroup | None) -> Step:
     )
 
 
-def _behind(fit: FitAnswer | None) -> tuple[str, ...]:
-    """Return what the model of kube-scheduler says of the nodes that refuse a pod, a line each."""
+def _fit_details(fit: FitAnswer | None) -> tuple[str, ...]:
+    """Return the simulator's reasons for each group of nodes, and its notes, if the pod fits nowhere."""
     if fit is None or fit.node:
         return ()
     return (*fit.groups, *(f"note: {note}" for note in fit.notes))
@@ -395,24 +397,16 @@ def _fix(cause: StopCause) -> str:
     return _FIXES.get(cause, "correct the claim, or its class: dranode check says what is wrong with it")
 
 
-def _grouped(group: NodeGroup) -> str:
-    return f"{_names(group.nodes)}: {group.why}"
-
-
-def _closest(nodes: tuple[str, ...]) -> str:
-    return f"{nodes[0]} ({len(nodes) - 1} more like it)" if len(nodes) > 1 else nodes[0]
-
-
 def _names(nodes: tuple[str, ...]) -> str:
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return ", ".join(nodes[:_NAMED]) + more
+    more = f" and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
+    return ", ".join(nodes[:_MOST_NODES]) + more
 
 
-# The steps on the pod's node, as the API server knows them: the node, Prepare, the containers, their devices.
+# The steps on the pod's node, as far as the API server shows them: the node, Prepare, the containers, their devices.
 
 
 def node_steps(facts: PodFacts) -> Iterator[Step]:
-    """Yield how the node is."""
+    """Yield whether the node exists and is ready."""
     if facts.node_lookup is Lookup.MISSING:
         yield stopped(
             "node",
@@ -437,7 +431,7 @@ def node_steps(facts: PodFacts) -> Iterator[Step]:
 
 
 def prepare_steps(facts: PodFacts) -> Iterator[Step]:
-    """Yield whether the pod's claims were prepared, or what kubelet and drivers say that keeps them from it."""
+    """Yield whether the pod's claims were prepared, or why not, according to kubelet and the drivers."""
     pod, known = facts.pod, [claim.claim for claim in facts.claims if claim.claim is not None]
     if pod is None or not known:
         return
@@ -477,9 +471,7 @@ def _preparing(facts: PodFacts) -> Step:
     if report is not None:
         return _group_refused(facts, report) or reported("prepare", report)
     for sentence in _refusals(facts.claims):
-        return stopped(
-            "prepare", StopCause.PREPARE_REFUSED, sentence, "fix what the driver says; kubelet tries again by itself"
-        )
+        return stopped("prepare", StopCause.PREPARE_REFUSED, sentence, "fix this; kubelet tries again by itself")
     if facts.events is None:
         command = f"kubectl describe pod {facts.name.rpartition('/')[2]} -n {facts.namespace}"
         return unseen(
@@ -489,7 +481,7 @@ def _preparing(facts: PodFacts) -> Step:
 
 
 def _group_refused(facts: PodFacts, report: Report) -> Step | None:
-    """Return the step of a claim that the pod has by its PodGroup, where kubelet does not know of that."""
+    """Return the step of a claim that is reserved for the pod's PodGroup, if kubelet does not support that."""
     group = facts.pod.spec.pod_group if facts.pod is not None else ""
     if not group or report.cause not in (StopCause.CLAIM_NOT_RESERVED, StopCause.CLAIM_OF_ANOTHER_POD):
         return None
@@ -507,7 +499,7 @@ def _group_refused(facts: PodFacts, report: Report) -> Step | None:
 
 
 def _refusals(claims: Iterable[PodClaim]) -> Iterator[str]:
-    """Yield what drivers say in `status.devices` of claims that they could not prepare."""
+    """Yield the messages of drivers in `status.devices` of claims that they could not prepare."""
     for claim in claims:
         for condition in ready_conditions(claim.claim) if claim.claim is not None else ():
             if condition.get("status") == "False" and condition.get("reason") == PREPARE_FAILED:
@@ -515,7 +507,7 @@ def _refusals(claims: Iterable[PodClaim]) -> Iterator[str]:
 
 
 def container_steps(facts: PodFacts) -> Iterator[Step]:
-    """Yield whether the containers run, or what the first one waits for."""
+    """Yield whether the containers run, or why one does not."""
     pod = facts.pod
     if pod is None:
         return
@@ -524,16 +516,16 @@ def container_steps(facts: PodFacts) -> Iterator[Step]:
         report = container_report(status, facts.node_name)
         if report is not None:
             yield reported("containers", report)
-    waiting = [one.name for one in statuses if one.state.running is None and one.state.terminated is None]
+    waiting = [status.name for status in statuses if status.state.running is None and status.state.terminated is None]
     if not waiting and statuses:
         yield _running(facts, pod.status.container_statuses)
         return
     report = node_report(facts.events or (), facts.node_name)
     if report is not None:
         yield reported("containers", report)
-    which = f"{', '.join(waiting)} is still being created" if waiting else "kubelet has not reported any container"
-    said = "no Event says what it waits for" if facts.events is not None else "the Events could not be read"
-    yield unseen("containers", f"{which}, and {said}", f"journalctl -u kubelet, on {facts.node_name}")
+    state = f"{', '.join(waiting)} is still being created" if waiting else "kubelet has not reported any container"
+    events = "no Event says why" if facts.events is not None else "the Events could not be read"
+    yield unseen("containers", f"{state}, and {events}", f"journalctl -u kubelet, on {facts.node_name}")
 
 
 def _running(facts: PodFacts, statuses: Iterable[LiveContainerStatus]) -> Step:
@@ -552,21 +544,21 @@ def _state(status: LiveContainerStatus) -> str:
 
 
 def device_steps(facts: PodFacts) -> Iterator[Step]:
-    """Yield devices that are unhealthy, and claims that no container names."""
+    """Yield unhealthy devices, and claims that no container names."""
     pod = facts.pod
     if pod is None:
         return
     for status in facts.containers:
         for resource in status.allocated_resources_status:
-            for one in resource.resources:
-                if one.health == "Unhealthy":
+            for device in resource.resources:
+                if device.health == "Unhealthy":
                     yield stopped(
                         "devices",
                         StopCause.DEVICE_UNHEALTHY,
-                        f"{one.resource_id or resource.name} of container {status.name} is unhealthy"
-                        f"{f': {one.message}' if one.message else ''}",
-                        "recreate the pod on other devices, and check the hardware: the driver's log and "
-                        "kubectl dranode devices",
+                        f"{device.resource_id or resource.name} of container {status.name} is unhealthy"
+                        f"{f': {device.message}' if device.message else ''}",
+                        "recreate the pod on other devices, and check the hardware with the driver's log and kubectl "
+                        "dranode devices",
                     )
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     named = {entry.name for container in containers for entry in container.resources.claims}
@@ -575,27 +567,28 @@ def device_steps(facts: PodFacts) -> Iterator[Step]:
             yield Step(
                 "devices",
                 Outcome.UNSEEN,
-                f'no container names the claim "{claim.entry}", so none gets its CDI devices; drivers that serve a '
-                "whole pod, such as network drivers",
+                f'no container names the claim "{claim.entry}", so none gets its CDI devices; this is correct for '
+                "drivers that serve a whole pod, such as network drivers",
                 f"add resources: {{claims: [{{name: {claim.entry}}}]}} to the container that should have it",
                 StopCause.CLAIM_UNNAMED,
             )
 
 
 _UNREADY: Final = {
-    PREPARE_FAILED: (StopCause.PREPARE_REFUSED, "fix what the driver says; kubelet tries again by itself"),
+    PREPARE_FAILED: (StopCause.PREPARE_REFUSED, "fix this; kubelet tries again by itself"),
     NOT_ENFORCED: (
         StopCause.NRI_OFF,
-        "fix what the driver says; containers are held to the claim once the runtime is connected",
+        "fix this; containers are held to the claim once the runtime is connected",
     ),
 }
-_LESS: Final = (StopCause.DEVICE_UNHEALTHY, "recreate the pod on other devices, and check the hardware")
+_UNHEALTHY: Final = (StopCause.DEVICE_UNHEALTHY, "recreate the pod on other devices, and check the hardware")
 
 
 def node_of(claim: ResourceClaim, driver: str) -> str:
-    """Return the node on which a claim's devices of a driver are; empty if its allocation does not say.
+    """Return the node of a claim's devices of one driver; empty if its allocation does not say.
 
-    That is the one of its node selector, else the name of the pool, where a driver's pools are called like nodes.
+    This is the node in the allocation's node selector. Without a selector it is the name of the pool, because many
+    drivers name pools after nodes.
     """
     allocation = claim.status.allocation
     if allocation is None:
@@ -608,7 +601,7 @@ def node_of(claim: ResourceClaim, driver: str) -> str:
 
 
 def _selected_nodes(allocation: AllocationResult) -> set[str]:
-    """Return the nodes that the node selector of an allocation names; none if it names none, or chooses by labels."""
+    """Return the nodes that an allocation's node selector names; none if it selects by labels."""
     terms = allocation.node_selector.node_selector_terms if allocation.node_selector is not None else ()
     return {
         value for term in terms for field in term.match_fields if field.key == "metadata.name" for value in field.values
@@ -625,26 +618,27 @@ def follow_allocated(claim: ResourceClaim, driver: str) -> Iterator[Step]:
         yield unseen("allocation", f"{devices} of pool {pools}, not reserved for any pod at the moment")
     else:
         yield passed("allocation", f"{devices} of pool {pools}, reserved for {users}")
-    yield _said(claim, driver)
+    yield _driver_status(claim, driver)
 
 
-def _said(claim: ResourceClaim, driver: str) -> Step:
+def _driver_status(claim: ResourceClaim, driver: str) -> Step:
+    """Return the step that the driver reports in `status.devices`."""
     conditions = list(ready_conditions(claim, driver))
     for condition in conditions:
         if condition.get("status") == "False":
             what = str(condition.get("message") or condition.get("reason")).rstrip(".")
-            cause, fix = _UNREADY.get(str(condition.get("reason")), _LESS)
+            cause, fix = _UNREADY.get(str(condition.get("reason")), _UNHEALTHY)
             return stopped("driver", cause, what, fix)
     for condition in conditions:
         if condition.get("reason") == NOT_ENFORCED:
-            return passed("driver", f"{driver} has prepared it, and says: {condition.get('message')}")
+            return passed("driver", f"{driver} has prepared it, and reports: {condition.get('message')}")
     if conditions:
         return passed("driver", f"{driver} reports that its devices are ready")
-    return unseen("driver", f"{driver} reports nothing about it in status.devices, which is optional")
+    return unseen("driver", f"{driver} does not report anything about it in status.devices, which is optional")
 
 
 def ready_conditions(claim: ResourceClaim, driver: str = "") -> Iterator[Mapping[str, Any]]:
-    """Yield the conditions `Ready` in `status.devices`, of one driver or of all."""
+    """Yield the `Ready` conditions in `status.devices`, of one driver or of all."""
     for entry in claim.status.devices:
         if isinstance(entry, Mapping) and driver in ("", entry.get("driver")):
             for condition in entry.get("conditions") or ():

@@ -1,8 +1,8 @@
-"""Reads the cause out of what kubelet, the runtime and the controllers report of a pod.
+"""Derives the cause from what kubelet, the runtime and the controllers report about a pod.
 
 The known texts are those of Kubernetes 1.37 (pkg/kubelet/cm/dra, pkg/kubelet/kuberuntime,
 pkg/controller/resourceclaim), the runtimes' CDI errors, NRI's default validator, and this project's own. Any other text
-is passed on as it is.
+is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dranode.tools.diagnosis.steps import Step, StopCause, stopped
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One report.
+    """Why a pod stopped, according to a report.
 
     Attributes:
         cause: the cause.
-        what: the facts, in one sentence without a full stop; a driver's own sentence as it said it.
+        what: the facts, in one sentence without a period; a driver's own sentence unchanged.
         fix: what to do.
     """
 
@@ -37,13 +37,13 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def reported(step: str, report: Report) -> Step:
-    """Return the step where a report says that it stopped."""
+    """Return the step that stopped according to a report."""
     return stopped(step, report.cause, report.what, report.fix)
 
 
 _PREFIX: Final = re.compile(r"^(?:Failed to prepare dynamic resources: )?(?:prepare dynamic resources: )?")
 PREPARE_FAILED: Final = "FailedPrepareDynamicResources"
-# Events that only come after a pod's claims were prepared.
+# Events that are only created after a pod's claims were prepared.
 _AFTER_PREPARE: Final = frozenset(("Pulling", "Pulled", "Created", "Started", "FailedCreatePodSandBox", "BackOff"))
 
 
@@ -51,7 +51,7 @@ def _read(known: Sequence[KnownText], text: str, **places: str) -> Report | None
     for row in known:
         match = row.pattern.search(text)
         if match is not None:
-            groups = [one.strip().rstrip(".") if one else "" for one in (match[0], *match.groups())]
+            groups = [(group or "").strip().rstrip(".") for group in (match[0], *match.groups())]
             return Report(row.cause, row.what.format(*groups, **places), row.fix.format(*groups, **places))
     return None
 
@@ -61,38 +61,36 @@ def _latest(events: Iterable[LiveEvent], about: Callable[[LiveEvent], bool]) -> 
 
 
 def creation_report(events: Iterable[LiveEvent], namespace: str, entry: str) -> Report | None:
-    """Return why the claim of an entry of `spec.resourceClaims` was not made, by its last Event."""
+    """Return why the claim for an entry of `spec.resourceClaims` was not created, according to its last Event."""
     event = _latest(
         events,
-        lambda one: (
-            one.reason == "FailedResourceClaimCreation" and one.message.startswith(f"PodResourceClaim {entry}:")
+        lambda event: (
+            event.reason == "FailedResourceClaimCreation" and event.message.startswith(f"PodResourceClaim {entry}:")
         ),
     )
     return _read(CREATION_TEXTS, event.message, namespace=namespace) if event is not None else None
 
 
 def prepare_report(events: Sequence[LiveEvent], node: str) -> Report | None:
-    """Return why kubelet could not have the pod's claims prepared; None if it never said so, or has gone on since."""
-    failed = _latest(events, lambda one: one.reason == PREPARE_FAILED)
-    later = _latest(events, lambda one: one.reason in _AFTER_PREPARE)
+    """Return why kubelet could not have the pod's claims prepared; None if it did not fail, or succeeded later."""
+    failed = _latest(events, lambda event: event.reason == PREPARE_FAILED)
+    later = _latest(events, lambda event: event.reason in _AFTER_PREPARE)
     if failed is None or (later is not None and later.last_seen > failed.last_seen):
         return None
     return _read(PREPARE_TEXTS, _PREFIX.sub("", failed.message), node=node)
 
 
 def scheduling_report(events: Iterable[LiveEvent]) -> str:
-    """Return what a scheduler said last of a pod that it could not place; empty if nothing."""
-    failed = _latest(events, lambda one: one.reason == "FailedScheduling")
+    """Return a scheduler's last message about why the pod does not fit; empty if there is none."""
+    failed = _latest(events, lambda event: event.reason == "FailedScheduling")
     return failed.message if failed is not None else ""
 
 
 def node_report(events: Sequence[LiveEvent], node: str) -> Report | None:
-    """Return why kubelet has not come to the pod's containers: volumes, or its sandbox."""
-    failed = _latest(
-        events,
-        lambda one: one.reason in ("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"),
-    )
-    later = _latest(events, lambda one: one.reason in ("Pulling", "Pulled", "Created", "Started"))
+    """Return why kubelet cannot create the pod's containers yet: its volumes or its sandbox."""
+    reasons = ("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox")
+    failed = _latest(events, lambda event: event.reason in reasons)
+    later = _latest(events, lambda event: event.reason in ("Pulling", "Pulled", "Created", "Started"))
     if failed is None or (later is not None and later.last_seen > failed.last_seen):
         return None
     if failed.reason != "FailedCreatePodSandBox":
@@ -101,17 +99,16 @@ def node_report(events: Sequence[LiveEvent], node: str) -> Report | None:
             f"a volume of the pod is missing: {_line(failed.message)}",
             "fix the volume; the pod's claims are not the reason",
         )
-    found = _read(RUNTIME_TEXTS, failed.message, node=node)
-    return found or Report(
+    return _read(RUNTIME_TEXTS, failed.message, node=node) or Report(
         StopCause.SANDBOX_FAILED,
         f"the runtime on {node} cannot create the pod's sandbox: {_line(failed.message)}",
-        "fix that; the pod's claims are not the reason unless the text names them",
+        "fix this; the pod's claims are not the reason unless the message names them",
     )
 
 
 def readiness_report(events: Sequence[LiveEvent], unready: Sequence[str]) -> Report | None:
-    """Return which probe keeps containers that run from being ready; None if none has said so."""
-    failed = _latest(events, lambda one: one.reason == "Unhealthy" and not one.message.startswith("Liveness"))
+    """Return which probe fails for running containers that are not ready; None if no probe is reported."""
+    failed = _latest(events, lambda event: event.reason == "Unhealthy" and not event.message.startswith("Liveness"))
     if failed is None or not unready:
         return None
     return Report(
@@ -122,19 +119,19 @@ def readiness_report(events: Sequence[LiveEvent], unready: Sequence[str]) -> Rep
 
 
 def ending_report(events: Sequence[LiveEvent], node: str) -> Report | None:
-    """Return why kubelet cannot end a pod's containers; None if it has not said so."""
-    failed = _latest(events, lambda one: one.reason in ("FailedKillPod", "FailedPreStopHook"))
+    """Return why kubelet cannot stop a pod's containers; None if it has not reported that."""
+    failed = _latest(events, lambda event: event.reason in ("FailedKillPod", "FailedPreStopHook"))
     if failed is None:
         return None
     return Report(
         StopCause.POD_NOT_ENDING,
-        f"it is being deleted, but kubelet on {node} cannot end it: {_line(failed.message)}",
-        "fix that on the node: as long as its containers run, its claims hold their devices",
+        f"it is being deleted, but kubelet on {node} cannot stop it: {_line(failed.message)}",
+        "fix this on the node: as long as its containers run, its claims hold their devices",
     )
 
 
 def container_report(status: LiveContainerStatus, node: str) -> Report | None:
-    """Return why a container does not run; None if it runs, has ended well, or is only on its path."""
+    """Return why a container does not run; None if it runs, has succeeded, or is about to start."""
     ended = status.state.terminated
     if ended is not None and ended.exit_code:
         return _ended(status.name, ended)
@@ -182,12 +179,12 @@ def _line(text: str) -> str:
 
 
 class KnownText(msgspec.Struct, frozen=True):
-    """A form of text that others write of a pod.
+    """A message of another program about a pod.
 
     Attributes:
-        pattern: finds it; its groups are `{1}`, `{2}` ... in what follows.
+        pattern: matches the message; its groups are `{1}`, `{2}` ... in `what` and `fix`.
         cause: the cause that it names.
-        what: the facts, in one sentence without a full stop.
+        what: the facts, in one sentence without a period.
         fix: what to do.
     """
 
@@ -205,7 +202,7 @@ _START = (
     "start the driver there: its DaemonSet's pod on that node is missing or not Ready, and kubectl get pods -A "
     "--field-selector spec.nodeName={node} shows it"
 )
-_AS_IT_SAYS = "fix what the driver says; kubelet tries again by itself about every minute"
+_DRIVER_SAYS = "fix what the driver reports; kubelet tries again by itself about every minute"
 
 PREPARE_TEXTS: Final = (
     _text(
@@ -218,7 +215,7 @@ PREPARE_TEXTS: Final = (
         r"NodePrepareResources failed for (?:ResourceClaim|claim) (\S+): (.*)",
         StopCause.PREPARE_REFUSED,
         "{2}",
-        _AS_IT_SAYS,
+        _DRIVER_SAYS,
     ),
     _text(
         r"NodePrepareResources(?: failed)?: rpc error: code = (?:DeadlineExceeded|Canceled) desc = (.*)",
@@ -236,7 +233,7 @@ PREPARE_TEXTS: Final = (
         r"NodePrepareResources(?: failed)?: rpc error: code = (\w+) desc = (.*)",
         StopCause.PREPARE_REFUSED,
         "{2}",
-        _AS_IT_SAYS,
+        _DRIVER_SAYS,
     ),
     _text(
         r"old ResourceClaim with same name (\S+) and different UID (\S+) still exists",
@@ -276,7 +273,7 @@ PREPARE_TEXTS: Final = (
         "read kubelet's log there: journalctl -u kubelet",
     ),
 )
-"""What `FailedPrepareDynamicResources` says after its prefix; the first row that fits counts."""
+"""The messages of `FailedPrepareDynamicResources` after their prefix; the first row that matches applies."""
 
 CREATION_TEXTS: Final = (
     _text(
@@ -298,7 +295,7 @@ CREATION_TEXTS: Final = (
         "fix the template accordingly, or ask whoever set up that rule",
     ),
 )
-"""What the resource claim controller says of an entry of `spec.resourceClaims`."""
+"""The resource claim controller's messages about an entry of `spec.resourceClaims`."""
 
 RUNTIME_TEXTS: Final = (
     _text(
@@ -312,15 +309,15 @@ RUNTIME_TEXTS: Final = (
         r"(did not inject its CDI device.*)",
         StopCause.CDI_OFF,
         "CDI is off in the runtime on {node}: it {1}",
-        "enable CDI: enable_cdi = true for containerd 1.7, then restart it; dranode doctor there says in which file",
+        "enable CDI (enable_cdi = true for containerd 1.7) and restart the runtime; dranode doctor names the file",
     ),
     _text(
         r"required plugins? (\S+) not present",
         StopCause.NRI_PLUGIN_MISSING,
-        "the runtime on {node} creates no container without the NRI plug-in {1}, which is not connected",
+        "the runtime on {node} does not create containers without the NRI plug-in {1}, which is not connected",
         _START,
     ),
-    # The driver says whether the containers are of one pod or of two; `sharing: pod` helps only in one pod.
+    # The driver's message says if the containers are in different pods; `sharing: pod` only helps within one pod.
     _text(
         r"(claim \S+ is in use by .*): only containers of one pod may share it.*",
         StopCause.CLAIM_IN_USE,
@@ -340,7 +337,7 @@ RUNTIME_TEXTS: Final = (
         "end a pod with a claim on that node, or let the driver reserve CPUs for the other containers",
     ),
 )
-"""What the runtime says where a container or its sandbox is not created."""
+"""The runtime's messages about a container or sandbox that it does not create."""
 
 IMAGE_REASONS: Final = frozenset(
     (
@@ -353,4 +350,4 @@ IMAGE_REASONS: Final = frozenset(
         "SignatureValidationFailed",
     )
 )
-"""The reasons for which a container waits for its image."""
+"""The reasons of containers that wait for their image."""

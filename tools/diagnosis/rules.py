@@ -1,6 +1,6 @@
-"""The rules by which `dranode doctor` judges facts: one row each, in the order in which findings are reported.
+"""The rules of `dranode doctor`, in the order in which findings are reported.
 
-A rule yields a fault for everything that is wrong, and nothing if it has no facts to judge.
+A rule yields a fault for everything that is wrong, and nothing if the facts that it needs are unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dranode.tools.diagnosis.facts import Facts, Fault, Finding, Severity
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One row: a name, a severity, and the function that looks for faults."""
+    """A rule: the code and severity of its findings, and the function that checks for faults."""
 
     code: str
     severity: Severity
@@ -100,8 +100,7 @@ RULES: Final = (
 
 def diagnose(facts: Facts) -> tuple[Finding, ...]:
     """Return all findings; those that stop the driver come first."""
-    found = tuple(_findings(facts))
-    return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.STOPS))
+    return tuple(sorted(_findings(facts), key=lambda finding: finding.severity is not Severity.STOPS))
 
 
 def _findings(facts: Facts) -> Iterator[Finding]:

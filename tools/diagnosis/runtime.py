@@ -1,4 +1,4 @@
-"""Rules about the container runtime: NRI, by which containers are pinned, and CDI, by which they get devices."""
+"""Rules about the container runtime: NRI, which pins containers, and CDI, which gives them devices."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dranode.tools.diagnosis.facts import Facts, Fault, NodeFacts, PathState, Ru
 # NRI plug-ins of other projects that set the CPUs of containers.
 _SETTERS: Final = ("balloons", "topology-aware", "dra-driver-cpu", "template-cpuset")
 _CONTAINERD: Final = "containerd"
-# The first versions whose NRI has a validator, and the oldest that can serve DRA at all.
+# The first versions whose NRI has a validator, and the oldest that support DRA.
 _VALIDATOR: Final = {_CONTAINERD: (2, 2), "CRI-O": (1, 35)}
 _OLDEST: Final = {_CONTAINERD: (1, 7), "CRI-O": (1, 28)}
 _SHORT: Final = 1.0
-# The annotation of the driver's own pod: deploy/daemonset.yaml.
+# The annotation of the driver's own pod in deploy/daemonset.yaml.
 TOLERANCE: Final = "tolerate-missing-plugins.noderesource.dev"
 _REQUIRE: Final = {
     _CONTAINERD: (
@@ -43,7 +43,7 @@ def _pinning(facts: Facts) -> RuntimeFacts | None:
 
 
 def nri_answers(node: NodeFacts | None) -> bool:
-    """Return whether somebody answers the socket that the driver dials: a runtime without NRI serves none."""
+    """Return whether a process answers on the NRI socket that the driver uses; a runtime without NRI has no socket."""
     places = node.places if node is not None else ()
     return any(place.use == "NRI" and place.state is PathState.THERE for place in places)
 
@@ -51,7 +51,7 @@ def nri_answers(node: NodeFacts | None) -> bool:
 def config_unparsed(facts: Facts) -> Iterator[Fault]:
     """The runtime cannot parse its configuration, so it does not start again."""
     if facts.invalid_runtime:
-        yield Fault(facts.invalid_runtime, "correct the file: the runtime does not start with it again")
+        yield Fault(facts.invalid_runtime, "correct the file, because the runtime would not start again with it")
 
 
 def nri_off(facts: Facts) -> Iterator[Fault]:
@@ -71,7 +71,7 @@ def nri_off(facts: Facts) -> Iterator[Fault]:
 
 
 def cri_off(facts: Facts) -> Iterator[Fault]:
-    """Containerd's CRI plug-in is disabled, as in the configuration of Docker's package, so kubelet cannot use it."""
+    """Containerd's CRI plug-in is disabled, as in the configuration from Docker's package, so kubelet cannot use it."""
     runtime = _configured(facts)
     if runtime is not None and runtime.cri_disabled:
         yield Fault(
@@ -92,8 +92,8 @@ def hugetlb_controller_off(facts: Facts) -> Iterator[Fault]:
     runtime, drivers = _configured(facts), facts.options.holding_pages
     if runtime is not None and drivers and not runtime.hugetlb:
         yield Fault(
-            f"{_named(runtime)} drops the limits of containers' huge pages (disable_hugetlb_controller is true, its "
-            f"default, by {runtime.config}), so {' and '.join(drivers)} cannot hold them to those of their claims",
+            f"{_named(runtime)} ignores limits of huge pages (disable_hugetlb_controller is true, the default, in "
+            f"{runtime.config}), so {' and '.join(drivers)} cannot limit containers to the huge pages of their claims",
             'set disable_hugetlb_controller = false under [plugins."io.containerd.cri.v1.runtime"] '
             '([plugins."io.containerd.grpc.v1.cri"] before containerd 2.0) and restart containerd',
         )
@@ -111,16 +111,16 @@ def nri_connections_off(facts: Facts) -> Iterator[Fault]:
 
 
 def nri_socket_differs(facts: Facts) -> Iterator[Fault]:
-    """The driver dials another NRI socket than the runtime's."""
-    runtime, dialled = _pinning(facts), facts.options.nri_socket
+    """The driver connects to another NRI socket than the runtime's."""
+    runtime, socket = _pinning(facts), facts.options.nri_socket
     if (
         runtime is not None
         and runtime.nri is not False
-        and dialled
-        and plain_path(runtime.nri_socket) != plain_path(dialled)
+        and socket
+        and plain_path(runtime.nri_socket) != plain_path(socket)
     ):
         yield Fault(
-            f"{runtime.name} serves NRI at {runtime.nri_socket}, but the driver connects to {dialled}",
+            f"{runtime.name} serves NRI at {runtime.nri_socket}, but the driver connects to {socket}",
             f"pass --nri-socket {runtime.nri_socket} and mount its folder",
         )
 
@@ -147,16 +147,16 @@ def cdi_off(facts: Facts) -> Iterator[Fault]:
 
 def cdi_dir_not_read(facts: Facts) -> Iterator[Fault]:
     """The runtime does not read the directory to which the driver writes CDI specs."""
-    runtime, written = _configured(facts), facts.options.cdi_dir
+    runtime, cdi_dir = _configured(facts), facts.options.cdi_dir
     if (
         runtime is not None
         and runtime.cdi is not False
-        and plain_path(written) not in map(plain_path, runtime.cdi_dirs)
+        and plain_path(cdi_dir) not in map(plain_path, runtime.cdi_dirs)
     ):
         yield Fault(
-            f"the driver writes CDI specs to {written}, but {runtime.name} reads "
+            f"the driver writes CDI specs to {cdi_dir}, but {runtime.name} reads "
             f"{', '.join(runtime.cdi_dirs) or 'none'}",
-            f"pass --cdi-dir with one of these, or add {written} to cdi_spec_dirs in {runtime.config}",
+            f"pass --cdi-dir with one of these, or add {cdi_dir} to cdi_spec_dirs in {runtime.config}",
         )
 
 
@@ -171,7 +171,7 @@ def runtime_too_old(facts: Facts) -> Iterator[Fault]:
 
 
 def plugin_not_required(facts: Facts) -> Iterator[Fault]:
-    """While the driver is away, containers start unpinned."""
+    """Containers that start while the driver is down are not pinned."""
     runtime = _pinning(facts)
     if runtime is None or runtime.nri is False or _requires(facts, runtime):
         return
@@ -185,7 +185,7 @@ def plugin_not_required(facts: Facts) -> Iterator[Fault]:
 
 
 def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
-    """The driver's own pod has to wait for the driver, so it never starts again."""
+    """The driver's own pod cannot start without the driver, so it never starts again."""
     runtime = _pinning(facts)
     if (
         runtime is not None
@@ -195,19 +195,19 @@ def required_without_tolerance(facts: Facts) -> Iterator[Fault]:
     ):
         key = ("" if runtime.name == _CONTAINERD else "nri_validator_") + "tolerate_missing_plugins_annotation"
         yield Fault(
-            f"{_named(runtime)} starts no container without the driver, not even the driver's own",
+            f"{_named(runtime)} does not start any container without the driver, not even the driver's own",
             f'set {key} = "{TOLERANCE}" in {runtime.config}; the driver\'s pod has that annotation',
         )
 
 
 def _requires(facts: Facts, runtime: RuntimeFacts) -> bool:
-    # A plug-in may be named with its index: 00-dra.example.com.
+    # A plug-in's name may include its index: 00-dra.example.com.
     names = {name.partition("-")[2] if name[:2].isdigit() else name for name in runtime.required}
     return runtime.validator and any(driver in names for driver in facts.options.drivers)
 
 
 def nri_timeout_short(facts: Facts) -> Iterator[Fault]:
-    """The runtime disconnects a driver that takes longer to answer."""
+    """The runtime disconnects the driver if it does not answer within a very short time."""
     runtime = _pinning(facts)
     if runtime is not None and runtime.nri is not False and runtime.request_timeout < _SHORT:
         key = "plugin_request_timeout" if runtime.name == _CONTAINERD else "nri_plugin_request_timeout"
@@ -231,7 +231,7 @@ def other_nri_plugin(facts: Facts) -> Iterator[Fault]:
 
 
 def plain_path(path: str) -> str:
-    """Return a path without what does not change it: `.`, doubled slashes, a scheme, and /var/run for /run."""
+    """Return the plain form of a path: without `.`, double slashes and scheme, and with /run instead of /var/run."""
     path = posixpath.normpath("/" + path.removeprefix("unix://").lstrip("/"))
-    # /var/run is a link to /run everywhere.
+    # /var/run is a link to /run on all current distributions.
     return "/run" + path.removeprefix("/var/run") if path.startswith("/var/run/") else path

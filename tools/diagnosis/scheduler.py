@@ -1,7 +1,7 @@
-"""Asks the model of kube-scheduler about a pod's unallocated claims, node by node, and groups nodes of one answer.
+"""Asks the simulator about a pod's unallocated claims, node by node, and groups nodes with the same answer.
 
-`scheduler_answer` looks at claims and at what excludes nodes (name, labels, affinity, taints); room for CPU and memory,
-ports, volumes and spreading are in kube-scheduler's own message, and in the answer of the whole model (`fit_answer`).
+`scheduler_answer` considers claims, and what excludes nodes (name, labels, affinity, taints). CPU, memory, ports,
+volumes and spreading appear in kube-scheduler's own message, and in the simulator's complete answer (`fit_answer`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ from dranode.tools.diagnosis.live_objects import (
 )
 from dranode.tools.diagnosis.steps import StopCause
 
-_Kept: TypeAlias = Miss | AllocationError | None
+# Why claims do not fit on a node; None if they do.
+_Obstacle: TypeAlias = Miss | AllocationError | None
 
 _MOST_HOLDERS: Final = 5
 _REASONS: Final = {
@@ -71,51 +72,54 @@ _REASONS: Final = {
 def scheduler_answer(
     pod: LivePod, claims: Sequence[PodClaim], objects: ClusterObjects, features: Features
 ) -> SchedulerAnswer:
-    """Return what keeps the pod's claims from being allocated, for every node of the cluster."""
+    """Return why the pod's claims cannot be allocated, for every node of the cluster."""
     rules = [SourceDocument("the API server", index, dict(rule)) for index, rule in enumerate(objects.rules)]
-    classes, everything = objects.classes, objects.claims
+    classes = objects.classes
     known = [claim.claim for claim in claims if claim.claim is not None]
     unallocated = [claim for claim in known if claim.status.allocation is None]
-    made = any(not claim.entry for claim in claims)
-    extended = {} if made else extended_resources(pod, classes, features)
-    unallocated += extended_claim(pod, extended)
-    unknown = _nobodys(pod, extended, objects) if not made else ""
-    if unknown:
-        return SchedulerAnswer(cause=StopCause.RESOURCE_MISSING, error=unknown)
+    extended: dict[str, str] = {}
+    # Unless kube-scheduler has already created the claim for extended resources, which has no entry in the pod.
+    if all(claim.entry for claim in claims):
+        extended = extended_resources(pod, classes, features)
+        unallocated += extended_claim(pod, extended)
+        missing = _missing_resource(pod, extended, objects)
+        if missing:
+            return SchedulerAnswer(cause=StopCause.RESOURCE_MISSING, error=missing)
     fixed = [(claim.metadata.name, claim.status.allocation) for claim in known if claim.status.allocation is not None]
     groups: dict[tuple[StopCause, str], list[str]] = {}
     for node in objects.nodes:
         why = excluded_by(node, pod.spec)
-        away = "" if why else away_from(node, fixed)
-        if why or away:
+        elsewhere = "" if why else allocated_elsewhere(node, fixed)
+        if why or elsewhere:
             cause = StopCause.NODES_EXCLUDED if why else StopCause.CLAIM_ON_ANOTHER_NODE
-            groups.setdefault((cause, why or away), []).append(node.metadata.name)
+            groups.setdefault((cause, why or elsewhere), []).append(node.metadata.name)
     excluded = {name for names in groups.values() for name in names}
     nodes = tuple(plain_node(node) for node in objects.nodes if node.metadata.name not in excluded)
-    # That its claim is elsewhere says more of the pod than that it may not go to some node.
+    # A claim on another node is the more helpful reason, so these groups come first.
     first = sorted(groups.items(), key=lambda group: group[0][0] is not StopCause.CLAIM_ON_ANOTHER_NODE)
-    kept_away = tuple(NodeGroup(tuple(names), cause, why) for (cause, why), names in first)
+    excluded_groups = tuple(NodeGroup(tuple(names), cause, why) for (cause, why), names in first)
     try:
         allocator = Allocator(objects.slices, classes, features, new_share_id=lambda: "", rules=taint_rules(rules))
     except DocumentError as error:
         return SchedulerAnswer(cause=StopCause.CLAIM_REFUSED, error=str(error))
     answers = DeviceAnswers(allocator)
-    allocations = ((ClaimKey.of(claim), claim.status.allocation) for claim in everything)
+    allocations = ((ClaimKey.of(claim), claim.status.allocation) for claim in objects.claims)
     held = Holdings().with_claims((key, allocation) for key, allocation in allocations if allocation is not None)
     try:
-        judged = _judged(nodes, answers, answers.demand(unallocated), held)
+        judged = _node_groups(nodes, answers, answers.demand(unallocated), held)
     except AllocationError as error:
         return SchedulerAnswer(
             cause=_REASONS.get(error.reason, StopCause.CLAIM_REFUSED),
             error=str(error),
             extended=tuple(extended.items()),
         )
-    # Of devices that do not fit even where nothing is allocated, nobody is in the path.
-    taken = bool(judged) and judged[0].cause is StopCause.DEVICES_IN_USE
-    first_node = next((node for node in nodes if taken and node.metadata.name == judged[0].nodes[0]), None)
-    usable = allocator.usable(unallocated, answers.view(first_node).pools) if first_node is not None else frozenset()
-    holders = _holders(judged[0].nodes[0], usable, everything) if taken else ""
-    return SchedulerAnswer((*judged, *kept_away), (holders,) if holders else (), extended=tuple(extended.items()))
+    holders = ""
+    # Only if the claims would fit with nothing allocated, other claims are the reason and worth naming.
+    if judged and judged[0].cause is StopCause.DEVICES_IN_USE:
+        closest = next(node for node in nodes if node.metadata.name == judged[0].nodes[0])
+        usable = allocator.usable(unallocated, answers.view(closest).pools)
+        holders = _holders(closest.metadata.name, usable, objects.claims)
+    return SchedulerAnswer((*judged, *excluded_groups), (holders,) if holders else (), extended=tuple(extended.items()))
 
 
 def extended_resources(pod: LivePod, classes: Iterable[DeviceClass], features: Features) -> dict[str, str]:
@@ -124,7 +128,7 @@ def extended_resources(pod: LivePod, classes: Iterable[DeviceClass], features: F
 
 
 def _requested(pod: LivePod) -> dict[str, int]:
-    """Return what the containers of a pod ask for, all together."""
+    """Return the sum of all containers' requests."""
     amounts: dict[str, int] = {}
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         for resource, amount in container.resources.requests.items():
@@ -132,24 +136,20 @@ def _requested(pod: LivePod) -> dict[str, int]:
     return amounts
 
 
-def _nobodys(pod: LivePod, backed: Mapping[str, str], objects: ClusterObjects) -> str:
-    """Return which extended resource of a pod nobody has, in a sentence; empty if there is none."""
+def _missing_resource(pod: LivePod, backed: Mapping[str, str], objects: ClusterObjects) -> str:
+    """Return a sentence about an extended resource of the pod that neither a node nor a class has; empty if none."""
     for resource, amount in _requested(pod).items():
         if not amount or not is_extended(resource) or resource in backed:
             continue
-        if not any(_has(node, resource) for node in objects.nodes):
+        if all(node.status.allocatable.get(resource, "0") == "0" for node in objects.nodes):
             return (
                 f"no node has the extended resource {resource}, which the pod requests, and no DeviceClass provides it"
             )
     return ""
 
 
-def _has(node: LiveNode, resource: str) -> bool:
-    return node.status.allocatable.get(resource, "0") != "0"
-
-
 def extended_claim(pod: LivePod, classes: Mapping[str, str]) -> list[ResourceClaim]:
-    """Return the claim that kube-scheduler would make for extended resources with these classes; none for none."""
+    """Return the claim that kube-scheduler would create for extended resources with these classes, if there are any."""
     requests = tuple(
         DeviceRequest(
             name=f"container-{number}-request-{index}",
@@ -164,39 +164,41 @@ def extended_claim(pod: LivePod, classes: Mapping[str, str]) -> list[ResourceCla
     return [ResourceClaim(metadata=metadata, spec=spec)] if requests else []
 
 
-def _judged(nodes: Sequence[Node], devices: DeviceAnswers, demand: DeviceDemand, held: Holdings) -> list[NodeGroup]:
-    """Return the nodes that nothing but claims keeps, those that come nearest first.
+def _node_groups(
+    nodes: Sequence[Node], devices: DeviceAnswers, demand: DeviceDemand, held: Holdings
+) -> list[NodeGroup]:
+    """Return groups of nodes on which the claims do not fit for the same reason, those that come closest first.
 
     Args:
         nodes: the nodes.
-        devices: what their devices can do for claims.
-        demand: what is to be allocated.
-        held: what is allocated already.
+        devices: the allocator's answers for each node.
+        demand: the claims to allocate.
+        held: the allocations of other claims.
     """
-    answers: dict[str, tuple[_Kept, list[str]]] = {}
+    answers: dict[str, tuple[_Obstacle, list[str]]] = {}
     first: list[Node] = []
     for node in nodes:
-        miss = _kept(devices, node, demand, held)
-        sentence = "" if miss is None else miss.sentence if isinstance(miss, Miss) else str(miss)
+        obstacle = _obstacle(devices, node, demand, held)
+        sentence = "" if obstacle is None else obstacle.sentence if isinstance(obstacle, Miss) else str(obstacle)
         if sentence not in answers:
             first.append(node)
-        answers.setdefault(sentence, (miss, []))[1].append(node.metadata.name)
+        answers.setdefault(sentence, (obstacle, []))[1].append(node.metadata.name)
 
-    def nearness(answer: tuple[str, tuple[_Kept, list[str]]]) -> tuple[int, Any]:
-        miss = answer[1][0]
-        return (2, 0) if miss is None else (1, miss) if isinstance(miss, Miss) else (0, 0)
+    def closeness(answer: tuple[str, tuple[_Obstacle, list[str]]]) -> tuple[int, Any]:
+        obstacle = answer[1][0]
+        return (2, 0) if obstacle is None else (1, obstacle) if isinstance(obstacle, Miss) else (0, 0)
 
-    # Of several nodes with the same answer, only the first is shown.
-    fitting = {node.metadata.name for node in first if _kept(devices, node, demand, Holdings()) is None}
-    ordered = sorted(answers.items(), key=nearness, reverse=True)
+    # The first node of a group stands for all: would the claims fit there if nothing were allocated?
+    fitting = {node.metadata.name for node in first if _obstacle(devices, node, demand, Holdings()) is None}
+    ordered = sorted(answers.items(), key=closeness, reverse=True)
     return [
-        NodeGroup(tuple(names), _cause(miss, taken=names[0] in fitting), sentence)
-        for sentence, (miss, names) in ordered
+        NodeGroup(tuple(names), _cause(obstacle, taken=names[0] in fitting), sentence)
+        for sentence, (obstacle, names) in ordered
     ]
 
 
-def _kept(devices: DeviceAnswers, node: Node, demand: DeviceDemand, held: Holdings) -> _Kept:
-    """Return what keeps claims from a node; None if they fit there.
+def _obstacle(devices: DeviceAnswers, node: Node, demand: DeviceDemand, held: Holdings) -> _Obstacle:
+    """Return why claims do not fit on a node; None if they do.
 
     Raises:
         AllocationError: an error that ends the attempt for all nodes.
@@ -209,14 +211,14 @@ def _kept(devices: DeviceAnswers, node: Node, demand: DeviceDemand, held: Holdin
     return None if solution.picks is not None else devices.miss(node, demand, held)
 
 
-def _cause(miss: _Kept, *, taken: bool) -> StopCause | None:
-    """Return why claims do not fit; `taken` if they would where nothing is allocated."""
-    if miss is None or taken:
-        return None if miss is None else StopCause.DEVICES_IN_USE
-    if isinstance(miss, AllocationError):
-        return _REASONS.get(miss.reason, StopCause.DEVICES_DO_NOT_FIT)
-    match miss.stage:
-        case Stage.SELECTOR if "is not complete" in miss.sentence:
+def _cause(obstacle: _Obstacle, *, taken: bool) -> StopCause | None:
+    """Return why claims do not fit; `taken` if they would fit with nothing allocated."""
+    if obstacle is None or taken:
+        return None if obstacle is None else StopCause.DEVICES_IN_USE
+    if isinstance(obstacle, AllocationError):
+        return _REASONS.get(obstacle.reason, StopCause.DEVICES_DO_NOT_FIT)
+    match obstacle.stage:
+        case Stage.SELECTOR if "is not complete" in obstacle.sentence:
             cause = StopCause.POOL_INCOMPLETE
         case Stage.NO_DEVICE:
             cause = StopCause.NOTHING_PUBLISHED
@@ -229,10 +231,10 @@ def _cause(miss: _Kept, *, taken: bool) -> StopCause | None:
     return cause
 
 
-def _holders(node: str, usable: Collection[tuple[str, str, str]], everything: Iterable[ResourceClaim]) -> str:
-    """Return which claims have usable devices of a node, in one sentence; empty if none has."""
+def _holders(node: str, usable: Collection[tuple[str, str, str]], claims: Iterable[ResourceClaim]) -> str:
+    """Return which claims have these devices of a node, in one sentence; empty if none has."""
     lines = []
-    for claim in everything:
+    for claim in claims:
         devices = [
             f"{result.device}{_consumed(result.consumed_capacity)}"
             for result in readable_results(claim.status.allocation)
@@ -266,21 +268,21 @@ _CORDON: Final = LiveNodeTaint(key="node.kubernetes.io/unschedulable", effect="N
 
 
 def plain_node(node: LiveNode) -> Node:
-    """Return a node as the allocator knows it."""
+    """Return a node as the allocator needs it."""
     return Node(metadata=node.metadata, status=node.status)
 
 
 def daemon_excluded_by(node: LiveNode, spec: DaemonPodSpec) -> str:
-    """Return why a DaemonSet leaves a node out, in a sentence; empty if its controller makes a pod for it.
+    """Return why a DaemonSet leaves a node out, in a sentence; empty if its controller creates a pod for it.
 
-    The controller has its pods tolerate the taints of a node's conditions (pkg/controller/daemon/util).
+    The controller adds tolerations for the taints of node conditions to its pods (pkg/controller/daemon/util).
     """
     added = (*_DAEMON_TOLERATIONS, *((_NO_NETWORK,) if spec.host_network else ()))
     return excluded_by(node, replace(spec, tolerations=(*spec.tolerations, *added)))
 
 
 def excluded_by(node: LiveNode, spec: LivePodSpec | DaemonPodSpec) -> str:
-    """Return why a pod may not go to a node, in a sentence; empty if it may."""
+    """Return why a pod may not run on a node, in a sentence; empty if it may."""
     labels = node.metadata.labels
     for key, value in spec.node_selector.items():
         if labels.get(key) != value:
@@ -297,7 +299,7 @@ def excluded_by(node: LiveNode, spec: LivePodSpec | DaemonPodSpec) -> str:
     return ""
 
 
-def away_from(node: LiveNode, allocations: Iterable[tuple[str, AllocationResult]]) -> str:
+def allocated_elsewhere(node: LiveNode, allocations: Iterable[tuple[str, AllocationResult]]) -> str:
     """Return which allocated claim is not available on a node, in a sentence; empty if all are."""
     for claim, allocation in allocations:
         selector: NodeSelector | None = allocation.node_selector
@@ -315,16 +317,16 @@ def _tolerates(toleration: DeviceToleration, taint: LiveNodeTaint) -> bool:
 
 
 def fit_answer(documents: Sequence[SourceDocument], kinds: Iterable[str], pod: str, features: Features) -> FitAnswer:
-    """Return where a pod would go now, or what keeps it from every node.
+    """Return the node that a pod would get now, or why it fits nowhere.
 
     Args:
-        documents: the cluster.
-        kinds: the kinds whose objects are complete.
+        documents: the cluster's objects.
+        kinds: the kinds of which all objects are among them.
         pod: `<namespace>/<name>`.
-        features: the release and the gates.
+        features: the release and the feature gates.
 
     Raises:
-        DocumentError: there is no such pod, or a document does not decode.
+        DocumentError: the pod does not exist, or a document does not decode.
     """
     dump = read_dump(documents, kinds)
     questions = ClusterQuestions.of(dump, features, lambda: "")

@@ -1,4 +1,4 @@
-"""The steps that a pod or a claim takes until its containers run, and the causes for which it stops at one of them."""
+"""The steps of a pod or a claim until its containers run, and why it may stop at one of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 
 class StopCause(StrEnum):
-    """Why a pod with claims does not start, or not as it should; docs/pod-does-not-start.md has a row for each.
+    """Why a pod with claims does not start, or not correctly; docs/pod-does-not-start.md has a row for each cause.
 
-    The groups follow the path of a pod: itself, claims, scheduler, node, containers.
+    The groups are in the order of a pod's life: the pod itself, claims, scheduler, node, containers.
     """
 
     POD_MISSING = "pod-missing"
@@ -81,7 +81,7 @@ class StopCause(StrEnum):
 
 
 class Outcome(StrEnum):
-    """The outcome of a step; `unseen` means that it could not be checked, which does not stop anything."""
+    """The outcome of a step; `unseen` means that it could not be checked, and the next steps are still reported."""
 
     PASSED = "passed"
     STOPPED = "stopped"
@@ -92,12 +92,12 @@ class Step(msgspec.Struct, frozen=True):
     """One step.
 
     Attributes:
-        name: which.
-        outcome: whether it was passed.
-        what: the facts, in one sentence without a full stop.
-        fix: what to do if it stopped, the command that shows it if it is unseen; else empty.
+        name: the step's name.
+        outcome: whether the step was passed.
+        what: the facts, in one sentence without a period.
+        fix: what to do if it stopped, or the command that shows it if it is unseen; else empty.
         cause: why it stopped; None if it did not.
-        details: more facts, a line each: the other nodes, and who holds what, where no node accepts a pod.
+        details: more facts, one per line: if no node accepts a pod, the other nodes and the holders of devices.
     """
 
     name: str
@@ -112,11 +112,11 @@ class Trace(msgspec.Struct, frozen=True):
     """The steps of one pod or claim.
 
     Attributes:
-        about: whose steps they are: `pod default/a`, `claim default/b`, `claim default/b on node w`.
-        driver: the driver whose part it is; empty for none.
+        about: the pod or claim: `pod default/a`, `claim default/b`, `claim default/b on node w`.
+        driver: the driver, if the steps are about one driver's devices of the claim; else empty.
         claim: `<namespace>/<name>` of the claim; empty for a pod.
-        steps: up to the first one that stopped.
-        unknown: whether nothing is known of what was asked about.
+        steps: the steps up to the first one that stopped.
+        unknown: whether nothing is known about the pod or claim.
     """
 
     about: str
@@ -132,7 +132,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def as_root(command: str, *, root: bool) -> str:
-    """Return where to run a command that sees more: as root, or, where this is root already, on the node itself."""
+    """Return how to see more with a command: as root, or, if this is root already, on the node itself."""
     return f"{command}, {'on the node itself' if root else 'as root'}"
 
 
@@ -147,5 +147,5 @@ def stopped(name: str, cause: StopCause, what: str, fix: str) -> Step:
 
 
 def unseen(name: str, what: str, command: str = "") -> Step:
-    """Return a step that could not be checked; `command` shows it to those who may."""
+    """Return a step that could not be checked from here; `command` shows how to check it."""
     return Step(name, Outcome.UNSEEN, what, command)

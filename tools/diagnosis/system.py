@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dranode.driver.claims.hooks import Disturbance
-from dranode.tools.diagnosis.facts import Facts, Fault, Severity, SystemFacts, Volume
+from dranode.tools.diagnosis.facts import Facts, Fault, Severity, SystemFacts
 
 _MIB: Final = 1 << 20
-# A ledger, its journal and a few thousand specs take less.
+# A ledger, its journal and a few thousand CDI specs need less.
 _ENOUGH: Final = 64 * _MIB
 _LEAST: Final = _MIB
 _ENOUGH_INODES: Final = 1000
-# The label and the profile that runtimes give to containers which are not privileged.
+# The SELinux label and the AppArmor profiles that runtimes give to unprivileged containers.
 CONFINED: Final = ":container_t:"
 _DEFAULT_PROFILES: Final = ("cri-containerd.apparmor.d", "crio-default", "docker-default", "unconfined")
-# An interrupt that was on its way when it was moved fires once more.
+# An interrupt that was pending when it was moved fires once more on its old CPU.
 _LATE: Final = 1
-_NAMED: Final = 5
+_MOST_NAMED: Final = 5
 
 
 def _system(facts: Facts) -> SystemFacts:
@@ -29,8 +29,9 @@ def disk_full(facts: Facts) -> Iterator[Fault]:
     """A file system that the driver writes to is full, so no claim is prepared."""
     for volume in _system(facts).volumes:
         if volume.free < _LEAST or volume.free_inodes == 0:
+            resource = "inode" if volume.free_inodes == 0 else "space"
             yield Fault(
-                f"the file system of {volume.path} ({volume.use}) has no {_lacking(volume)} left",
+                f"the file system of {volume.path} ({volume.use}) has no {resource} left",
                 "free some; df and df -i show the usage, and the driver continues by itself",
             )
 
@@ -47,12 +48,8 @@ def disk_low(facts: Facts) -> Iterator[Fault]:
             )
 
 
-def _lacking(volume: Volume) -> str:
-    return "inode" if volume.free_inodes == 0 else "space"
-
-
 def cgroup_v1(facts: Facts) -> Iterator[Fault]:
-    """The node has cgroup v1, which kubelet accepts from 1.35 on only if it is configured to."""
+    """The node has cgroup v1, which kubelet 1.35 and newer only accepts if it is configured to."""
     if _system(facts).cgroup_version == 1 and facts.options.pinning:
         yield Fault(
             "the node has cgroup v1, with which kubelet 1.35 and newer does not start unless failCgroupV1 is false",
@@ -65,7 +62,7 @@ def confined(facts: Facts) -> Iterator[Fault]:
     system = _system(facts)
     if CONFINED in system.selinux:
         yield Fault(
-            f"SELinux is enforced, and this runs as {system.selinux}, which may not use the node's sockets and folders",
+            f"SELinux is enforced, and this runs as {system.selinux}, so it may not use the node's sockets and folders",
             "use deploy/components/crio, which gives the driver's pod the type spc_t",
         )
     profile = system.apparmor.partition(" ")[0]
@@ -89,12 +86,12 @@ def isolated_reserved(facts: Facts) -> Iterator[Fault]:
 
 def affinity_inherited(facts: Facts) -> Iterator[Fault]:
     """The runtime or kubelet has a CPU affinity. Containers inherit it and cannot use all of their claims' CPUs."""
-    for each in _system(facts).affinities if facts.options.pinning_cpus else ():
+    for program in _system(facts).affinities if facts.options.pinning_cpus else ():
         yield Fault(
-            f"{each.name} has an affinity to CPUs {each.cpus} only, and everything it starts inherits it: "
-            f"containers use none of the CPUs {each.missing}, whatever their claims say",
-            f"take CPUAffinity= out of its unit and of /etc/systemd/system.conf (AllowedCPUs= of system.slice keeps "
-            f"services off CPUs and is not inherited by pods), restart {each.name}, and recreate the pods",
+            f"{program.name} has a CPU affinity to {program.cpus} only, which all containers inherit, so they never "
+            f"use the CPUs {program.missing}, whatever their claims say",
+            f"remove CPUAffinity= from its unit and from /etc/systemd/system.conf (AllowedCPUs= of system.slice keeps "
+            f"services off CPUs and is not inherited by pods), restart {program.name}, and recreate the pods",
         )
 
 
@@ -111,7 +108,7 @@ def nohz_shared(facts: Facts) -> Iterator[Fault]:
 
 
 def unknown_variable(facts: Facts) -> Iterator[Fault]:
-    """A misspelt variable leaves its option at the default, so the program refuses to start with it."""
+    """A misspelled variable would leave its option at the default, so the driver refuses to start with it."""
     for sentence in _system(facts).variables:
         what, _, hint = sentence.partition(": ")
         yield Fault(what, hint or "correct it in the DaemonSet, or remove it")
@@ -139,17 +136,15 @@ def cdi_invalid(facts: Facts) -> Iterator[Fault]:
 
 
 def interrupted(facts: Facts) -> Iterator[Fault]:
-    """Devices have interrupted CPUs since a claim that wants them quiet began."""
+    """Devices have interrupted CPUs since a claim that wants them quiet was prepared."""
     for disturbance in _disturbances(facts):
         often = sorted((-count, name) for name, count in (disturbance.interrupts or {}).items() if count > _LATE)
         if often:
-            names = ", ".join(f"{name} ({-count} times)" for count, name in often[:_NAMED])
-            more = f" and {len(often) - _NAMED} more" if len(often) > _NAMED else ""
             yield Fault(
                 f"claim {disturbance.claim} wants CPUs {disturbance.cpus} quiet, but devices have interrupted them "
-                f"since it started: {names}{more}",
-                "the driver's log says what the kernel refuses to move, and why; keep what it manages itself away "
-                f"with isolcpus=managed_irq,domain,{disturbance.cpus} on the kernel's command line",
+                f"since it started: {_listed([f'{name} ({-count} times)' for count, name in often])}",
+                "the driver's log says which interrupts the kernel refuses to move, and why; keep interrupts that the "
+                f"kernel manages away with isolcpus=managed_irq,domain,{disturbance.cpus} on its command line",
             )
 
 
@@ -157,24 +152,27 @@ def shared_with_processes(facts: Facts) -> Iterator[Fault]:
     """Threads other than the claim's have run on CPUs that it wants quiet."""
     for disturbance in _disturbances(facts):
         if disturbance.processes:
-            names = ", ".join(disturbance.processes[:_NAMED])
-            more = f" and {len(disturbance.processes) - _NAMED} more" if len(disturbance.processes) > _NAMED else ""
             yield Fault(
                 f"claim {disturbance.claim} wants CPUs {disturbance.cpus} quiet, but threads without that claim were "
-                f"the last to run there: {names}{more}",
-                "keep them away with AllowedCPUs= of their systemd units or another affinity (taskset), and "
-                f"the kernel's with isolcpus={disturbance.cpus} on its command line; dranode claims --verify says how "
-                "long others ran",
+                f"the last to run there: {_listed(disturbance.processes)}",
+                "keep processes away with AllowedCPUs= of their systemd units or an affinity (taskset), and kernel "
+                f"threads with isolcpus={disturbance.cpus} on the kernel's command line; dranode claims --verify shows "
+                "how long others ran",
             )
 
 
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
 def settings_lost(facts: Facts) -> Iterator[Fault]:
-    """Settings of the machine that claims have changed cannot be put back."""
+    """Settings of the machine that claims have changed cannot be restored."""
     for records in facts.node.records if facts.node is not None else ():
         if records.unrestorable:
             yield Fault(
                 f"{records.driver}: {records.unrestorable}",
-                "reboot the node when none of these claims runs there any more",
+                "reboot the node when none of these claims is in use there any more",
             )
 
 

@@ -1,6 +1,6 @@
-"""Records the files of a machine that a driver of this program reads, and no others.
+"""Records the files of a machine that drivers read, and no others.
 
-It deliberately leaves out `/proc/cmdline`, environments and logs, which may hold secrets, and counters that change
+`/proc/cmdline`, environments and logs are left out because they may contain secrets, and counters because they change
 every second. Serial numbers and GPU UUIDs are recorded, because drivers publish them.
 """
 
@@ -27,7 +27,7 @@ from dranode.sim.machines.tree import INDEX, DeviceFile, index_of
 _MAX_FILE: Final = 1 << 20
 _MAX_TOTAL: Final = 256 << 20
 
-# For each folder on the left, the names on the right; `*` matches within a name. Documentation/ABI describes them.
+# The names to record in each folder; `*` matches within a name. The kernel's Documentation/ABI describes them.
 _CAPTURED: Final = {
     "sys/devices/system/cpu": "online offline present possible isolated nohz_full kernel_max cpu*/online cpu*/node*"
     " smt/control smt/active",
@@ -56,7 +56,7 @@ _CAPTURED: Final = {
     "sys/class/kfd/kfd/topology/nodes/*": "gpu_id name properties mem_banks/*/properties io_links/*/properties"
     " p2p_links/*/properties",
     "sys/module/*": "version srcversion",
-    # Of a kernel without NUMA, which has no folder for its one node.
+    # /proc/meminfo is for kernels without NUMA, which have no folders of nodes.
     "proc": "devices meminfo",
     "proc/driver/nvidia": "version params gpus/*/information gpus/*/numa_status"
     " capabilities/* capabilities/mig/* capabilities/gpu*/mig/* capabilities/gpu*/mig/gi*/*"
@@ -87,7 +87,7 @@ def record(root: Root) -> Recording:
     """Read the files that drivers read.
 
     Raises:
-        MachineError: there are more files than a machine can have.
+        MachineError: the files are larger than those of any machine.
     """
     recorder = _Recorder(root)
     for folder, patterns in _CAPTURED.items():
@@ -105,7 +105,7 @@ class _Recorder:
         self._size = 0
 
     def take(self, pattern: str) -> None:
-        """Record everything that matches, and the links that lead to it."""
+        """Record every file that matches, and the links that lead to it."""
         *folders, last = pattern.split("/")
         places = [""]
         for part in folders:
@@ -125,7 +125,7 @@ class _Recorder:
         return (f"{folder}/{name}".lstrip("/") for name in self._names[folder] if fnmatchcase(name, part))
 
     def _real(self, path: str) -> str:
-        """Return the path of a folder with the link at its end followed."""
+        """Return a folder's path; if it is a link, the path that it points to."""
         if self._link(path) is None:
             return path
         try:
@@ -142,28 +142,28 @@ class _Recorder:
         return self._targets[path]
 
     def _leaf(self, path: str) -> None:
-        taken = self.recording
-        if path in taken.files or path in taken.devices:
+        recording = self.recording
+        if path in recording.files or path in recording.devices:
             return
         try:
             if path.startswith("dev/"):
-                taken.devices[path] = DeviceFile(*self._root.device_number(path))
+                recording.devices[path] = DeviceFile(*self._root.device_number(path))
                 return
             content = self._root.read_bytes(path)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EISDIR, errno.ENODEV):
-                taken.left_out[path] = error.strerror or str(error)
+                recording.left_out[path] = error.strerror or str(error)
             return
         if len(content) > _MAX_FILE:
-            taken.left_out[path] = f"is larger than {_MAX_FILE >> 20} MiB"
+            recording.left_out[path] = f"is larger than {_MAX_FILE >> 20} MiB"
             return
         self._size += len(content)
         if self._size > _MAX_TOTAL:
-            raise MachineError(f"the files to record are more than {_MAX_TOTAL >> 20} MiB, which no machine's are")
-        taken.files[path] = content
+            raise MachineError(f"the files to record are larger than {_MAX_TOTAL >> 20} MiB; check the machine's root")
+        recording.files[path] = content
 
 
-# Writes a recording as a tar archive that `--machine` accepts; equal recordings make equal bytes.
+# A recording is written as a tar archive that `--machine` accepts; equal recordings result in equal bytes.
 
 _PACKERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     ".tar": bytes,
@@ -174,7 +174,7 @@ _PACKERS: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 
 def write_archive(recording: Recording, path: Path) -> None:
-    """Write the archive atomically; its top folder has the name of the file.
+    """Write the archive atomically; its top folder is named after the file.
 
     Raises:
         UsageError: the file's name does not say which compression to use.
@@ -185,7 +185,8 @@ def write_archive(recording: Recording, path: Path) -> None:
         raise UsageError(f'"{path}" must end in one of {", ".join(_PACKERS)}, after a name')
     content = _PACKERS[ending](_tar(recording, path.name.removesuffix(ending)))
     try:
-        # In the same folder, because a rename cannot cross file systems; mkstemp makes it readable for its owner only.
+        # In the same folder, because a rename cannot cross file systems. mkstemp makes the file readable only for its
+        # owner.
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -200,8 +201,8 @@ def write_archive(recording: Recording, path: Path) -> None:
 
 def _tar(recording: Recording, name: str) -> bytes:
     files = {**recording.files, INDEX: index_of(recording.devices)}
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted({*files, *recording.links}):
             member = tarfile.TarInfo(f"{name}/{path}")
             member.mode = 0o644
@@ -211,7 +212,7 @@ def _tar(recording: Recording, name: str) -> bytes:
             else:
                 member.size = len(files[path])
                 archive.addfile(member, io.BytesIO(files[path]))
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 _FACTS: Final = {  # name in the summary, file
@@ -240,7 +241,9 @@ def summarize(root: Root) -> dict[str, Any]:
         **{name: read_attribute(root, path) for name, path in _FACTS.items()},
         "cpuFolders": sum(name[:3] == "cpu" and name[3:].isdecimal() for name in names(root, "sys/devices/system/cpu")),
         "pci": len(addresses),
-        "accelerators": [found for address in addresses if (found := _accelerator(root, address)) is not None],
+        "accelerators": [
+            accelerator for address in addresses if (accelerator := _accelerator(root, address)) is not None
+        ],
         "nodes": dict(_device_nodes(root)),
     }
 

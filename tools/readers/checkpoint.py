@@ -1,14 +1,15 @@
-"""The claims that remain of a driver before it is removed, also by kubelet's own record of them, `dra_manager_state`.
+"""Reads what is left of a driver's claims before it is removed: kubelet's own record of claims, and draining pods.
 
-Source: `pkg/kubelet/cm/dra/state` of Kubernetes 1.34 to 1.37, which write one form; 1.37 adds `skipNodeOperations`. The
-file is no API: it is read for diagnosis alone, and a form that is not known is an error, never an empty list.
+Source of kubelet's record: `pkg/kubelet/cm/dra/state` of Kubernetes 1.34 to 1.37, which all write the same format; 1.37
+adds `skipNodeOperations`. The file is not an API. It is only read for diagnosis, and an unknown format is an error,
+never an empty list.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,16 +26,16 @@ _SKIP_UNPREPARE: Final = frozenset(("NodeUnprepareResources", "*"))
 
 
 def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...] | None:
-    """The claims that kubelet will ask `driver` to unprepare; None if there is no such file.
+    """Return the claims that kubelet will ask `driver` to unprepare; None if the file does not exist.
 
-    A running kubelet has created the file at its start. If it is missing, kubelet's folder is not visible here.
+    kubelet creates the file when it starts. If it is missing, kubelet's folder is not visible from here.
 
     Args:
         path: the file `dra_manager_state` in kubelet's root.
         driver: the driver's name, as in ResourceSlices.
 
     Raises:
-        DranodeError: the file cannot be read, is damaged or has another form than kubelet 1.34 to 1.37 writes.
+        DranodeError: the file cannot be read, is damaged, or does not have the format of kubelet 1.34 to 1.37.
     """
     try:
         data, checksum = _read(path)
@@ -45,12 +46,14 @@ def read_checkpoint(path: Path, driver: str) -> tuple[KeptClaim, ...] | None:
         raise DranodeError(f"kubelet's record {path} cannot be read: {error.strerror}") from error
     except KeyError as error:
         raise DranodeError(
-            f"kubelet's record {path} has no {error.args[0]}, which kubelet 1.34 to 1.37 writes, so its claims are not "
-            "known; see which version of kubelet runs here"
+            f"kubelet's record {path} has no {error.args[0]}, which kubelet 1.34 to 1.37 writes, so its claims are "
+            "unknown; check which version of kubelet runs here"
         ) from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise DranodeError(f"kubelet's record {path} is not one of kubelet 1.34 to 1.37: {in_words(error)}") from error
-    # A record of another form may have another kind of checksum, so it is not called damaged.
+        raise DranodeError(
+            f"kubelet's record {path} does not have the format of kubelet 1.34 to 1.37: {in_words(error)}"
+        ) from error
+    # Checked last: a record of another format may have another kind of checksum, and is not damaged then.
     if zlib.crc32(data.encode()) != checksum:
         raise _damaged(path, "its checksum is wrong")
     return kept
@@ -67,13 +70,13 @@ def _read(path: Path) -> tuple[str, int]:
 
 def _damaged(path: Path, why: str) -> DranodeError:
     return DranodeError(
-        f"kubelet's record {path} is damaged: {why}, and kubelet does not start with it; delete the pods with claims "
+        f"kubelet's record {path} is damaged ({why}), and kubelet does not start with it; delete the pods with claims "
         "from the node, remove the file and restart kubelet"
     )
 
 
 def _kept(states: Any, driver: str) -> tuple[KeptClaim, ...]:
-    # A list that was never made is null in Go.
+    # Go encodes an empty list that was never created as null.
     if not isinstance(states, list | None):
         raise TypeError(f"{_LIST} is a {type(states).__name__}, not a list")
     return tuple(
@@ -93,15 +96,12 @@ def _unprepares(driver: str, states: dict[str, Any]) -> bool:
     return _SKIP_UNPREPARE.isdisjoint(skipped)
 
 
-# The claims that remain of a driver that is to be removed: which of them may be undone, and which nodes have some.
-
-
 class KeptClaim(msgspec.Struct, frozen=True):
-    """A claim that kubelet itself has recorded (`dra_manager_state`) with a device of the driver.
+    """A claim in kubelet's own record that has devices of the driver. Without the driver, its pods stay Terminating.
 
     Attributes:
-        ref: its identity.
-        pods: the UIDs of the pods that it was prepared for.
+        ref: the claim.
+        pods: the UIDs of the pods for which it was prepared.
     """
 
     ref: ClaimRef
@@ -112,7 +112,7 @@ class LeftClaim(msgspec.Struct, frozen=True):
     """A claim that the driver has on record.
 
     Attributes:
-        ref: its identity; name and namespace are empty where its row is damaged or missing.
+        ref: the claim; name and namespace are empty if its row is damaged or missing.
         users: the containers that have it, `<pod>/<container>`; None if kubelet did not say.
     """
 
@@ -125,35 +125,20 @@ class LeftClaim(msgspec.Struct, frozen=True):
         return self.users == ()
 
 
-class Leftover(msgspec.Struct, frozen=True):
-    """All remaining claims.
-
-    Attributes:
-        claims: the claims that the driver has on record.
-        stranded: the claims that kubelet will ask this driver to unprepare; without the driver their pods never end.
-            None if kubelet's record was not seen.
-    """
-
-    claims: tuple[LeftClaim, ...]
-    stranded: tuple[KeptClaim, ...] | None
-
-
-def leftover(refs: Iterable[ClaimRef], uses: Iterable[ClaimUse] | None, kept: Iterable[KeptClaim] | None) -> Leftover:
-    """Collect the remaining claims of a driver.
+def left_claims(refs: Iterable[ClaimRef], uses: Sequence[ClaimUse] | None) -> tuple[LeftClaim, ...]:
+    """Return the claims of a driver with their users.
 
     Args:
-        refs: the claims that it has on record, those of damaged rows and of CDI specs without a record by UID alone.
-        uses: which containers have which claims, by kubelet; None if it did not answer.
-        kept: the claims of kubelet's own record; None if it was not seen.
+        refs: the claims on record; only the UID is known for damaged rows, and for CDI specs without a record.
+        uses: which containers have which claims according to kubelet; None if it did not answer.
     """
-    known = None if uses is None else tuple(uses)
-
-    def users(ref: ClaimRef) -> tuple[str, ...] | None:
-        if known is None:
-            return None
-        return tuple(f"{use.pod}/{use.container}" for use in known if _is_use(use, ref))
-
-    return Leftover(tuple(LeftClaim(ref, users(ref)) for ref in refs), None if kept is None else tuple(kept))
+    return tuple(
+        LeftClaim(
+            ref,
+            None if uses is None else tuple(f"{use.pod}/{use.container}" for use in uses if _is_use(use, ref)),
+        )
+        for ref in refs
+    )
 
 
 def _is_use(use: ClaimUse, ref: ClaimRef) -> bool:
@@ -163,18 +148,18 @@ def _is_use(use: ClaimUse, ref: ClaimRef) -> bool:
 
 
 def has_rolled_out(daemonset: Mapping[str, Any]) -> bool:
-    """Return whether all pods of a DaemonSet are Ready, by a status that is of its present specification."""
+    """Return whether all pods of a DaemonSet are Ready, according to a status of its current specification."""
     status = daemonset.get("status", {})
     current = status.get("observedGeneration") == daemonset["metadata"]["generation"]
-    # The controller writes the three numbers always; one that has not looked yet wrote none.
+    # The controller always writes these numbers. They are missing until it has seen the DaemonSet.
     return bool(current and status.get("numberReady") == status.get("desiredNumberScheduled", -1))
 
 
 def undrained(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the nodes whose pod is not done with its init container, each with what that said last.
+    """Yield a sentence for each node whose init container is not done, with its last message.
 
     Args:
-        pods: of a DaemonSet whose first init container is `dranode drain`, as plain documents.
+        pods: the pods of a DaemonSet whose first init container is `dranode drain`, as plain documents.
     """
     for pod in pods:
         if not _is_ready(pod):
@@ -182,14 +167,11 @@ def undrained(pods: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def have_failed(pods: Iterable[Mapping[str, Any]], times: int) -> bool:
-    """Return whether every pod that is not done has failed so often; see `undrained`."""
-    waiting = [pod.get("status", {}) for pod in pods if not _is_ready(pod)]
+    """Return whether the init container of every pod that is not done has failed this many times."""
     restarts = [
-        max(
-            (initContainerStatuse["restartCount"] for initContainerStatuse in status.get("initContainerStatuses", ())),
-            default=0,
-        )
-        for status in waiting
+        max((status["restartCount"] for status in pod.get("status", {}).get("initContainerStatuses", ())), default=0)
+        for pod in pods
+        if not _is_ready(pod)
     ]
     return bool(restarts) and min(restarts) >= times
 

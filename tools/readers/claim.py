@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -56,9 +56,9 @@ class ClaimReader:
         host: the node.
         options: the paths of its folders.
         source: the source of claims and pods; None if there is none.
-        pod_resources: kubelet's socket.
+        pod_resources: kubelet's pod-resources socket.
         runtime: what is wrong with the container runtime's CDI and NRI.
-        root: whether this is root.
+        root: whether the command runs as root.
     """
 
     host: NodeHost
@@ -78,20 +78,20 @@ class ClaimReader:
         path = f"{self.options.kubelet_root.rstrip('/')}/plugins/{plugin.driver}/ledger.db"
         contents = read_ledger(self.host.place(path))
         record, other = _record(contents, namespace, name, claim)
-        seen = is_there(self.host.place(path))
+        has_ledger = is_there(self.host.place(path))
         specs = Specs(self.host.place(self.options.cdi_dir), plugin.cdi_kind or f"{plugin.driver}/claim")
-        given = self._given(plugin.driver)
+        uses = self._uses(plugin.driver)
         dry = DryAnswer()
-        if record is None and seen and claim is not None and claim.status.allocation is not None:
+        if record is None and has_ledger and claim is not None and claim.status.allocation is not None:
             dry = dry_prepare(claim, contents, specs, plugin, self.options.node)
         containers, unseen = None, ""
         memory, memory_unseen = None, ""
-        mine = [use for use in given or () if (use.namespace, use.claim) == (namespace, name)]
+        claim_uses = [use for use in uses or () if (use.namespace, use.claim) == (namespace, name)]
         if record is not None:
             ref = ClaimRef(namespace, name, record.uid)
-            # Kubelet names the pods of a PodGroup, and those that came after the Prepare; the record does not.
-            used = with_users(record, (use.pod for use in mine))
-            containers, unseen = self._containers(used, ref, contents.records, given)
+            # Pods of a PodGroup, and pods that started after the Prepare, are not on record. kubelet knows them.
+            used = with_users(record, (use.pod for use in claim_uses))
+            containers, unseen = self._containers(used, ref, contents.records, uses)
             memory, memory_unseen = _memory(self.host.files, plugin, used, contents.records)
         return ClaimFacts(
             name=f"{namespace}/{name}",
@@ -104,7 +104,7 @@ class ClaimReader:
             record=record,
             other_uid=other,
             damaged=_damage(contents, claim),
-            ledger="" if seen else path,
+            ledger="" if has_ledger else path,
             same=_same(claim, record, plugin),
             refusal=dry.refusal,
             refusal_unseen=dry.unseen,
@@ -112,7 +112,7 @@ class ClaimReader:
             spec_problem="" if record is None else _spec_problem(specs, record),
             spec_unseen="" if record is None else _spec_unseen(specs, record),
             runtime=self.runtime,
-            users=None if given is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in mine)),
+            users=None if uses is None else tuple(dict.fromkeys(f"{use.pod}/{use.container}" for use in claim_uses)),
             containers=containers,
             containers_unseen=unseen,
             memory=memory,
@@ -120,30 +120,20 @@ class ClaimReader:
         )
 
     def _containers(
-        self, record: Record, claim: ClaimRef, records: tuple[Record, ...], given: tuple[ClaimUse, ...] | None
+        self, record: Record, claim: ClaimRef, records: tuple[Record, ...], uses: tuple[ClaimUse, ...] | None
     ) -> tuple[tuple[PlacedContainer, ...], str]:
-        """Return the claim's containers that run, and why they are not known."""
-        try:
-            return tuple(self._running(record, claim, records, given)), ""
-        except MachineError as error:
-            return (), str(error)
-
-    def _running(
-        self, record: Record, claim: ClaimRef, records: tuple[Record, ...], given: tuple[ClaimUse, ...] | None
-    ) -> Iterator[PlacedContainer]:
-        """Yield the claim's containers that run.
-
-        Raises:
-            MachineError: the cgroups or the processes cannot be looked into.
-        """
+        """Return the claim's running containers, and why they are unknown if they are."""
         names: dict[str, str] = {}
-        # A container's name only tells its claims together with kubelet's answer.
-        if self.source is not None and given is not None:
+        # Containers' names are only needed to match them with kubelet's answer.
+        if self.source is not None and uses is not None:
             for pod in pods_among(record.pods):
                 names |= self.source.container_names(claim.namespace, pod.name)
-        seen = pods_seen(self.host.files, pod_uids((record,)))
-        claims = ContainerClaims(records, given, names)
-        return claims.running(record, claim, seen.containers, _online(self.host.files))
+        claims = ContainerClaims(records, uses, names)
+        try:
+            seen = pods_seen(self.host.files, pod_uids((record,)))
+            return tuple(claims.running(record, claim, seen.containers, _online(self.host.files))), ""
+        except MachineError as error:
+            return (), str(error)
 
     def _serving(self, driver: str) -> bool | None:
         if self.host.folder_state(registry(self.options)) is PathState.MISSING:
@@ -155,15 +145,15 @@ class ClaimReader:
         except (PermissionError, HostError):
             return None
 
-    def _given(self, driver: str) -> tuple[ClaimUse, ...] | None:
+    def _uses(self, driver: str) -> tuple[ClaimUse, ...] | None:
+        """Return which containers have which claims of the driver; None if kubelet does not say."""
         try:
             if self.host.socket_state(self.pod_resources) is not PathState.THERE:
                 return None
         except PermissionError:
             return None
-        asked = PodResources(self.host.place(self.pod_resources))
         try:
-            return asked.claims(driver)
+            return PodResources(self.host.place(self.pod_resources)).claims(driver)
         except PodResourcesError:
             return None
 
@@ -171,7 +161,7 @@ class ClaimReader:
 def _memory(
     files: Root, plugin: Plugin, record: Record, records: tuple[Record, ...]
 ) -> tuple[tuple[ContainerMemory, ...] | None, str]:
-    """Return the memory of the claim's containers, None if it does not say which they get, and why it is not known."""
+    """Return the memory of the claim's containers (see `claim_memory`), and why it is unknown if it is."""
     try:
         return claim_memory(files, plugin, record, records), ""
     except DranodeError as error:
@@ -179,7 +169,7 @@ def _memory(
 
 
 def _online(files: Root) -> CPUSet | None:
-    """Return the online CPUs of pods; None if the node's files do not say, and then no CPU counts as offline."""
+    """Return the online CPUs that pods may use; None if unknown, and then no CPU counts as offline."""
     try:
         return online_for_pods(files)
     except MachineError:
@@ -187,11 +177,11 @@ def _online(files: Root) -> CPUSet | None:
 
 
 def _record(contents: Contents, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[Record | None, str]:
-    """Return the claim's record, and the UID of another claim of its name that is on record."""
+    """Return the claim's record, and the UID of another claim of the same name that is on record."""
     named = [record for record in contents.records if (record.namespace, record.name) == (namespace, name)]
     uid = claim.metadata.uid if claim is not None else named[0].uid if named else ""
-    mine = next((record for record in contents.records if record.uid == uid), None)
-    return mine, next((record.uid for record in named if record.uid != uid), "")
+    claim_record = next((record for record in contents.records if record.uid == uid), None)
+    return claim_record, next((record.uid for record in named if record.uid != uid), "")
 
 
 def _damage(contents: Contents, claim: ResourceClaim | None) -> str:
@@ -210,14 +200,14 @@ def _same(claim: ResourceClaim | None, record: Record | None, plugin: Plugin) ->
 
 
 def _spec(options: ServeOptions, specs: Specs, record: Record | None) -> str:
-    """Return the path of the claim's spec file; empty if nothing is known that it could say."""
+    """Return the path of the claim's CDI spec; empty if there is no record from which it could be written."""
     if record is None or record.lost:
         return ""
     return f"{options.cdi_dir}/{specs.path(record.uid).name}"
 
 
 def _spec_unseen(specs: Specs, record: Record) -> str:
-    """Return why the claim's spec cannot be judged; empty if it can."""
+    """Return why the claim's CDI spec cannot be read; empty if it can, or does not exist."""
     try:
         read_regular(specs.path(record.uid))
     except (FileNotFoundError, NotADirectoryError):
@@ -241,55 +231,55 @@ def _spec_problem(specs: Specs, record: Record) -> str:
     if verdict.problems:
         return f"no runtime loads it: {verdict.problems[0]}"
     spec = specs.read(record.uid)
-    there = {f"{spec.kind}={device.name}" for device in spec.devices} if spec is not None else set()
-    missing = {cdi for device in prepared_devices(specs.kind, record, ()) for cdi in device.cdi} - there
+    defined = {f"{spec.kind}={device.name}" for device in spec.devices} if spec is not None else set()
+    missing = {cdi for device in prepared_devices(specs.kind, record, ()) for cdi in device.cdi} - defined
     return f"it lacks the devices {', '.join(sorted(missing))}" if missing else ""
 
 
 def claim_memory(
     files: Root, plugin: Plugin, record: Record, records: Iterable[Record]
 ) -> tuple[ContainerMemory, ...] | None:
-    """Return the memory of the claim's containers that run; None if the claim does not say which they get.
+    """Return the memory of the claim's running containers; None if the claim does not determine their memory.
 
     Args:
-        files: the node's.
+        files: the node's files.
         plugin: the claim's driver.
-        record: the claim's.
-        records: all that the driver has on record, since a container may have several claims.
+        record: the claim's record.
+        records: all records of the driver, because a container may have several claims.
 
     Raises:
-        DranodeError: the record does not say it, or the cgroups or the processes cannot be looked into.
+        DranodeError: the record, the cgroups or the processes cannot be read.
     """
     if not isinstance(plugin, Pins):
         return None
     if not expected_memory([plugin.pinned(record)]):
         return None
-    claims = [RecordedClaim.of(plugin.driver, each, _held(plugin, each)) for each in records]
+    claims = [RecordedClaim.of(plugin.driver, other, _held(plugin, other)) for other in records]
     cgroups = Cgroups(files)
-    found = []
+    memory = []
     for container in pods_seen(files, pod_uids([record])).containers:
-        theirs = claims_in(claims, container.env)
-        if any(claim.record.uid == record.uid for claim, _ in theirs):
-            expected = expected_memory(held for _, held in theirs)
+        parts = claims_in(claims, container.env)
+        if any(claim.record.uid == record.uid for claim, _ in parts):
+            expected = expected_memory(held for _, held in parts)
             actual = cgroups.memory(container.cgroup, expected)
-            found.append(_judged(container.id[:12] or container.folder, theirs, expected, actual))
-    return tuple(found)
+            memory.append(_container_memory(container.id[:12] or container.folder, parts, expected, actual))
+    return tuple(memory)
 
 
-def _judged(container: str, theirs: RecordedParts, expected: Effective, actual: Effective) -> ContainerMemory:
-    # A claim of another driver may keep it to some of these nodes.
+def _container_memory(container: str, parts: RecordedParts, expected: Effective, actual: Effective) -> ContainerMemory:
+    # A claim of another driver may restrict the container to some of these nodes.
     if expected.nodes is not None and actual.nodes is not None and actual.nodes <= expected.nodes:
         expected = replace(expected, nodes=actual.nodes)
-    right = container_has_memory(theirs, expected, actual)
-    if right is not False:
-        return ContainerMemory(container, right, words(actual))
+    ok = container_has_memory(parts, expected, actual)
+    if ok is not False:
+        return ContainerMemory(container, ok, words(actual))
     limits = dict(actual.hugepages)
     short = tuple((size, amount) for size, amount in expected.hugepages if limits.get(size, amount) < amount)
-    return ContainerMemory(container, right, difference(*replace(expected, hugepages=short).beside(actual)))
+    return ContainerMemory(container, ok, difference(*replace(expected, hugepages=short).beside(actual)))
 
 
 def _held(pins: Pins, record: Record) -> PinnedClaim | None:
-    """Return what a claim's containers are held to; None where its record, which may be another's, does not say."""
+    """Return what a claim's containers are pinned to; None if the record, perhaps another claim's, is not usable."""
     try:
         return pins.pinned(record)
     except DranodeError:
@@ -298,11 +288,11 @@ def _held(pins: Pins, record: Record) -> PinnedClaim | None:
 
 @dataclass(frozen=True, slots=True)
 class DryAnswer:
-    """The outcome of a dry Prepare.
+    """The outcome of a Prepare that is only decided.
 
     Attributes:
-        refusal: the sentence with which it would be refused; empty if it would not be.
-        unseen: why that could not be decided; empty if it could.
+        refusal: why it would be refused; empty if it would not be.
+        unseen: why it cannot be decided; empty if it can.
     """
 
     refusal: str = ""
@@ -321,26 +311,26 @@ def dry_prepare(claim: ResourceClaim, contents: Contents, specs: Specs, plugin: 
     """
     try:
         inventory = plugin.discover()
-        lying = specs.uids()
+        spec_uids = specs.uids()
     except DranodeError as error:
         return DryAnswer(unseen=str(error))
     other = _other_options(claim, plugin, inventory)
     if other:
         return DryAnswer(unseen=other)
     ref = ClaimRef.of(claim)
-    records, blocked = _known(contents, lying, specs, plugin)
+    records, blocked = _known(contents, spec_uids, specs, plugin)
     held = Held.of(holdings((record for record in records if record.uid != ref.uid), plugin.sources))
     try:
         decide_claim(ref, claim, None, Circumstances(plugin, inventory, held, pool, blocked))
     except ClaimError as error:
         return DryAnswer(refusal=str(error))
-    except Exception as error:  # noqa: BLE001 - a driver that fails so refuses the claim with this sentence
+    except Exception as error:  # noqa: BLE001 - the driver would refuse the claim with the same sentence
         return DryAnswer(refusal=str(refused_by_error(ref, plugin.driver, error)))
     return DryAnswer()
 
 
 def _other_options(claim: ResourceClaim, plugin: Plugin, inventory: Inventory) -> str:
-    """Return why the driver that looks is not the one that runs: it would not publish what was allocated."""
+    """Return why this driver differs from the one that serves: it does not have the allocated devices."""
     try:
         results = results_of(claim.status.allocation, plugin.driver)
     except DranodeError:
@@ -350,19 +340,21 @@ def _other_options(claim: ResourceClaim, plugin: Plugin, inventory: Inventory) -
         return ""
     return (
         f"with these options {plugin.driver} has no device {', '.join(missing)} here; pass the options of serve, or "
-        "see whether the hardware is gone: dranode slices"
+        "check with dranode slices whether the hardware is gone"
     )
 
 
-def _known(contents: Contents, lying: frozenset[str], specs: Specs, plugin: Plugin) -> tuple[list[Record], str | None]:
-    """Return what is known to be held, and why nothing new is handed out; None if it is."""
+def _known(
+    contents: Contents, spec_uids: frozenset[str], specs: Specs, plugin: Plugin
+) -> tuple[list[Record], str | None]:
+    """Return the records, recovered from CDI specs if necessary, and why no new claim may be prepared, if so."""
     blocked = [missing_claims(contents.doubt, plugin.driver)] if contents.doubt else []
     damaged = {
         row.uid: f"its row is damaged ({row.reason}) and no CDI spec says what it holds" for row in contents.damaged
     }
     on_file = {record.uid: record for record in contents.records}
     records: list[Record] = []
-    for uid in sorted({*on_file, *damaged, *lying}):
+    for uid in sorted({*on_file, *damaged, *spec_uids}):
         record = on_file.get(uid)
         if record is None or record.lost:
             record = SpecRecords(plugin, specs).record(uid)

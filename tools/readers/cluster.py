@@ -1,7 +1,7 @@
-"""Reads what the API server says about the driver: its rights, classes, slices and node.
+"""Reads the driver's rights, classes, slices and node from the API server.
 
-Nothing is changed. Slices are sent as a dry run. Rights are checked by a SelfSubjectAccessReview, or, if this does not
-run as the driver's account, by a SubjectAccessReview about that account.
+Nothing is changed; slices are only sent as a dry run. Rights are checked with a SelfSubjectAccessReview, or with a
+SubjectAccessReview if this does not run with the driver's service account.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 _SECONDS: Final = 5.0
 _RIGHTS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-# The server turns the request down, or nobody answers it.
+# The server rejects the request, or does not answer.
 _REFUSALS: Final = (*_RIGHTS, HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, NO_ANSWER)
 # The rights that the driver needs, as in deploy/rbac.yaml.
 RIGHTS: Final = (
@@ -60,31 +60,34 @@ class Sender(Protocol):
 def read_cluster(
     api: Sender, options: ServeOptions, plugins: Sequence[Plugin], account: str = ""
 ) -> tuple[ClusterFacts, str, list[str]]:
-    """Return the API server's facts, the node's runtime by its Node object, and what could not be asked.
+    """Return the API server's facts, the node's runtime according to its Node, and sentences on what is unknown.
 
     Args:
         api: the server.
         options: the options of `serve`.
         plugins: the drivers; one device of each is published as a dry run.
-        account: `<namespace>:<name>` of the driver's service account; empty if this runs as that account.
+        account: `<namespace>:<name>` of the driver's service account; empty if this runs with that account.
     """
     unseen: list[str] = []
     refused: list[str] = []
 
-    def ask(what: str, question: Callable[[], T]) -> T | None:
+    def ask(subject: str, question: Callable[[], T]) -> T | None:
         try:
             return question()
         except ApiError as error:
-            # What somebody else may not look at says nothing of the driver's account.
-            ours = not account or error.status not in _RIGHTS
-            (refused if error.status in _REFUSALS and ours else unseen).append(f"{what}: {error}")
+            # If another account lacks a right, that does not mean that the driver's account lacks it.
+            concerns_driver = not account or error.status not in _RIGHTS
+            sentences = refused if error.status in _REFUSALS and concerns_driver else unseen
+            sentences.append(f"{subject}: {error}")
             return None
 
     versions = ask("the API server", lambda: server_versions(api))
     if versions is None:
         return ClusterFacts(refused=tuple(refused)), "", unseen
     root = f"/apis/{API_GROUP}/{best_version(versions)}"
-    node = ask(f"the Node {options.node}", lambda: _node(api, options.node))
+    node = ask(
+        f"the Node {options.node}", lambda: _object(lambda: _get(api, f"/api/v1/nodes/{options.node}", "get nodes"))
+    )
     info = _info(node)
     served = best_version(versions) is not None
     classes = ask("the DeviceClasses", lambda: _classes(api, root, options.drivers)) if served else None
@@ -129,7 +132,7 @@ def _get(api: Sender, path: str, what: str, **query: str) -> Any:
 
 
 def _object(question: Callable[[], Any]) -> Any:
-    """Return an object, or nothing if the server says that it does not exist; any other 404 is no answer."""
+    """Return an object, or an empty one if the server says that it does not exist; any other 404 is an error."""
     try:
         answer = question()
     except ApiError as error:
@@ -146,10 +149,10 @@ def _unclear() -> ApiError:
 
 
 def _member(answer: Any, name: str, kind: type[T]) -> T:
-    """Return a member that every answer of its kind has.
+    """Return a member that every answer of this kind has.
 
     Raises:
-        ApiError: it is missing or of another type, so the answer is not usable.
+        ApiError: it is missing or has another type, so this is not an API server's answer.
     """
     value = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(value, kind):
@@ -158,17 +161,17 @@ def _member(answer: Any, name: str, kind: type[T]) -> T:
 
 
 def server_versions(api: Sender) -> tuple[str, ...]:
-    """Return the versions of `resource.k8s.io` that the server offers.
+    """Return the versions of `resource.k8s.io` that the server offers; none if it does not have the group.
 
     Raises:
-        ApiError: it does not say.
+        ApiError: the server does not answer as an API server.
     """
     try:
         group = _get(api, f"/apis/{API_GROUP}", f"discover {API_GROUP}")
     except ApiError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
-        # A server without the group lists the groups that it has; anything else is no API server.
+        # An API server without the group still lists the groups that it has. Other servers have no such list.
         groups = _member(_get(api, "/apis", "discover API groups"), "groups", list)
         if any(_member(entry, "name", str) == API_GROUP for entry in groups):
             raise
@@ -176,15 +179,10 @@ def server_versions(api: Sender) -> tuple[str, ...]:
     return tuple(str(_member(entry, "version", str)) for entry in _member(group, "versions", list))
 
 
-def _node(api: Sender, name: str) -> dict[str, Any]:
-    node: dict[str, Any] = _object(lambda: _get(api, f"/api/v1/nodes/{name}", "get nodes"))
-    return node
-
-
 def kubelet_version(text: str) -> tuple[int, ...] | None:
-    """Return a version as kubelet reports it (`v1.37.1`, `v1.34.1+k3s1`) as numbers; None if it is none."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return tuple(int(number) for number in found.groups() if number is not None) if found else None
+    """Return the numbers of a version that kubelet reports (`v1.37.1`, `v1.34.1+k3s1`); None if there are none."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return tuple(int(number) for number in match.groups() if number is not None) if match else None
 
 
 def _denied(api: Sender, options: ServeOptions, account: str) -> Iterator[Right]:
@@ -192,8 +190,8 @@ def _denied(api: Sender, options: ServeOptions, account: str) -> Iterator[Right]
     for right in (*RIGHTS, *drivers):
         resource, _, rest = right.resource.partition("/")
         sub, _, name = rest.partition("/")
-        asked = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": sub, "name": name}
-        attributes = {key: value for key, value in asked.items() if value}
+        values = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": sub, "name": name}
+        attributes = {key: value for key, value in values.items() if value}
         review = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
         spec: dict[str, Any] = {"resourceAttributes": attributes}
         if account:
@@ -227,20 +225,21 @@ def _dropped(api: Sender, root: str, options: ServeOptions, plugins: Sequence[Pl
 
 
 def _classes(api: Sender, root: str, drivers: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the classes that are called like the drivers, and all others where they may be listed, by name."""
-    about = {"apiVersion": root.removeprefix("/apis/"), "kind": "DeviceClass"}
+    """Return the DeviceClasses with the drivers' names, and all others if they may be listed, by name."""
+    # Objects in a list have neither.
+    type_meta = {"apiVersion": root.removeprefix("/apis/"), "kind": "DeviceClass"}
     try:
         listed = _member(_get(api, f"{root}/deviceclasses", "list deviceclasses"), "items", list)
     except ApiError as error:
-        # The driver's own account may get its classes alone.
+        # The driver's own account may only get its own classes.
         if error.status not in _RIGHTS:
             raise
         listed = []
-    classes = {str(item["metadata"]["name"]): {**item, **about} for item in listed}
+    classes = {str(item["metadata"]["name"]): {**item, **type_meta} for item in listed}
     for driver in drivers:
-        found = _object(lambda name=driver: _get(api, f"{root}/deviceclasses/{name}", "get deviceclasses"))  # type: ignore[misc] # bound at once
-        if found:
-            classes[driver] = {**found, **about}
+        item = _object(lambda name=driver: _get(api, f"{root}/deviceclasses/{name}", "get deviceclasses"))  # type: ignore[misc] # called in this iteration
+        if item:
+            classes[driver] = {**item, **type_meta}
     return classes
 
 
@@ -252,9 +251,9 @@ def _slices(api: Sender, root: str, options: ServeOptions) -> tuple[PublishedSli
     return tuple(published_slice(slice_) for slice_ in slices if slice_.spec.driver in options.drivers)
 
 
-def published_slice(entry: ResourceSlice) -> PublishedSlice:
-    """Return what the rules ask of a slice."""
-    return PublishedSlice(entry.metadata.name, entry.spec.driver, entry.spec.pool.name, len(entry.spec.devices))
+def published_slice(slice_: ResourceSlice) -> PublishedSlice:
+    """Return what the rules need to know about a slice."""
+    return PublishedSlice(slice_.metadata.name, slice_.spec.driver, slice_.spec.pool.name, len(slice_.spec.devices))
 
 
 def _slice(document: Any) -> ResourceSlice:
@@ -266,22 +265,22 @@ def _slice(document: Any) -> ResourceSlice:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLists:
-    """The objects of a cluster. Each method raises ApiError if the server does not answer, or not so."""
+    """Lists a cluster's objects. Each method raises ApiError if the server does not answer, or not as an API server."""
 
     objects: ApiObjects
 
     def slices(self, selector: str = "", node: str = "") -> tuple[ResourceSlice, ...]:
-        """Return the slices with these labels, or of one node."""
+        """Return the slices, with these labels or of one node if given."""
         return self._all(
             ResourceSlice, "ResourceSlice", "", selector, fieldSelector=f"spec.nodeName={node}" if node else ""
         )
 
     def claims(self, namespace: str = "", selector: str = "") -> tuple[ResourceClaim, ...]:
-        """Return the claims with these labels, of all namespaces for an empty one."""
+        """Return the claims with these labels in a namespace, or in all if it is empty."""
         return self._all(ResourceClaim, "ResourceClaim", namespace, selector)
 
     def pending_pods(self, namespace: str = "") -> tuple[LivePod, ...]:
-        """Return the pods that have not started, of all namespaces for an empty one."""
+        """Return the pods that have not started in a namespace, or in all if it is empty."""
         return self._all(LivePod, "Pod", namespace, fieldSelector="status.phase=Pending")
 
     def nodes(self, selector: str = "") -> tuple[LiveNode, ...]:
@@ -289,30 +288,30 @@ class ClusterLists:
         return self._all(LiveNode, "Node", "", selector)
 
     def rules(self) -> tuple[DeviceTaintRule, ...]:
-        """Return the DeviceTaintRules; none of a server that does not have them."""
+        """Return the DeviceTaintRules; none if the server does not have the kind."""
         documents = self.objects.documents("DeviceTaintRule")
         try:
-            return taint_rules(SourceDocument("the API server", *each) for each in enumerate(documents))
+            return taint_rules(SourceDocument("the API server", *item) for item in enumerate(documents))
         except DocumentError as error:
             raise ApiError(str(error)) from error
 
     def _all(self, into: type[T], kind: str, namespace: str, selector: str = "", **query: str) -> tuple[T, ...]:
-        asked = {"labelSelector": selector, **query}
-        return self.objects.values(into, kind, namespace, **{key: value for key, value in asked.items() if value})
+        parameters = {"labelSelector": selector, **query}
+        return self.objects.values(into, kind, namespace, **{key: value for key, value in parameters.items() if value})
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """The lists that could not be read.
+    """Collects why lists could not be read.
 
     Attributes:
-        sentences: one for each kind.
+        sentences: a sentence for each list.
     """
 
     sentences: list[str] = field(default_factory=list)
 
     def unless_refused(self, without: str, listing: Future[T]) -> T | None:
-        """Return what was listed; None if it could not be, with the sentence that `without` begins."""
+        """Return the list; if it could not be read, return None and add a sentence that begins with `without`."""
         try:
             return listing.result()
         except ApiError as error:
@@ -324,7 +323,7 @@ class Unseen:
 
 
 def clock_skew(wire: Wire, clock: Callable[[], float] = time.time) -> int | None:
-    """By how many seconds the server's clock is ahead of this one; None if it does not say."""
+    """Return how many seconds the server's clock is ahead of this one; None if it does not say."""
     before = clock()
     try:
         answer = wire.send(Outgoing("GET", "/version", {"Accept": "application/json"}, 5.0))
@@ -332,10 +331,10 @@ def clock_skew(wire: Wire, clock: Callable[[], float] = time.time) -> int | None
         return None
     after = clock()
     try:
-        there = parsedate_to_datetime(answer.headers["date"]).timestamp()
+        server_time = parsedate_to_datetime(answer.headers["date"]).timestamp()
     except (KeyError, ValueError):
         return None
-    # The header has whole seconds, of some moment between sending and receiving.
-    if before - 1 <= there <= after:
+    # The header was written between sending and receiving, and is cut to whole seconds.
+    if before - 1 <= server_time <= after:
         return 0
-    return round(there - before) if there < before else round(there - after)
+    return round(server_time - before) if server_time < before else round(server_time - after)

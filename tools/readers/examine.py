@@ -1,4 +1,4 @@
-"""Reads all facts of a node for `dranode doctor`, each part on its own, so that a failure leaves the other parts."""
+"""Reads all facts about a node for `dranode doctor`, each part separately, so that one failure does not hide others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dranode.api.errors import DranodeError, MachineError, UsageError
 from dranode.driver.claims.hooks import HardwareProblem, Reports
 from dranode.driver.claims.options import DriverOption
 from dranode.driver.claims.plugin import Plugin
-from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.root import Root
 from dranode.driver.pinning.snapshot import Pins
 from dranode.driver.plugins import declared, load_plugins
@@ -23,12 +22,12 @@ from dranode.tools.diagnosis.facts import ClusterFacts, Facts, Kubelet, NodeFact
 from dranode.tools.diagnosis.runtime import nri_answers
 from dranode.tools.readers.cluster import Sender, read_cluster
 from dranode.tools.readers.host import HostError, NodeHost, UnparsedError
-from dranode.tools.readers.kubelet import kubelet_of_configz, kubelet_of_states, read_kubelet, unread_state
+from dranode.tools.readers.kubelet import kubelet_of_states, read_configz, read_kubelet, unread_state
 from dranode.tools.readers.node import read_node
 from dranode.tools.readers.runtime import read_runtime
 from dranode.tools.readers.system import StatVfs, read_system
 
-# The framework's own flag that is like a driver's option with a gate.
+# The framework's own flag that needs a feature gate, as some drivers' options do.
 _TAINTS: Final = ("device_taints", "--device-taints", "DRADeviceTaints")
 
 
@@ -50,7 +49,7 @@ class NodeFiles:
 def judged_options(
     drivers: Sequence[str], root: Root, node: str, options: Mapping[str, Any]
 ) -> tuple[ServeOptions, tuple[Plugin, ...]]:
-    """Return the options of `serve` to judge the node by, and the drivers that would start with them.
+    """Return the options of `serve` that the node has to fit, and the drivers that would start with them.
 
     Raises:
         UsageError: a driver is not installed, or an option has an invalid value.
@@ -59,8 +58,8 @@ def judged_options(
     plugins: list[Plugin] = []
     refusals: list[str] = []
     unread: list[str] = []
-    own = [each for name in drivers for each in declared().of(name)]
-    reserving = [each for each in own if each.option.reserves]
+    declarations = [declaration for name in drivers for declaration in declared().of(name)]
+    reserving = [declaration for declaration in declarations if declaration.option.reserves]
     sharing: set[str] = set()
     problems: list[HardwareProblem] = []
     oddities: list[str] = []
@@ -69,7 +68,7 @@ def judged_options(
         try:
             inventory = plugin.discover()
         except (MachineError, OSError) as error:
-            unread.append(f"{plugin.driver} hands out nothing: {error}")
+            unread.append(f"{plugin.driver} prepares no claims: {error}")
             continue
         except DranodeError as error:
             refusals.append(f"{plugin.driver} does not start: {error}")
@@ -78,9 +77,9 @@ def judged_options(
         reported = tuple(plugin.problems(inventory)) if isinstance(plugin, Reports) else ()
         problems += reported
         named = {problem.what for problem in reported}
-        # The sentences that the serving driver logs, when it reads the hardware and when it publishes.
-        sentences = (sentence for sentence in publishable(inventory).warnings if sentence not in named)
-        oddities += (f"{plugin.driver}: {sentence}" for sentence in sentences)
+        # The same warnings that the serving driver logs when it reads the hardware and when it publishes.
+        warnings = (warning for warning in publishable(inventory).warnings if warning not in named)
+        oddities += (f"{plugin.driver}: {warning}" for warning in warnings)
         if isinstance(plugin, Pins) and plugin.pool(inventory).page_sizes:
             holding_pages.append(plugin.driver)
         if any(device.allow_multiple_allocations for device in inventory.devices):
@@ -89,14 +88,17 @@ def judged_options(
     return ServeOptions(
         node=node,
         drivers=tuple(plugin.driver for plugin in loaded),
-        # A driver that pins says on what.
         pinning=tuple(plugin.driver for plugin in pinning),
         pinning_cpus=tuple(plugin.driver for plugin in pinning if plugin.unread_pool().pins_cpus),
         shares=bool(sharing),
-        unshared=tuple(_set(each) for each in own if each.driver in sharing and each.option.unshared),
-        gated=_gated(own, options),
-        reserved=CPUSet(cpu for each in reserving for cpu in _cpus(each, options)),
-        reserving=" and ".join(each.flag for each in reserving),
+        unshared=tuple(
+            f"{declaration.flag} {declaration.option.unshared}"
+            for declaration in declarations
+            if declaration.driver in sharing and declaration.option.unshared
+        ),
+        gated=_gated(declarations, options),
+        reserved=CPUSet(cpu for declaration in reserving for cpu in _cpus(declaration, options)),
+        reserving=" and ".join(declaration.flag for declaration in reserving),
         kubelet_root=str(options["kubelet_root"]),
         cdi_dir=str(options["cdi_dir"]),
         nri_socket="" if options["nri_socket"] == "none" else str(options["nri_socket"]),
@@ -109,26 +111,26 @@ def judged_options(
     ), tuple(plugins)
 
 
-def _gated(own: Iterable[DriverOption], options: Mapping[str, Any]) -> dict[str, str]:
-    """The flags that are on and whose fields a server may drop, with the feature gate that each needs."""
+def _gated(declarations: Iterable[DriverOption], options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the flags that are on and need a feature gate, with this gate; without it a server drops their fields."""
     name, flag, gate = _TAINTS
-    needed = {each.flag: each.option.gate for each in own if each.option.gate and _value(each, options)}
-    return needed | ({flag: gate} if options.get(name) else {})
+    gates = {
+        declaration.flag: declaration.option.gate
+        for declaration in declarations
+        if declaration.option.gate and _value(declaration, options)
+    }
+    return gates | ({flag: gate} if options.get(name) else {})
 
 
-def _cpus(declared: DriverOption, options: Mapping[str, Any]) -> CPUSet:
+def _cpus(declaration: DriverOption, options: Mapping[str, Any]) -> CPUSet:
     try:
-        return CPUSet.parse(str(_value(declared, options)))
+        return CPUSet.parse(str(_value(declaration, options)))
     except ValueError as error:
-        raise UsageError(f"{declared.flag}: {error}") from error
+        raise UsageError(f"{declaration.flag}: {error}") from error
 
 
-def _value(declared: DriverOption, options: Mapping[str, Any]) -> Any:
-    return options.get(declared.parameter, declared.option.default)
-
-
-def _set(declared: DriverOption) -> str:
-    return f"{declared.flag} {declared.option.unshared}"
+def _value(declaration: DriverOption, options: Mapping[str, Any]) -> Any:
+    return options.get(declaration.parameter, declaration.option.default)
 
 
 def examine(
@@ -150,13 +152,13 @@ def examine(
         host: the node.
         options: the options of `serve`.
         plugins: the drivers that would start with them.
-        files: where configuration lies.
-        pod_resources: kubelet's socket; empty for the one under its root.
+        files: the paths of configuration files.
+        pod_resources: kubelet's pod-resources socket; empty for the one under kubelet's root.
         api: the API server; None if there is none to ask.
         account: see `read_cluster`.
         skew: how far the API server's clock is ahead, in seconds; None if unknown.
-        variables: a sentence for each `DRANODE_` variable that is no option.
-        statvfs: as `os.statvfs`.
+        variables: a sentence for each `DRANODE_` variable that is not an option.
+        statvfs: `os.statvfs`, or a test's substitute.
     """
     notes = _Notes()
     unseen = notes.unseen
@@ -185,7 +187,7 @@ def examine(
 
 @dataclass(slots=True)
 class _Notes:
-    """Notes made while reading: configuration that cannot be parsed, and everything that was not seen."""
+    """What could not be read: configuration that cannot be parsed, and sentences on everything else."""
 
     kubelet: str = ""
     runtime: str = ""
@@ -203,7 +205,7 @@ def _kubelet(
     except HostError as error:
         reason = str(error)
     except (AttributeError, TypeError, ValueError) as error:
-        notes.unseen.append(f"kubelet's configuration: it has a value of a wrong type: {error}")
+        notes.unseen.append(f"kubelet's configuration: it has a value of the wrong type: {error}")
         return None
     else:
         notes.unseen += unread_state(host, kubelet.root)
@@ -217,20 +219,9 @@ def _kubelet(
     return kubelet_of_states(host, options.kubelet_root)
 
 
-def read_configz(api: Sender, node: str, root: str) -> Kubelet:
-    """Ask kubelet through the API server for the configuration that it runs with (`get nodes/proxy`).
-
-    Raises:
-        ApiError: the account may not, or kubelet does not answer.
-        HostError: the answer is no configuration.
-    """
-    path = f"/api/v1/nodes/{node}/proxy/configz"
-    return kubelet_of_configz(api.send(APIRequest("GET", path, "get nodes/proxy"), seconds=5.0), root)
-
-
 def _runtime(host: NodeHost, version: str, files: NodeFiles, node: NodeFacts, notes: _Notes) -> RuntimeFacts | None:
-    # A connected driver, or an answer from the socket, proves more than a file that this process may not see.
-    proof = "; NRI is on, for its socket answers" if nri_answers(node) else ""
+    # An answer from the socket proves that NRI is on, even if the configuration cannot be read.
+    proof = "; NRI is on, because its socket answers" if nri_answers(node) else ""
     try:
         runtime, unknown = read_runtime(host, version, files.containerd, files.crio)
     except UnparsedError as error:

@@ -1,4 +1,4 @@
-"""Reads what an API server says of the driver on every node: pods, slices, versions, kubelet's own configuration."""
+"""Reads the driver's state on every node from an API server: pods, slices, versions, kubelet's configuration."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from dranode.tools.readers.cluster import (
     published_slice,
     server_versions,
 )
-from dranode.tools.readers.examine import read_configz
+from dranode.tools.readers.kubelet import read_configz
 from dranode.tools.readers.runtime import runtime_version
 
 _NAME: Final = "dranode"
 _LABEL: Final = "app.kubernetes.io/name"
 _PART_OF: Final = "app.kubernetes.io/part-of"
 _ENDED: Final = ("Succeeded", "Failed")
-# A made-up machine, for only the drivers' names are asked.
+# A made-up machine, because only the drivers' names are needed.
 _NO_MACHINE: Final = "cores=1"
 
 
 def read_fleet(client: Client, drivers: Sequence[str], options: Mapping[str, Any]) -> Iterator[Facts]:
-    """Yield the facts of every node, by name, as far as the API server has them.
+    """Yield the facts about every node, by name, as far as the API server has them.
 
     Raises:
-        ApiError: the server does not answer, or does not let nodes or slices be listed.
+        ApiError: the server does not answer, or does not allow nodes or slices to be listed.
     """
     names = tuple(plugin.driver for plugin in load_plugins(drivers, open_machine(_NO_MACHINE), options))
     objects = ApiObjects(client)
@@ -45,7 +45,7 @@ def read_fleet(client: Client, drivers: Sequence[str], options: Mapping[str, Any
     slices = lists.slices()
     running = _DriverPods.read(objects)
     versions = server_versions(client)
-    for node in sorted(lists.nodes(), key=lambda one: one.metadata.name):
+    for node in sorted(lists.nodes(), key=lambda node: node.metadata.name):
         name = node.metadata.name
         judged = ServeOptions(node=name, drivers=names, kubelet_root=str(options["kubelet_root"]))
         kubelet, unread = _kubelet(client, name, judged.kubelet_root)
@@ -70,11 +70,11 @@ def read_fleet(client: Client, drivers: Sequence[str], options: Mapping[str, Any
 
 @dataclass(frozen=True, slots=True)
 class _DriverPods:
-    """Where the driver is to run and where it runs.
+    """Where the driver should run, and where it runs.
 
     Attributes:
-        daemonsets: those of the driver; None if they could not be listed.
-        pods: its pods by node, each with the DaemonSet that has made it, empty if unknown; None if not listed.
+        daemonsets: the driver's DaemonSets; None if they could not be listed.
+        pods: its pods by node, each with the DaemonSet that created it, empty if unknown; None if not listed.
         pods_unseen: why pods could not be listed; empty if they could.
         unseen: why DaemonSets could not be listed.
     """
@@ -92,7 +92,7 @@ class _DriverPods:
             daemonsets = tuple(filter(_is_ours, objects.values(LiveDaemonSet, "DaemonSet")))
         except ApiError as error:
             unseen = (f"on which nodes the driver should run: {error}",)
-        # Installed under another name, its pods have another label than those of deploy/.
+        # Pods of a driver that is installed under another name do not have the label of deploy/.
         selectors = {
             (daemonset.metadata.namespace, _selector(daemonset.spec.selector.match_labels)): daemonset.name
             for daemonset in daemonsets or ()
@@ -103,14 +103,14 @@ class _DriverPods:
             for (namespace, selector), owner in (selectors or {("", _selector({_LABEL: _NAME})): ""}).items():
                 for pod in objects.values(LivePod, "Pod", namespace, labelSelector=selector):
                     if pod.status.phase not in _ENDED and _made_by(pod, owner):
-                        found = pods.setdefault(pod.spec.node_name, {})
-                        found.setdefault(f"{pod.metadata.namespace}/{pod.metadata.name}", (owner, pod))
+                        on_node = pods.setdefault(pod.spec.node_name, {})
+                        on_node.setdefault(f"{pod.metadata.namespace}/{pod.metadata.name}", (owner, pod))
         except ApiError as error:
             return cls(daemonsets, None, str(error), unseen)
-        return cls(daemonsets, {node: tuple(found.values()) for node, found in pods.items()}, "", unseen)
+        return cls(daemonsets, {node: tuple(on_node.values()) for node, on_node in pods.items()}, "", unseen)
 
     def is_due(self, node: LiveNode) -> bool:
-        """Return whether the driver is to run on a node, as far as that is known."""
+        """Return whether the driver should run on a node, as far as that is known."""
         if self.pods is not None and node.metadata.name in self.pods:
             return True
         if self.daemonsets:
@@ -119,7 +119,7 @@ class _DriverPods:
         return not any(taint.effect in ("NoSchedule", "NoExecute") for taint in node.spec.taints)
 
     def left_out(self, node: LiveNode) -> str:
-        """Return why every DaemonSet leaves a node out; empty if one does not, or if a pod is there all the same."""
+        """Return why every DaemonSet leaves a node out; empty if one selects it, or if it has a pod anyway."""
         if not self.daemonsets or (self.pods is not None and node.metadata.name in self.pods):
             return ""
         reasons = {
@@ -127,7 +127,7 @@ class _DriverPods:
         }
         if not all(reasons.values()):
             return ""
-        return "; ".join(f"of the DaemonSet {name}, {why}" for name, why in reasons.items())
+        return "; ".join(f"DaemonSet {name}: {why}" for name, why in reasons.items())
 
     def trouble(self, node: LiveNode) -> str | None:
         """Return why no pod of the driver serves on a node; empty if one does, None if that is not known."""
@@ -140,12 +140,12 @@ class _DriverPods:
         if not self.is_due(node):
             return None
         if self.daemonsets:
-            due = [
+            selecting = [
                 daemonset.name
                 for daemonset in self.daemonsets
                 if not daemon_excluded_by(node, daemonset.spec.template.spec)
             ]
-            return f"no pod of the driver runs there, although the DaemonSet {' and '.join(due)} selects it"
+            return f"no pod of the driver runs there, although the DaemonSet {' and '.join(selecting)} selects it"
         return "no pod of the driver runs there" + ("" if self.daemonsets is None else ", and no DaemonSet runs it")
 
     def daemonsets_on(self, node: str) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class _DriverPods:
 
 
 def _is_ours(daemonset: LiveDaemonSet) -> bool:
-    """Return whether a DaemonSet runs the driver: by the labels of deploy/ and the chart, or by its image."""
+    """Return whether a DaemonSet runs the driver: it has the labels of deploy/ or the chart, or the driver's image."""
     template = daemonset.spec.template
     if template.metadata.labels.get(_LABEL) == _NAME:
         return True
@@ -171,21 +171,17 @@ def _selector(labels: Mapping[str, str]) -> str:
 
 
 def _made_by(pod: LivePod, daemonset: str) -> bool:
-    """Return whether a pod with a DaemonSet's labels is its own; two may select the same labels."""
-    owners = [
-        owner_reference.name for owner_reference in pod.metadata.owner_references if owner_reference.kind == "DaemonSet"
-    ]
+    """Return whether a pod with a DaemonSet's labels belongs to it; two DaemonSets may select the same labels."""
+    owners = [owner.name for owner in pod.metadata.owner_references if owner.kind == "DaemonSet"]
     return not owners or not daemonset or daemonset.partition("/")[2] in owners
 
 
 def _not_serving(pod: LivePod) -> str:
-    """Return why a pod of the driver does not serve; empty if it does, or if nobody has said yet."""
+    """Return why a pod of the driver does not serve; empty if it does, or if it has no Ready condition yet."""
     ready = pod.status.condition("Ready")
     if ready is None or ready.status == "True":
         return ""
-    containers = [
-        container_status.name for container_status in pod.status.container_statuses if container_status.restart_count
-    ]
+    containers = [status.name for status in pod.status.container_statuses if status.restart_count]
     restarts = f", and its container {', '.join(containers)} was restarted" if containers else ""
     return f"the driver's pod {pod.metadata.name} is not ready: {ready.message or ready.reason}{restarts}"
 

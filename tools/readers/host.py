@@ -1,4 +1,4 @@
-"""The node's file tree: this machine's, or a mounted one, as `kubectl debug node/...` mounts it at /host."""
+"""The node's file tree: this machine's own, or a mounted one (`kubectl debug node/...` mounts it at /host)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HostError(DranodeError):
 
 
 class UnparsedError(HostError):
-    """A configuration file is not valid, so its program would not start with it again."""
+    """A configuration file is not valid, so its program would not start again with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class NodeHost:
         return cls(Path(folder), HostRoot() if folder == "/" else ConfinedRoot(FolderFiles(folder)))
 
     def place(self, path: str) -> Path:
-        """Return where a path of the node is on this machine; links are followed as on the node."""
+        """Return where a path on the node is on this machine; links are followed as on the node."""
         inner = path.strip("/")
         missing: list[str] = []
         while inner:
@@ -118,7 +118,7 @@ class NodeHost:
         """Return whether a socket exists and a process answers it.
 
         Raises:
-            PermissionError: the socket may not be dialled.
+            PermissionError: this process may not connect to the socket.
         """
         place = self.place(path)
         try:
@@ -132,12 +132,13 @@ class NodeHost:
 
 
 def _answers(place: Path) -> bool:
-    # The path through the folder's handle is short; that of a node that is mounted deep down may be too long.
+    # A Unix socket's path has at most 107 bytes. The path below a mounted root may be longer, the one through the
+    # folder's descriptor is not.
     folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dialled:
-            dialled.settimeout(_ANSWER_SECONDS)
-            dialled.connect(f"/proc/self/fd/{folder}/{place.name}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            connection.connect(f"/proc/self/fd/{folder}/{place.name}")
             return True
     except PermissionError:
         raise
@@ -151,10 +152,10 @@ def _answers(place: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of the node that runs, such as the kubelet or the container runtime.
+    """A running program of the node, such as kubelet or the container runtime.
 
     Attributes:
-        name: its name, as the kernel knows it.
+        name: its process's name in the kernel (`comm`).
         pid: its process id.
         flags: the flags of its command line, without dashes; a flag without a value is empty.
     """
@@ -165,7 +166,7 @@ class Program:
 
 
 def running(host: NodeHost, name: str) -> Program | None:
-    """Return the process with a name, as the kernel knows it; None if there is none to see.
+    """Return the process with a name in the kernel (`comm`); None if none is visible.
 
     Raises:
         HostError: the processes cannot be listed.
@@ -178,7 +179,7 @@ def running(host: NodeHost, name: str) -> Program | None:
         if not pid.isdigit():
             continue
         try:
-            # A process that has ended, but is not reaped yet, has no command line.
+            # A zombie has no command line.
             if host.text(f"/proc/{pid}/comm").strip() == name and (line := host.text(f"/proc/{pid}/cmdline")):
                 return Program(name, int(pid), _flags(line.split("\0")[1:]))
         except OSError:
@@ -187,9 +188,9 @@ def running(host: NodeHost, name: str) -> Program | None:
 
 
 def files_of(host: NodeHost, process: Program) -> NodeHost | None:
-    """Return the node's files as a process sees them; a pod that sees the node's processes still has its own files.
+    """Return the node's files as a process sees them; None if they may not be read.
 
-    The answer is None if they may not be read.
+    A pod with hostPID sees the node's processes, but its own files.
     """
     if host.prefix != Path("/"):
         return host

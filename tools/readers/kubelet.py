@@ -1,9 +1,9 @@
 """Reads kubelet's configuration: its command line, its configuration file, and the state of its managers.
 
-kubelet.config.k8s.io/v1beta1 KubeletConfiguration; drop-in files win over the file, and flags over both
-(cmd/kubelet/app of Kubernetes). `cpu_manager_state` and `memory_manager_state` have the policy as it runs in all their
-versions (pkg/kubelet/cm/cpumanager/state and memorymanager/state of 1.34 to 1.37). A kubelet that is a part of another
-process (k3s, MicroK8s) may have neither a command line nor a file: then these are all that there is to see.
+The file is a KubeletConfiguration (kubelet.config.k8s.io/v1beta1). Drop-in files override it, and flags override both
+(cmd/kubelet/app of Kubernetes). `cpu_manager_state` and `memory_manager_state` contain the policy of the running
+kubelet, in all their versions (pkg/kubelet/cm/cpumanager/state and memorymanager/state of 1.34 to 1.37). A kubelet
+inside another process (k3s, MicroK8s) may have neither a command line nor a file; then only these two can be read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from msgspec.structs import replace
 
 from dranode.api.cpuset import CPUSet
 from dranode.api.errors import DocumentError
+from dranode.driver.kube.client import APIRequest
 from dranode.driver.machine.presence import is_folder
 from dranode.driver.machine.yaml_files import StrictError, parse_yaml
 from dranode.tools.diagnosis.facts import Kubelet
+from dranode.tools.readers.cluster import Sender
 from dranode.tools.readers.host import HostError, NodeHost, UnparsedError, running
 
 _DEFAULT_ROOT: Final = "/var/lib/kubelet"
-# Where MicroK8s and k0s have it, for a driver that is configured for another one.
+# kubelet's root on MicroK8s and k0s, in case the driver is configured with another one.
 _ROOTS: Final = ("/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet")
 _CPU_STATE: Final = "cpu_manager_state"
 _MEMORY_STATE: Final = "memory_manager_state"
@@ -34,14 +36,14 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
 
     Args:
         host: the node.
-        root: kubelet's root, unless a running kubelet has another.
+        root: kubelet's root; a running kubelet's own root takes precedence.
         config: its configuration file; empty to search for it.
 
     Raises:
-        HostError: neither kubelet nor its configuration file can be seen.
+        HostError: neither kubelet nor its configuration file can be read.
     """
     process = running(host, "kubelet")
-    # kubelet takes underscores in the names of flags too.
+    # kubelet also accepts underscores in flag names.
     flags = {name.replace("_", "-"): value for name, value in process.flags.items()} if process is not None else {}
     root = flags.get("root-dir") or (_DEFAULT_ROOT if process is not None else root)
     named = config or flags.get("config")
@@ -49,7 +51,7 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     try:
         document = _document(host, path)
     except OSError as error:
-        # A kubelet without a configuration file has its defaults, but one with an unreadable file may have anything.
+        # Without a configuration file kubelet runs with defaults, but an unreadable file may set anything.
         if process is None or named or not isinstance(error, FileNotFoundError):
             raise HostError(
                 f"kubelet's configuration: {path} cannot be read ({error.strerror}); pass --kubelet-config, or "
@@ -58,8 +60,8 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
         document = {}
     folder = flags.get("config-dir", "").rstrip("/")
     drop_ins = tuple(_drop_ins(host, folder)) if folder else ()
-    for above in drop_ins:
-        document = _patched(document, above)
+    for drop_in in drop_ins:
+        document = _patched(document, drop_in)
     place = f"{path} or {folder}" if drop_ins else path
     policy = flags.get("cpu-manager-policy") or str(document.get("cpuManagerPolicy") or "none")
     gates = {**(document.get("featureGates") or {}), **_gates(flags.get("feature-gates", ""))}
@@ -77,15 +79,18 @@ def read_kubelet(host: NodeHost, root: str, config: str = "") -> Kubelet:
     return _as_it_runs(host, kubelet)
 
 
-def kubelet_of_configz(answer: Any, root: str) -> Kubelet:
-    """Return kubelet's configuration as it runs, by its own answer to `/configz`.
+def read_configz(api: Sender, node: str, root: str) -> Kubelet:
+    """Read the running kubelet's configuration through the API server (`get nodes/proxy`).
 
     Raises:
-        HostError: the answer is none.
+        ApiError: the account may not read it, or kubelet does not answer.
+        HostError: the answer is not a kubelet configuration.
     """
+    request = APIRequest("GET", f"/api/v1/nodes/{node}/proxy/configz", "get nodes/proxy")
+    answer = api.send(request, seconds=5.0)
     document = answer.get("kubeletconfig") if isinstance(answer, Mapping) else None
     if not isinstance(document, Mapping):
-        raise HostError("kubelet's configuration: its answer to /configz has another form than kubelet's")
+        raise HostError("kubelet's configuration: the answer to /configz is not a kubelet configuration")
     place = "kubelet's configuration"
     return Kubelet(
         config=place,
@@ -101,11 +106,11 @@ def kubelet_of_configz(answer: Any, root: str) -> Kubelet:
 
 
 def kubelet_of_states(host: NodeHost, root: str) -> Kubelet | None:
-    """Return what the managers' state files alone say of kubelet; None if they name no policy that is a finding.
+    """Return what the managers' state files show of kubelet; None if they show no static policy.
 
     Args:
         host: the node.
-        root: kubelet's root as the driver is configured; if it does not exist, other distributions' are tried.
+        root: the driver's --kubelet-root; the roots of other distributions are tried after it.
     """
     for place in dict.fromkeys((root, *_ROOTS)):
         kubelet = _as_it_runs(host, Kubelet(config="", root=place))
@@ -115,7 +120,7 @@ def kubelet_of_states(host: NodeHost, root: str) -> Kubelet | None:
 
 
 def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
-    """Return the configuration with the policies of the managers' state files, which the running kubelet wrote."""
+    """Return the configuration with the policies from the managers' state files, which the running kubelet wrote."""
     cpus, memory = _state(kubelet.root, _CPU_STATE), _state(kubelet.root, _MEMORY_STATE)
     if _policy(host, cpus) == "static":
         kubelet = replace(kubelet, cpu_manager="static", cpu_manager_place=cpus)
@@ -125,7 +130,7 @@ def _as_it_runs(host: NodeHost, kubelet: Kubelet) -> Kubelet:
 
 
 def _policy(host: NodeHost, path: str) -> str:
-    """Return the policy in a manager's state; empty if it cannot be read, which `unread_state` says, or is none."""
+    """Return the policy in a manager's state file; empty if there is none or it cannot be read (see `unread_state`)."""
     try:
         policy = json.loads(host.text(path)).get("policyName")
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -134,13 +139,12 @@ def _policy(host: NodeHost, path: str) -> str:
 
 
 def unread_state(host: NodeHost, root: str) -> Iterator[str]:
-    """Yield why the policy of a manager of kubelet may be another than the configuration says.
+    """Yield why the policy of a running manager of kubelet may differ from the configuration.
 
-    The state files, which have the policies as they run, may be missing, root alone may read them, and they may be
-    damaged.
+    Its state file, which has the running policy, may be readable only for root, or damaged.
     """
-    for what, name in (("CPU", _CPU_STATE), ("memory", _MEMORY_STATE)):
-        policy, path = f"the policy with which kubelet's {what} manager runs", _state(root, name)
+    for manager, name in (("CPU", _CPU_STATE), ("memory", _MEMORY_STATE)):
+        policy, path = f"the policy with which kubelet's {manager} manager runs", _state(root, name)
         try:
             host.text(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -150,8 +154,8 @@ def unread_state(host: NodeHost, root: str) -> Iterator[str]:
         else:
             if not _policy(host, path):
                 yield (
-                    f"{policy}: {path} names none, so it is damaged, and kubelet does not start with it; drain the "
-                    "node, remove the file and restart kubelet"
+                    f"{policy}: {path} does not name one, so it is damaged, and kubelet would not start with it; drain "
+                    "the node, remove the file and restart kubelet"
                 )
 
 
@@ -161,20 +165,20 @@ def _state(root: str, name: str) -> str:
 
 def _patched(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with a drop-in file's values, as a JSON merge patch: null removes a field."""
-    both = dict(document)
+    result = dict(document)
     for name, value in patch.items():
         if value is None:
-            both.pop(name, None)
+            result.pop(name, None)
         elif isinstance(value, Mapping):
-            below = both.get(name)
-            both[name] = _patched(below if isinstance(below, Mapping) else {}, value)
+            old = result.get(name)
+            result[name] = _patched(old if isinstance(old, Mapping) else {}, value)
         else:
-            both[name] = value
-    return both
+            result[name] = value
+    return result
 
 
 def _drop_ins(host: NodeHost, folder: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the drop-in files (`--config-dir` and folders in it) by name; each overrides the earlier ones."""
+    """Yield the drop-in files in `--config-dir` and its subfolders, by name; each overrides the earlier ones."""
     try:
         for path in (f"{folder}/{name}" for name in host.names(folder)):
             if is_folder(host.place(path)):
@@ -193,7 +197,7 @@ def _gates(text: str) -> dict[str, bool]:
 def _document(host: NodeHost, path: str) -> Mapping[str, Any]:
     try:
         document = parse_yaml(host.content(path), path)
-    except StrictError as error:  # kubelet takes the last of repeated keys, and says so in its log alone
+    except StrictError as error:  # kubelet accepts repeated keys, uses the last one, and only logs it
         raise HostError(f"kubelet's configuration: {error}") from error
     except DocumentError as error:
         raise UnparsedError(f"kubelet's configuration {error}") from error

@@ -44,14 +44,10 @@ _REGISTRATION: Final = "-reg.sock"
 def read_node(
     host: NodeHost, options: ServeOptions, plugins: Sequence[Plugin], pod_resources: str
 ) -> tuple[NodeFacts, list[str]]:
-    """Return the facts about what the driver needs on the node, and what could not be read."""
+    """Return the facts about what the driver needs on the node, and sentences on what could not be read."""
     unseen: list[str] = []
-    places = [
-        *_folders(host, options, unseen),
-        *_sockets(host, options, pod_resources, unseen),
-    ]
     return NodeFacts(
-        places=tuple(places),
+        places=(*_folders(host, options, unseen), *_sockets(host, options, pod_resources, unseen)),
         endpoints=_endpoints(host, options, unseen),
         records=tuple(_records(host, options, plugins, unseen)),
         cpuset=_cpuset(host, unseen),
@@ -63,12 +59,12 @@ def _folders(host: NodeHost, options: ServeOptions, unseen: list[str]) -> Iterat
     root = options.kubelet_root.rstrip("/")
     uses = {
         f"{root}/plugins": "the ledger and the sockets that kubelet calls",
-        f"{root}/plugins_registry": "telling kubelet of the driver",
+        f"{root}/plugins_registry": "registering the driver with kubelet",
         options.cdi_dir: "CDI specs",
     }
-    private = os.geteuid() != 0
-    if private:
-        unseen.append("whether the driver's folders can be written: this is not root")
+    is_root = os.geteuid() == 0
+    if not is_root:
+        unseen.append("whether the driver can write to its folders: this does not run as root")
     for path, use in uses.items():
         try:
             state = host.folder_state(path)
@@ -79,7 +75,7 @@ def _folders(host: NodeHost, options: ServeOptions, unseen: list[str]) -> Iterat
         except PermissionError:
             unseen.append(f"whether there is a folder {path}: permission denied; try as root")
             continue
-        yield Place(path, PathState.THERE if private and state is PathState.UNUSABLE else state, use)
+        yield Place(path, PathState.THERE if not is_root and state is PathState.UNUSABLE else state, use)
 
 
 def _sockets(host: NodeHost, options: ServeOptions, pod_resources: str, unseen: list[str]) -> Iterator[Place]:
@@ -89,13 +85,13 @@ def _sockets(host: NodeHost, options: ServeOptions, pod_resources: str, unseen: 
         try:
             yield Place(path, host.socket_state(path), use)
         except PermissionError:
-            unseen.append(f"whether anything answers on {path}: permission denied; try as root")
+            unseen.append(f"whether a process answers on {path}: permission denied; try as root")
 
 
 def _endpoints(host: NodeHost, options: ServeOptions, unseen: list[str]) -> tuple[Endpoint, ...] | None:
     try:
         if host.folder_state(registry(options)) in (PathState.MISSING, PathState.WRONG):
-            return None  # a finding of its own
+            return None  # another rule reports this
         return tuple(read_endpoints(host, options))
     except PermissionError as error:
         place = error.filename or "a socket in it"
@@ -117,10 +113,10 @@ def read_endpoints(host: NodeHost, options: ServeOptions, clock: Callable[[], fl
     Args:
         host: the node.
         options: the options of `serve`.
-        clock: the time now, in seconds since the epoch, for how old sockets are.
+        clock: returns the time, in seconds since the epoch, to tell how old sockets are.
 
     Raises:
-        PermissionError: the registry, or a socket in it, may not be asked.
+        PermissionError: this process may not list the registry, or connect to a socket in it.
         HostError: the registry cannot be listed for another reason.
     """
     folder = registry(options)
@@ -129,11 +125,11 @@ def read_endpoints(host: NodeHost, options: ServeOptions, clock: Callable[[], fl
             continue
         path = f"{folder}/{name}"
         place = host.place(path)
-        living = host.socket_state(path) is PathState.THERE
-        # A socket whose path is too long to dial is known by its name alone.
-        peer = who_serves(place) if living and len(os.fsencode(place)) <= MAX_SOCKET_PATH else None
+        answers = host.socket_state(path) is PathState.THERE
+        # gRPC cannot connect to a path that is too long; then only the socket's name shows whose it is.
+        peer = who_serves(place) if answers and len(os.fsencode(place)) <= MAX_SOCKET_PATH else None
         if peer is None:
-            yield Endpoint(path, living, _driver(name, options.drivers))
+            yield Endpoint(path, answers, _driver(name, options.drivers))
         elif peer.kind == "DRAPlugin":
             yield Endpoint(path, answers=True, driver=peer.name, endpoint=peer.endpoint, age=_age(place, clock))
 
@@ -194,7 +190,7 @@ def _may_read(ledger: Path) -> bool:
 
 
 def _written(specs: Specs) -> frozenset[str] | None:
-    # Another rule reports a file in the place of the directory.
+    # Another rule reports it if the directory is a file.
     try:
         return specs.uids()
     except LedgerError:
@@ -215,14 +211,14 @@ def _cpuset(host: NodeHost, unseen: list[str]) -> bool | None:
 
 
 def _excess(options: ServeOptions) -> int:
-    """Return by how many bytes the longest socket path, with a pod's UID in its name, is too long."""
+    """Return how many bytes the longest socket path, which contains a pod's UID, is too long."""
     longest = max(options.drivers, key=len, default="")
     path = f"{options.kubelet_root.rstrip('/')}/plugins/{longest}/dra-{'0' * _UID_LENGTH}.sock"
     return max(0, len(os.fsencode(path)) - MAX_SOCKET_PATH)
 
 
 def read_unrestorable(plugin: Plugin, contents: Contents) -> str:
-    """Return why settings that the driver's claims have changed cannot be put back; empty if they can."""
+    """Return why settings that the driver's claims have changed cannot be restored; empty if they can."""
     if not isinstance(plugin, Tunes):
         return ""
     try:
@@ -232,52 +228,53 @@ def read_unrestorable(plugin: Plugin, contents: Contents) -> str:
 
 
 def read_disturbances(files: Root, plugin: Plugin, contents: Contents, unseen: list[str]) -> tuple[Disturbance, ...]:
-    """Return what has disturbed the driver's claims; none where the driver tunes nothing for any.
+    """Return what has disturbed the driver's claims; empty if the driver has tuned nothing.
 
     Args:
         files: the node's files.
         plugin: the driver.
         contents: its ledger.
-        unseen: gets a sentence on what of that cannot be seen.
+        unseen: gets a sentence for everything that cannot be read.
     """
     if not isinstance(plugin, Tunes) or not contents.notes:
         return ()
     try:
-        found = tuple(plugin.disturbances(contents.records, decoded_notes(contents)))
+        disturbances = tuple(plugin.disturbances(contents.records, decoded_notes(contents)))
     except LedgerError as error:
         unseen.append(f"what disturbed the quiet CPUs of {plugin.driver}'s claims: {error}")
         return ()
     unseen += [
-        f"how often devices interrupted CPUs {each.cpus}, which claim {each.claim} wants quiet: the kernel does not "
-        "count it for all of them (/proc/interrupts), or did not when the claim started"
-        for each in found
-        if each.count is None
+        f"how often devices interrupted CPUs {disturbance.cpus}, which claim {disturbance.claim} wants quiet: the "
+        "kernel does not count it for all of them (/proc/interrupts), or did not when the claim started"
+        for disturbance in disturbances
+        if disturbance.count is None
     ]
     owners = {record.uid: record for record in contents.records}
     try:
-        if not found or shows_kernel(files):
+        if not disturbances or shows_kernel(files):
             return tuple(
-                replace(each, processes=_intruders(files, each.cpus, owners[each.claim.uid])) for each in found
+                replace(disturbance, processes=_intruders(files, disturbance.cpus, owners[disturbance.claim.uid]))
+                for disturbance in disturbances
             )
         unseen.append(f"which threads ran on CPUs that claims want quiet: {NO_KERNEL}; run this on the node itself")
     except MachineError as error:
         unseen.append(f"which threads ran on CPUs that claims want quiet: {error}")
-    return found
+    return disturbances
 
 
 def _intruders(files: Root, cpus: CPUSet, owner: Record) -> tuple[str, ...]:
-    """Return whose threads ran last on a claim's CPUs and are none of its pods', each name once, the busiest first."""
+    """Return the processes of other owners whose threads ran last on a claim's CPUs, the busiest first."""
     seconds: dict[str, float] = {}
     own = _own_processes(files, owner)
-    for each in threads_seen_on(files, cpus):
-        if each.pid not in own and not _is_own(each, owner):
-            name = f"{each.name} ({'kernel thread' if each.kernel else 'process'} {each.pid})"
-            seconds[name] = seconds.get(name, 0.0) + each.seconds
+    for thread in threads_seen_on(files, cpus):
+        if thread.pid not in own and not _is_own(thread, owner):
+            name = f"{thread.name} ({'kernel thread' if thread.kernel else 'process'} {thread.pid})"
+            seconds[name] = seconds.get(name, 0.0) + thread.seconds
     return tuple(name for name, _ in sorted(seconds.items(), key=lambda pair: -pair[1]))
 
 
 def _own_processes(files: Root, owner: Record) -> frozenset[int]:
-    """Return the processes of containers with the claim, where the record does not name all of its pods."""
+    """Return the processes of containers with the claim if the record does not name all of its pods."""
     if names_every_pod(owner.pods):
         return frozenset()
     variables = InjectedVariables.of((owner,))
@@ -292,12 +289,12 @@ def _is_own(thread: ThreadSeen, owner: Record) -> bool:
 
 
 _TIMEOUT: Final = 1.0
-# As long as kubelet waits.
+# kubelet's own timeout.
 _UNPREPARE_SECONDS: Final = 45.0
 
 
 class Registrant(msgspec.Struct, frozen=True):
-    """A plug-in as it presents itself.
+    """A plug-in's answer to GetInfo.
 
     Attributes:
         kind: `DRAPlugin`, `CSIPlugin`, ...
@@ -328,8 +325,8 @@ def unprepare(endpoint: Path, refs: Iterable[ClaimRef]) -> dict[str, Refused | N
         refs: the claims.
 
     Returns:
-        For each claim, by UID, None or why it is not unprepared. A driver that does not answer within 45 s, as long as
-        kubelet waits, is a refusal of every claim.
+        For each claim, by UID, None or why it is not unprepared. All claims are refused if the driver does not answer
+        within 45 s, kubelet's timeout.
     """
     request = dra.NodeUnprepareResourcesRequest(
         claims=[dra.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in refs]

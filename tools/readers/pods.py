@@ -1,6 +1,6 @@
-"""Reads what a cluster says of a pod: the pod, its claims, templates, Events and node, with read rights alone.
+"""Reads the facts about a pod from a cluster: the pod, its claims, templates, Events and node.
 
-What the account may not read is said and not judged; deploy/reader/ has the rights that all of it takes.
+Only read rights are needed, those of deploy/reader/. What the account may not read is reported as not seen.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PodReader:
 
     Attributes:
         objects: the server's objects, or those of files.
-        unasked: one sentence for everything that could not be read so far.
+        unasked: a sentence for everything that could not be read so far.
     """
 
     objects: ApiObjects | DumpObjects
@@ -53,17 +53,18 @@ class PodReader:
         Raises:
             ApiError: the server cannot be asked at all.
         """
-        lookup, pod = self._pod(namespace, name)
+        lookup, pod = self._object(LivePod, "Pod", namespace, name)
         facts = PodFacts(f"{namespace}/{name}", lookup, pod, unasked=tuple(self.unasked))
         if pod is None:
             return facts
-        there, node = self._node(pod.spec.node_name)
+        node_name = pod.spec.node_name
+        node_lookup, node = self._object(LiveNode, "Node", "", node_name) if node_name else (Lookup.UNASKED, None)
         return replace(
             facts,
             claims=tuple(self._claims(namespace, pod)),
             events=self._events(namespace, pod),
             node=node,
-            node_lookup=there,
+            node_lookup=node_lookup,
             published=self._published(pod),
             unasked=tuple(self.unasked),
         )
@@ -77,55 +78,50 @@ class PodReader:
         return self._object(ResourceClaim, "ResourceClaim", namespace, name)
 
     def users(self, namespace: str, name: str, claim: ResourceClaim | None) -> tuple[str, ...]:
-        """Return the names of the pods that use a claim, or are to: it is reserved for them, or they name it."""
+        """Return the names of the pods that use a claim or will: it is reserved for them, or they name it."""
         consumers = claim.status.reserved_for if claim else ()
-        reserved = [one.name for one in pods_among(consumers)]
-        owners = (
-            [
-                owner_reference.name
-                for owner_reference in claim.metadata.owner_references
-                if owner_reference.kind == "Pod"
-            ]
-            if claim
-            else []
-        )
+        reserved = [pod.name for pod in pods_among(consumers)]
+        owners = [owner.name for owner in claim.metadata.owner_references if owner.kind == "Pod"] if claim else []
         known = dict.fromkeys((*reserved, *owners))
         if known and len(reserved) == len(consumers):
             return tuple(known)
-        # The claim does not say which pods a PodGroup has, but they name it as any others do.
+        # The claim does not say which pods are in a PodGroup, but these pods name the claim.
         naming = (pod.metadata.name for pod in self._pods(namespace) or () if name in _named(pod))
         return tuple(dict.fromkeys((*known, *naming)))
 
     def objects_to_schedule(self) -> ClusterObjects | None:
-        """Read what decides where claims can be allocated; None if some of it could not be read."""
+        """Read the objects on which allocation depends; None if some of them could not be read."""
         read = self.objects.values
         with ThreadPoolExecutor(AT_A_TIME, "list") as pool:
-            listing = pool.submit(read, ResourceSlice, "ResourceSlice")
-            claiming = pool.submit(read, ResourceClaim, "ResourceClaim")
-            standing = pool.submit(read, LiveNode, "Node")
-            classing = pool.submit(read, DeviceClass, "DeviceClass")
-            ruling = pool.submit(self.objects.documents, "DeviceTaintRule")
-        slices = self._ask("the ResourceSlices", listing.result)
-        classes = self._ask("the DeviceClasses", classing.result)
-        claims = self._ask("the ResourceClaims", claiming.result)
-        rules = self._ask("the DeviceTaintRules", ruling.result)
-        nodes = self._ask("the Nodes", standing.result)
+            slices_future = pool.submit(read, ResourceSlice, "ResourceSlice")
+            claims_future = pool.submit(read, ResourceClaim, "ResourceClaim")
+            nodes_future = pool.submit(read, LiveNode, "Node")
+            classes_future = pool.submit(read, DeviceClass, "DeviceClass")
+            rules_future = pool.submit(self.objects.documents, "DeviceTaintRule")
+        slices = self._ask("the ResourceSlices", slices_future.result)
+        classes = self._ask("the DeviceClasses", classes_future.result)
+        claims = self._ask("the ResourceClaims", claims_future.result)
+        rules = self._ask("the DeviceTaintRules", rules_future.result)
+        nodes = self._ask("the Nodes", nodes_future.result)
         if slices is None or classes is None or claims is None or nodes is None:
             return None
         return ClusterObjects(slices, classes, claims, tuple(rules or ()), nodes)
 
     def published(self, driver: str, node: str) -> tuple[Device, ...] | None:
-        """Read what a driver publishes in the pool that is called like a node; None if not all of it can be read."""
-        slices = self._ask(
-            "the ResourceSlices",
-            lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=f"spec.nodeName={node}"),
-        )
+        """Read a driver's devices in the pool with the node's name; None if not all of them can be read."""
+        slices = self._slices_on(node) or ()
         pool = newest_slices(
-            slice_ for slice_ in slices or () if (slice_.spec.driver, slice_.spec.pool.name) == (driver, node)
+            slice_ for slice_ in slices if (slice_.spec.driver, slice_.spec.pool.name) == (driver, node)
         )
         if not pool or len(pool) < pool[0].spec.pool.resource_slice_count:
             return None
-        return tuple(device for one in pool for device in one.spec.devices)
+        return tuple(device for slice_ in pool for device in slice_.spec.devices)
+
+    def _slices_on(self, node: str) -> tuple[ResourceSlice, ...] | None:
+        return self._ask(
+            "the ResourceSlices",
+            lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=f"spec.nodeName={node}"),
+        )
 
     def pods_on(self, node: str, namespace: str, labels: str) -> tuple[LivePod, ...] | None:
         """Read the pods of a node with these labels; None if they could not be read."""
@@ -135,9 +131,6 @@ class PodReader:
         return self._ask(
             f"the pods of namespace {namespace}", lambda: self.objects.values(LivePod, "Pod", namespace, **query)
         )
-
-    def _pod(self, namespace: str, name: str) -> tuple[Lookup, LivePod | None]:
-        return self._object(LivePod, "Pod", namespace, name)
 
     def _object(self, into: type[T], kind: str, namespace: str, name: str) -> tuple[Lookup, T | None]:
         try:
@@ -159,56 +152,51 @@ class PodReader:
     # --- the parts of a pod ---
 
     def _claims(self, namespace: str, pod: LivePod) -> Iterator[PodClaim]:
-        made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+        generated = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
         for entry in pod.spec.resource_claims:
-            yield self._pod_claim(namespace, entry, made)
+            yield self._pod_claim(namespace, entry, generated)
         extended = pod.status.extended_resource_claim_status
         if extended is not None and extended.resource_claim_name:
             yield self._existing(namespace, PodClaim("", extended.resource_claim_name))
 
-    def _pod_claim(self, namespace: str, entry: PodResourceClaim, made: Mapping[str, str | None]) -> PodClaim:
+    def _pod_claim(self, namespace: str, entry: PodResourceClaim, generated: Mapping[str, str | None]) -> PodClaim:
         if entry.resource_claim_name is not None:
             return self._existing(namespace, PodClaim(entry.name, entry.resource_claim_name))
         template = entry.resource_claim_template_name or ""
-        if entry.name not in made:
+        if entry.name not in generated:
             lookup, _ = self._object(dict, "ResourceClaimTemplate", namespace, template)
             return PodClaim(entry.name, template=template, template_lookup=lookup)
-        name = made[entry.name]
+        name = generated[entry.name]
+        # The status has an entry without a name if no claim is needed.
         if not name:
             return PodClaim(entry.name, template=template, needed=False)
         return self._existing(namespace, PodClaim(entry.name, name, template))
 
     def _existing(self, namespace: str, claim: PodClaim) -> PodClaim:
-        lookup, found = self.claim(namespace, claim.name)
-        return replace(claim, lookup=lookup, claim=found)
+        lookup, document = self.claim(namespace, claim.name)
+        return replace(claim, lookup=lookup, claim=document)
 
     def _events(self, namespace: str, pod: LivePod) -> tuple[LiveEvent, ...] | None:
-        # By UID, for the Events of an earlier pod of that name are not this pod's.
+        # By UID, so that Events of an earlier pod of the same name are left out.
         selector = f"involvedObject.uid={pod.metadata.uid}"
         return self._ask(
             f"the Events of namespace {namespace}",
             lambda: self.objects.values(LiveEvent, "Event", namespace, fieldSelector=selector),
         )
 
-    def _node(self, name: str) -> tuple[Lookup, LiveNode | None]:
-        return self._object(LiveNode, "Node", "", name) if name else (Lookup.UNASKED, None)
-
     def _published(self, pod: LivePod) -> frozenset[str] | None:
-        """Read which drivers publish on the pod's node; asked only about a pod that is being deleted."""
+        """Return the drivers that publish on the pod's node; None if unknown, or if the pod is not being deleted."""
         if pod.metadata.deletion_timestamp is None or not pod.spec.node_name:
             return None
-        selector = f"spec.nodeName={pod.spec.node_name}"
-        slices = self._ask(
-            "the ResourceSlices", lambda: self.objects.values(ResourceSlice, "ResourceSlice", fieldSelector=selector)
-        )
+        slices = self._slices_on(pod.spec.node_name)
         return None if slices is None else frozenset(slice_.spec.driver for slice_ in slices)
 
 
 def _named(pod: LivePod) -> frozenset[str]:
-    """Return the claims that a pod names, or that were made for it or its PodGroup from templates."""
+    """Return the claims that a pod names, or that were created for it or its PodGroup from templates."""
     named = (entry.resource_claim_name for entry in pod.spec.resource_claims)
-    made = (entry.resource_claim_name for entry in pod.status.resource_claim_statuses)
-    return frozenset(filter(None, (*named, *made)))
+    generated = (entry.resource_claim_name for entry in pod.status.resource_claim_statuses)
+    return frozenset(filter(None, (*named, *generated)))
 
 
 _CLUSTER_WIDE = frozenset(("Node", "Namespace", "ResourceSlice", "DeviceClass", "DeviceTaintRule", "PriorityClass"))
@@ -216,52 +204,56 @@ _CLUSTER_WIDE = frozenset(("Node", "Namespace", "ResourceSlice", "DeviceClass", 
 
 @dataclass(frozen=True, slots=True)
 class DumpObjects:
-    """The objects in files; answers what `dranode.show.cluster_objects.ApiObjects` answers.
+    """A cluster's objects in files, with the methods of `dranode.show.cluster_objects.ApiObjects`.
 
     Attributes:
         sources: the documents.
-        place: the files.
+        place: the names of the files.
     """
 
     sources: tuple[SourceDocument, ...]
     place: str
 
     def find(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return an object, in its v1 form; None if there is none of that name.
+        """Return an object, in its v1 form; None if it does not exist.
 
         Raises:
-            ApiError: no document is of the kind.
+            ApiError: the files have no object of the kind.
         """
         return next(
             (document for document in self.documents(kind, namespace) if document["metadata"].get("name") == name), None
         )
 
     def documents(self, kind: str, namespace: str = "", **query: str) -> list[dict[str, Any]]:
-        """Return all objects of a kind, those of one namespace or with these fields or labels.
+        """Return the objects of a kind, of one namespace or with these fields or labels if given.
 
         Raises:
-            ApiError: no document is of the kind, or one has no metadata.
+            ApiError: the files have no object of the kind, or one without metadata.
         """
         sources = [source for source in self.sources if source.kind == kind]
         if not sources:
+            # As if the account may not list them: whoever wrote the files may have left the kind out.
             raise ApiError(f"no {kind} is in {self.place}", HTTPStatus.FORBIDDEN)
         for source in sources:
             if "metadata" not in source.document:
                 raise ApiError(f"{source.place}: metadata is missing")
-        listed = [to_v1(source.document) for source in sources]
         everywhere = not namespace or kind in _CLUSTER_WIDE
-        return [each for each in listed if (everywhere or _namespace(each) == namespace) and _selected(each, query)]
+        return [
+            document
+            for document in (to_v1(source.document) for source in sources)
+            if (everywhere or _namespace(document) == namespace) and _selected(document, query)
+        ]
 
     def values(self, into: type[T], kind: str, namespace: str = "", **query: str) -> tuple[T, ...]:
-        """Return the same as values.
+        """Return the same objects, decoded.
 
         Raises:
-            ApiError: no document is of the kind, or one does not decode.
+            ApiError: the files have no object of the kind, or one that does not decode.
         """
         return tuple(value_of(into, kind, document) for document in self.documents(kind, namespace, **query))
 
     def server_version(self) -> str:
-        """Return that the server's version is not known."""
+        """Return the empty string: files do not show the server's version."""
         return ""
 
 

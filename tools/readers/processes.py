@@ -1,9 +1,9 @@
 """The processes of a machine and where they may run, from `/proc` (proc(5)) and the cgroup file system.
 
-They are read as files below a root and not with psutil, so that a pod with its own PID namespace sees the host's
-processes if the host's `/proc` is mounted. A process that ends meanwhile is left out. A process that cannot be read is
-an error, because it looks like one that has ended (`/proc` mounted with `hidepid=1` shows such processes to all but
-root and one group; with `hidepid=2` they are missing, the kernel's threads too).
+They are read as files below a root, not with psutil, so that a pod with its own PID namespace sees the host's processes
+if the host's `/proc` is mounted. A process that ends meanwhile is left out. A process that cannot be read is an error:
+with `hidepid=1`, `/proc` lists other users' processes, but only root and one group can read them. With `hidepid=2`,
+these processes and the kernel's threads are missing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _KTHREADD: Final = "2"
 _USER: Final = 11
 _SYSTEM: Final = 12
 _PROCESSOR: Final = 36
-# USER_HZ, in which the kernel writes times on every architecture of today.
+# 1 / USER_HZ, the unit of times in /proc on all current architectures.
 _TICK: Final = 0.01
 _ONLINE: Final = "sys/devices/system/cpu/online"
-# What the kernel says of a process or thread that has ended, also while it is read.
+# The kernel's errors for a process or thread that has ended, perhaps while it is read.
 _ENDED: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESRCH))
 
 
@@ -39,10 +39,10 @@ def processes(root: Root, *, by_thread: bool = False) -> Iterator[Process]:
 
     Args:
         root: the machine's files.
-        by_thread: whether its CPUs are those of all its threads, each of which may have others than the first.
+        by_thread: whether to add the CPUs of all threads, which may differ from those of the process's first thread.
 
     Raises:
-        MachineError: `/proc` is there and cannot be listed, or a process in it not be looked into.
+        MachineError: `/proc` cannot be listed, or a process in it cannot be read.
     """
     for pid in _pids(root):
         process = _process(root, str(pid))
@@ -51,13 +51,13 @@ def processes(root: Root, *, by_thread: bool = False) -> Iterator[Process]:
 
 
 NO_KERNEL: Final = (
-    "/proc shows no thread of the kernel, so it is that of another PID namespace, hides the processes of other users "
-    "(hidepid), or is missing"
+    "/proc shows no kernel threads, so it belongs to another PID namespace, hides other users' processes (hidepid), or "
+    "is missing"
 )
 
 
 def shows_kernel(root: Root) -> bool:
-    """Return whether `/proc` shows the kernel's threads, as that of the node itself does, and so all processes."""
+    """Return whether `/proc` shows the kernel's threads, and so is the node's own and shows all processes."""
     status = _status(root, f"proc/{_KTHREADD}")
     return status is not None and status.name == "kthreadd"
 
@@ -68,7 +68,7 @@ def _of_threads(root: Root, pid: int) -> CPUSet:
 
 
 def _pids(root: Root) -> list[int]:
-    """Return the processes of a machine; none where there is no `/proc`, as in captures."""
+    """Return the processes of a machine; none if there is no `/proc`, as in captures."""
     return sorted(int(name) for name in _names(root, "proc") if name.isdecimal())
 
 
@@ -87,7 +87,7 @@ def _names(root: Root, folder: str) -> list[str]:
 
 
 def _text(root: Root, path: str) -> str | None:
-    """Return a file of a process or thread; None if that has ended."""
+    """Return a file of a process or thread; None if the process or thread has ended."""
     try:
         return read_text(root, path)
     except OSError as error:
@@ -99,7 +99,7 @@ def _text(root: Root, path: str) -> str | None:
 def _unseen(what: str, error: OSError) -> MachineError:
     reason = error.strerror or error
     return MachineError(
-        f"{what}, so which processes run where is not known: {reason}; look as root, on the node itself"
+        f"{what}, so it is unknown which processes run where: {reason}; try as root, on the node itself"
     )
 
 
@@ -118,7 +118,7 @@ def _status(root: Root, folder: str) -> _Status | None:
         cpus = CPUSet.parse(fields["Cpus_allowed_list"])
     except (KeyError, ValueError):
         return None
-    # One that has ended, but is not reaped yet, runs nowhere.
+    # Zombies and dead processes do not run.
     if fields.get("State", "").startswith(("Z", "X")):
         return None
     return _Status(fields.get("Name", ""), cpus, _KTHREADD in (folder.split("/")[1], fields.get("PPid")))
@@ -129,7 +129,7 @@ def _process(root: Root, pid: str) -> Process | None:
     if status is None or status.kernel:
         return None
     cgroup, env = cgroup_of(root, pid), _env(root, pid)
-    # Of one that has ended since its status was read there is neither, and that is no sign of a hidden one.
+    # If both are missing because the process has ended meanwhile, nothing is hidden.
     if not (cgroup and env) and _status(root, f"proc/{pid}") is None:
         return None
     return Process(int(pid), status.name, status.cpus, cgroup, env)
@@ -144,7 +144,7 @@ def _env(root: Root, pid: str) -> frozenset[str] | None:
 
 
 def allowed_cpus(root: Root, pid: int) -> CPUSet | None:
-    """Return the CPUs on which a process may run (`Cpus_allowed_list`); None if it has ended or does not say."""
+    """Return the CPUs on which a process may run (`Cpus_allowed_list`); None if it has ended or cannot be read."""
     try:
         status = _status(root, f"proc/{pid}")
     except MachineError:
@@ -155,7 +155,7 @@ def allowed_cpus(root: Root, pid: int) -> CPUSet | None:
 def threads_last_on(root: Root, pid: int, cpus: CPUSet) -> int | None:
     """Return how many threads of a process ran last on one of these CPUs (`processor` in `stat`, proc_pid_stat(5)).
 
-    None if the process has ended or cannot be looked into.
+    Returns None if the process has ended or cannot be read.
     """
     try:
         threads = _threads(root, pid)
@@ -165,14 +165,14 @@ def threads_last_on(root: Root, pid: int, cpus: CPUSet) -> int | None:
 
 
 class _LastRun(msgspec.Struct, frozen=True):
-    """The CPU on which a thread ran last, and for how many seconds it ran in all; -1 if that is not known."""
+    """The CPU on which a thread ran last, -1 if unknown, and how many seconds it has run on all CPUs."""
 
     cpu: int = -1
     seconds: float = 0.0
 
 
 def _last_run(root: Root, pid: int, tid: str) -> _LastRun:
-    # The name before may have spaces and brackets; field 39 is the 37th after it.
+    # The second field, the name in brackets, may contain spaces and brackets; field 39 is the 37th after it.
     words = (_text(root, f"proc/{pid}/task/{tid}/stat") or "").rpartition(")")[2].split()
     try:
         return _LastRun(int(words[_PROCESSOR]), sum(map(int, words[_USER : _SYSTEM + 1])) * _TICK)
@@ -186,9 +186,9 @@ class ThreadSeen(msgspec.Struct, frozen=True):
     Attributes:
         pid: its process.
         name: its short name.
-        cpus: the CPUs on which it may run, which may be others than those of its process.
-        seconds: how long it ran in all, on any CPU.
-        kernel: whether it is one of the kernel's.
+        cpus: the CPUs on which it may run, which may differ from those of its process.
+        seconds: how long it has run, on any CPU.
+        kernel: whether it is a kernel thread.
         cgroup: its process's cgroup, without a leading slash; empty if unknown.
     """
 
@@ -201,12 +201,12 @@ class ThreadSeen(msgspec.Struct, frozen=True):
 
 
 def threads_seen_on(root: Root, cpus: CPUSet) -> Iterator[ThreadSeen]:
-    """Yield every thread, also of the kernel, that ran last on one of these CPUs and may run there.
+    """Yield every thread, including kernel threads, that ran last on one of these CPUs and may run there.
 
-    A thread of the kernel that may run on one CPU alone belongs there, and is left out.
+    Kernel threads that are bound to a single CPU belong there and are left out.
 
     Raises:
-        MachineError: `/proc` is there and cannot be listed, or a process in it not be looked into.
+        MachineError: `/proc` cannot be listed, or a process in it cannot be read.
     """
     for pid in _pids(root):
         for tid in _threads(root, pid):
@@ -215,17 +215,17 @@ def threads_seen_on(root: Root, cpus: CPUSet) -> Iterator[ThreadSeen]:
             if status is None or not status.cpus & cpus or (status.kernel and len(status.cpus) == 1):
                 continue
             cgroup = "" if status.kernel else cgroup_of(root, str(pid))
-            # One that has ended meanwhile has none either, and is nobody's thread.
+            # A thread that has ended meanwhile has no cgroup either.
             if not (cgroup or status.kernel) and _status(root, f"proc/{pid}/task/{tid}") is None:
                 continue
             yield ThreadSeen(pid, status.name, status.cpus, last.seconds, status.kernel, cgroup)
 
 
 class PodsSeen(msgspec.Struct, frozen=True):
-    """One look at the containers of some pods.
+    """The containers of some pods at one moment.
 
     Attributes:
-        containers: theirs.
+        containers: the containers.
         processes: every process of the node except the kernel's own.
     """
 
@@ -234,40 +234,40 @@ class PodsSeen(msgspec.Struct, frozen=True):
 
 
 def pods_seen(root: Root, pods: Iterable[str] | None) -> PodsSeen:
-    """Return the containers of the pods with these UIDs, of all for None, by their cgroups and the node's processes.
+    """Return the containers of the pods with these UIDs, or of all pods for None, from cgroups and processes.
 
     Raises:
-        MachineError: the cgroups or the processes cannot be looked into.
+        MachineError: the cgroups or the processes cannot be read.
     """
     cgroups, pods = Cgroups(root), None if pods is None else tuple(dict.fromkeys(pods))
     return _seen(root, cgroups, _listed(root, cgroups, pods), pods)
 
 
 def require_visible(root: Root, pods: Iterable[str] | None) -> PodsSeen:
-    """Return the containers of the pods with these UIDs, of all for None; check that `/proc` shows what runs in them.
+    """Return the containers of the pods with these UIDs, or of all pods for None, if `/proc` shows their processes.
 
     Raises:
-        MachineError: it does not, because it is missing, hides processes or belongs to another PID namespace, such as
-            that of a pod; or a process or the cgroups cannot be looked into.
+        MachineError: `/proc` does not show them, because it is missing, hides processes or belongs to another PID
+            namespace, such as that of a pod; or a process or the cgroups cannot be read.
     """
     cgroups, pods = Cgroups(root), None if pods is None else tuple(dict.fromkeys(pods))
     listed = _listed(root, cgroups, pods)
-    # A container that starts or ends during the look proves nothing, so both sides of it count.
-    running = {each.path for each in listed if cgroups.has_processes(each.cgroup)}
+    # Only containers with processes both before and after reading /proc count: others may have started or ended.
+    running = {container.path for container in listed if cgroups.has_processes(container.cgroup)}
     seen = _seen(root, cgroups, listed, pods)
     for container in seen.containers:
         if container.path in running and not container.processes and cgroups.has_processes(container.cgroup):
             raise MachineError(
-                f"the processes of the container in {container.path} are not to be seen in /proc, which is that of "
-                "another PID namespace or hides the processes of other users (hidepid): run this as root on the node, "
-                "in a pod with hostPID: true, or with --machine DIR where the node's root is mounted"
+                f"/proc does not show the processes of the container in {container.path}, so it belongs to another PID "
+                "namespace or hides other users' processes (hidepid); run this as root on the node, in a pod with "
+                "hostPID: true, or with --machine DIR where the node's root is mounted"
             )
     return seen
 
 
 def _listed(root: Root, cgroups: Cgroups, pods: Iterable[str] | None) -> list[ContainerCgroup]:
     uids = pods_on(root) if pods is None else pods
-    return [each for uid in uids for each in containers_of(root, cgroups, uid)]
+    return [container for uid in uids for container in containers_of(root, cgroups, uid)]
 
 
 def _seen(
@@ -276,10 +276,10 @@ def _seen(
     listed: Iterable[ContainerCgroup],
     pods: Iterable[str] | None,
 ) -> PodsSeen:
-    """Read the processes, after the cgroups: those of a container that runs are then among them."""
+    """Read the processes after the cgroups, so that those of a running container are among them."""
     seen = tuple(processes(root, by_thread=True))
     containers = tuple(
-        # A cgroup that is not named by a container's id, as some sandboxed runtimes have it, is known by its processes.
+        # Some sandboxed runtimes use cgroups that are not named after container ids; these are found by processes.
         replace(container, cpus=cgroups.effective_cpus(container.cgroup)) if container.cpus is None else container
         for container in with_processes(listed, seen, pods)
     )

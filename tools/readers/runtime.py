@@ -34,8 +34,8 @@ def read_runtime(
 ) -> tuple[RuntimeFacts, list[str]]:
     """Return the runtime's facts, and what is unknown about it.
 
-    A file that cannot be seen may still exist. Defaults therefore count only if the runtime is seen to run without a
-    file.
+    A file that cannot be seen from here may still exist on the node. So defaults are only assumed if the runtime's own
+    view of the files shows that there is none.
 
     Args:
         host: the node.
@@ -44,15 +44,15 @@ def read_runtime(
         crio: CRI-O's configuration folder.
 
     Raises:
-        UnparsedError: its configuration is no TOML.
-        HostError: no runtime can be seen, and `version` names none.
+        UnparsedError: its configuration is not TOML.
+        HostError: no runtime can be seen, and `version` does not name one.
     """
     name, _, text = version.partition("://")
     process = None if name == "cri-o" else running(host, "containerd")
     named = containerd or _flag(process, "config", "c")
     path = named or CONTAINERD
-    theirs = files_of(host, process) if process is not None else None
-    view, certain = theirs or host, theirs is not None
+    runtime_files = files_of(host, process) if process is not None else None
+    view, certain = runtime_files or host, runtime_files is not None
     if not name:
         name = _guess(view, path, crio, certain=certain and not named)
     try:
@@ -67,7 +67,7 @@ def read_runtime(
         unseen = f"the runtime's configuration: {error.filename}: permission denied; try as root"
     except (AttributeError, TypeError, ValueError) as error:
         unseen = (
-            f"the runtime's configuration: {crio if name == 'cri-o' else path} has a value of a wrong type: {error}"
+            f"the runtime's configuration: {crio if name == 'cri-o' else path} has a value of the wrong type: {error}"
         )
     return RuntimeFacts(_NAMES.get(name, name), "", runtime_version(text), nri=None, cdi=None), [unseen]
 
@@ -95,9 +95,9 @@ def _is_file(host: NodeHost, path: str) -> bool:
 
 
 def runtime_version(text: str) -> tuple[int, int] | None:
-    """Return major and minor of a version (`2.1.4`, `v1.7.27-k3s1`); None if it is none."""
-    found = re.match(r"v?(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    """Return major and minor of a version (`2.1.4`, `v1.7.27-k3s1`); None if the text is not a version."""
+    match = re.match(r"v?(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _flag(process: Program | None, *names: str) -> str:
@@ -108,7 +108,7 @@ def _flag(process: Program | None, *names: str) -> str:
 def _containerd(
     host: NodeHost, version: tuple[int, int] | None, path: str, *, certain: bool
 ) -> tuple[RuntimeFacts, list[str]]:
-    # A containerd that runs has its defaults without the file that it looks for by itself; a named one has to be there.
+    # Without its default file containerd runs with defaults, but a file named on its command line has to exist.
     if not _is_file(host, path) and not (certain and path == CONTAINERD):
         raise _not_seen(path, "containerd config dump")
     loaded = load(host, path, version, certain=certain) if _is_file(host, path) else Loaded(0, {}, {}, frozenset())
@@ -120,8 +120,8 @@ def _containerd(
     if version is not None and version >= CDI_ALWAYS:
         cri["enable_cdi"] = True
     unseen = [
-        f"whether {what} is on: {path} does not say, and it is unknown whether this is containerd 1.7, where it is off"
-        for what, stated in (("NRI", "disable" in nri or loaded.nri_disabled), ("CDI", "enable_cdi" in cri))
+        f"whether {feature} is on: {path} does not say, and the version of containerd is unknown; it is off in 1.7"
+        for feature, stated in (("NRI", "disable" in nri or loaded.nri_disabled), ("CDI", "enable_cdi" in cri))
         if not stated and version is None
     ]
     on = not nri["disable"] if "disable" in nri else default
@@ -147,11 +147,11 @@ def _containerd(
 
 def _crio(host: NodeHost, version: tuple[int, int] | None, folder: str) -> tuple[RuntimeFacts, list[str]]:
     process = running(host, "crio")
-    theirs = files_of(host, process) if process is not None else None
-    host = theirs or host
+    runtime_files = files_of(host, process) if process is not None else None
+    host = runtime_files or host
     main = _flag(process, "config", "c") or f"{folder}/crio.conf"
     parts = _flag(process, "config-dir", "d") or f"{folder}/crio.conf.d"
-    if theirs is None and not is_folder(host.place(folder)):
+    if runtime_files is None and not is_folder(host.place(folder)):
         raise _not_seen(folder, "crio status config")
     document: dict[str, Any] = {}
     for path in [*([main] if _is_file(host, main) else []), *_walk(host, parts)]:
@@ -160,7 +160,7 @@ def _crio(host: NodeHost, version: tuple[int, int] | None, folder: str) -> tuple
     nri, runtime = crio.get("nri", {}), crio.get("runtime", {})
     validator = nri.get("default_validator", {})
     known = version is not None or "enable_nri" in nri
-    unseen = f"whether NRI is on: {folder} does not say, and before CRI-O 1.30 it was off; the version is unknown"
+    unseen = f"whether NRI is on: {folder} does not say, and the version of CRI-O is unknown; it is off before 1.30"
     default = None if version is None else version >= (1, 30)
     return RuntimeFacts(
         name="CRI-O",
@@ -179,7 +179,7 @@ def _crio(host: NodeHost, version: tuple[int, int] | None, folder: str) -> tuple
 
 
 def _walk(host: NodeHost, folder: str) -> Iterator[str]:
-    """Yield the files below a folder as CRI-O lays them over each other: by name, whatever their suffix."""
+    """Yield the files below a folder in the order in which CRI-O applies them: by name, with any suffix."""
     for name in host.names(folder):
         path = f"{folder}/{name}"
         if is_folder(host.place(path)):
@@ -189,7 +189,7 @@ def _walk(host: NodeHost, folder: str) -> Iterator[str]:
 
 
 def _seconds(duration: Any) -> float:
-    """Parse a Go duration (`2s`, `1m30s`, `500ms`; a number is nanoseconds) into seconds; 0 for none."""
+    """Parse a Go duration (`2s`, `1m30s`, `500ms`; a number means nanoseconds) into seconds; 0 if it is not one."""
     if isinstance(duration, int):
         return duration * _UNITS["ns"]
     parts: Iterable[tuple[str, str]] = re.findall(r"([\d.]+)(ns|us|µs|ms|s|m|h)", str(duration))
@@ -202,22 +202,22 @@ NRI: Final = "io.containerd.nri.v1.nri"
 _GRPC: Final = "io.containerd.grpc.v1.cri"
 _RUNTIME: Final = "io.containerd.cri.v1.runtime"
 _SECOND: Final = (2, 0)
-# From here on each file is migrated by itself, and its version may be 4.
+# Since this version each file is migrated separately, and its version may be 4.
 _EACH_FILE: Final = (2, 3)
-# CDI is always on: `enable_cdi` is not read any more.
+# Since this version CDI is always on, and `enable_cdi` is ignored.
 CDI_ALWAYS: Final = (2, 4)
 _FULL_NAME: Final = re.compile(r"io\.containerd\.[^.]+\..+")
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What containerd loads.
+    """containerd's configuration.
 
     Attributes:
-        version: the highest version of its files; 0 if none says it.
+        version: the highest version of its files; 0 if none has a version.
         nri: the section of the NRI plug-in.
-        cri: the section of the CRI plug-in that has CDI and huge pages.
-        disabled: plug-ins that are disabled, as containerd understands their names.
+        cri: the section of the CRI plug-in with the settings of CDI and huge pages.
+        disabled: the disabled plug-ins, by the names that containerd uses.
         unseen: a sentence for every import that may not be visible from here.
     """
 
@@ -234,7 +234,7 @@ class Loaded:
 
     @property
     def cri_disabled(self) -> str:
-        """Return the name under which the CRI plug-in, which kubelet talks to, is disabled; empty if it is not."""
+        """Return the name under which the CRI plug-in, which kubelet needs, is disabled; empty if it is not."""
         return next((name for name in (_GRPC, _RUNTIME, "cri") if name in self.disabled), "")
 
 
@@ -244,11 +244,11 @@ def load(host: NodeHost, path: str, version: Version, *, certain: bool) -> Loade
     Args:
         host: the node.
         path: the main file.
-        version: containerd's, major and minor; None if unknown, and then a current one's rules count.
+        version: containerd's major and minor version; if None, the rules of a current version apply.
         certain: whether the files are seen as containerd sees them.
 
     Raises:
-        UnparsedError: containerd does not start with it.
+        UnparsedError: containerd would not start with it.
         HostError: a file cannot be seen.
     """
     unseen: list[str] = []
@@ -262,7 +262,7 @@ _Sections: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any], frozenset[str
 
 
 def _first(files: Iterable[tuple[str, Mapping[str, Any]]], path: str) -> _Sections:
-    """Return what containerd 1.7 makes of its files: an import replaces whole sections."""
+    """Return the sections as containerd 1.7 reads them: an import replaces whole sections."""
     plugins: dict[str, Any] = {}
     disabled: list[str] = []
     version = 1
@@ -271,18 +271,18 @@ def _first(files: Iterable[tuple[str, Mapping[str, Any]]], path: str) -> _Sectio
         plugins |= document.get("plugins", {})
         disabled += document.get("disabled_plugins", ())
     if version > 2:  # noqa: PLR2004 - the newest version that 1.7 knows
-        raise _refused(path, f"it has version {version}, and containerd 1.7 knows 2 at most")
+        raise _refused(path, f"it has version {version}, and containerd 1.7 supports 2 at most")
     if version == 1:
-        # Plug-ins have short names here, and what stands under a full one is passed over.
+        # In version 1, plug-ins have short names, and sections with full names are ignored.
         return plugins.get("nri", {}), plugins.get("cri", {}), frozenset(disabled) & {"nri", "cri"}
     for name in (*disabled, *plugins):
         if not _FULL_NAME.fullmatch(name):
-            raise _refused(path, f'it names the plug-in "{name}" in version 2, which takes names like {_GRPC} only')
+            raise _refused(path, f'it names the plug-in "{name}", but version 2 requires names such as {_GRPC}')
     return plugins.get(NRI, {}), plugins.get(_GRPC, {}), frozenset(disabled)
 
 
 def _second(files: Iterable[tuple[str, Mapping[str, Any]]], path: str, known: Version) -> _Sections:
-    """Return what containerd 2 makes of its files: an import sets single keys, and older names are migrated."""
+    """Return the sections as containerd 2 reads them: an import sets single keys, and older names are migrated."""
     each_file = known is None or known >= _EACH_FILE
     newest = 4 if each_file else 3
     always = known is not None and known >= CDI_ALWAYS
@@ -290,35 +290,37 @@ def _second(files: Iterable[tuple[str, Mapping[str, Any]]], path: str, known: Ve
     disabled: list[str] = []
     version = newest
     for _, document in files:
-        own, theirs, names = (
+        own, sections, names = (
             document.get("version", 0),
             document.get("plugins", {}),
             document.get("disabled_plugins", ()),
         )
         if own < 2:  # noqa: PLR2004 - version 2 brought full names
-            theirs = {_full(name): section for name, section in theirs.items()}
+            sections = {_full(name): section for name, section in sections.items()}
             names = map(_full, names)
         else:
             version = own
-        plugins = merged(plugins, _migrated(theirs, always=always) if each_file and own < newest else theirs)
+        plugins = merged(plugins, _migrated(sections, always=always) if each_file and own < newest else sections)
         disabled += names
     if version > newest and known is not None:
-        raise _refused(path, f"it has version {version}, and containerd {known[0]}.{known[1]} knows {newest} at most")
+        raise _refused(
+            path, f"it has version {version}, and containerd {known[0]}.{known[1]} supports {newest} at most"
+        )
     for name in disabled:
         if "." not in name:
-            raise _refused(path, f'disabled_plugins has "{name}", and from version 2 on names are like {_GRPC}')
+            raise _refused(path, f'disabled_plugins has "{name}", but since version 2 names look like {_GRPC}')
     if version < newest and not each_file:
         plugins = _migrated(plugins, always=always)
     return plugins.get(NRI, {}), plugins.get(_RUNTIME, {}), frozenset(disabled)
 
 
 def _full(name: str) -> str:
-    # Of the plug-ins with a name of their own among older ones, none is NRI's or CRI's second half.
+    # Some short names belong to other types than grpc, but not those of NRI and CRI that are read here.
     return name if "." in name else f"io.containerd.grpc.v1.{name}"
 
 
 def _migrated(plugins: Mapping[str, Any], *, always: bool) -> dict[str, Any]:
-    """Return the sections with the one of CRI in older versions laid under the one of today."""
+    """Return the sections with CRI's older section merged into the current one, which wins."""
     older = {key: value for key, value in plugins.get(_GRPC, {}).items() if not (always and key == "enable_cdi")}
     return {**plugins, _RUNTIME: {**older, **plugins.get(_RUNTIME, {})}}
 
@@ -328,7 +330,7 @@ def _refused(path: str, why: str) -> UnparsedError:
 
 
 def _files(host: NodeHost, path: str, unseen: list[str], *, certain: bool) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the main file and those that it imports, also indirectly, in the order in which containerd loads them."""
+    """Yield the main file and its direct and indirect imports, in the order in which containerd loads them."""
     pending, loaded = [posixpath.normpath(path)], set[str]()
     while pending:
         path = pending.pop(0)
@@ -345,7 +347,7 @@ def _files(host: NodeHost, path: str, unseen: list[str], *, certain: bool) -> It
 
 
 def _glob(host: NodeHost, pattern: str, parent: str, unseen: list[str], *, certain: bool) -> list[str]:
-    """Return the files that match a pattern of Go's filepath.Glob, which may have wildcards in folders too."""
+    """Return the files that match a pattern of Go's filepath.Glob; folders in it may have wildcards too."""
     if pattern.count("[") > pattern.count("]"):
         raise _refused(parent, f'it imports "{pattern}", which is not a valid pattern')
     parts = posixpath.normpath(pattern).strip("/").split("/")
@@ -353,12 +355,12 @@ def _glob(host: NodeHost, pattern: str, parent: str, unseen: list[str], *, certa
     start = "/" + "/".join(parts[:first])
     if not certain and not is_folder(host.place(start)):
         unseen.append(
-            f"the runtime's configuration: {parent} imports {pattern}, and {start} cannot be seen from here; check on "
+            f"the runtime's configuration: {parent} imports {pattern}, but {start} cannot be seen from here; check on "
             "the node what `containerd config dump` prints"
         )
     folders = [start.rstrip("/")]
     for part in parts[first:]:
-        # A class that leaves out is [^...] in Go and [!...] here; a backslash takes the next character as it is.
+        # A negated class is [^...] in Go and [!...] in fnmatch. Go also escapes characters with a backslash.
         wanted = re.sub(r"\\(.)", r"[\1]", part.replace("[^", "[!"))
         folders = [f"{folder}/{name}" for folder in folders for name in fnmatch.filter(host.names(folder), wanted)]
     return folders
@@ -368,8 +370,8 @@ def toml_file(host: NodeHost, path: str, *, imported: bool = False, certain: boo
     """Read a file of a runtime's configuration.
 
     Raises:
-        UnparsedError: it is no TOML, or an import that cannot be one.
-        HostError: it cannot be seen.
+        UnparsedError: it is not TOML, or it is imported but is a folder or does not exist.
+        HostError: it cannot be seen or read.
     """
     try:
         return tomllib.loads(host.text(path))
@@ -386,9 +388,9 @@ def toml_file(host: NodeHost, path: str, *, imported: bool = False, certain: boo
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, where `above` wins, key by key of every table."""
-    both = dict(below)
+    """Merge two documents key by key, also within tables; `above` wins."""
+    result = dict(below)
     for key, value in above.items():
-        old = both.get(key)
-        both[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return both
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result

@@ -1,4 +1,4 @@
-"""Sources of claims and pods: an API server, or a folder in its place."""
+"""Sources of claims and pods: an API server, or a folder instead of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dranode.api.resource import ResourceClaim
 from dranode.driver.kube.client import APIRequest, Client
 from dranode.driver.kube.errors import ApiError
 from dranode.driver.local.store import Store
-from dranode.tools.readers.cluster import Sender
 
 
 class ObjectSource(Protocol):
@@ -69,14 +68,15 @@ class FromCluster:
 
     def container_names(self, namespace: str, pod: str) -> Mapping[str, str]:
         """Return the names of a pod's containers by their ids; empty if they cannot be read."""
-        return _container_names(self.client, namespace, pod)
-
-
-def _container_names(api: Sender, namespace: str, pod: str) -> Mapping[str, str]:
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
-    try:
-        status: Mapping[str, Any] = api.send(APIRequest("GET", path, "get pods"), seconds=5.0).get("status") or {}
-    except ApiError:
-        return {}
-    statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
-    return {one["containerID"].rpartition("/")[2]: one["name"] for one in statuses if one.get("containerID")}
+        request = APIRequest("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}", "get pods")
+        try:
+            status: Mapping[str, Any] = self.client.send(request, seconds=5.0).get("status") or {}
+        except ApiError:
+            return {}
+        statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+        # `containerID` has the form `containerd://<id>`.
+        return {
+            container["containerID"].rpartition("/")[2]: container["name"]
+            for container in statuses
+            if container.get("containerID")
+        }

@@ -22,7 +22,8 @@ from dranode.tools.diagnosis.system import CONFINED
 from dranode.tools.readers.host import HostError, NodeHost, running
 from dranode.tools.readers.processes import allowed_cpus
 
-# By the names of their processes: k3s, MicroK8s and k0s run kubelet, and k3s the runtime, in one of their own.
+# The names of processes that start containers. k3s, MicroK8s and k0s run kubelet inside a process of their own, and k3s
+# the container runtime too.
 _STARTERS: Final = ("containerd", "crio", "kubelet", "k3s-server", "k3s-agent", "kubelite", "k0s", "dockerd")
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)", re.ASCII)
 _INHERITS: Final = (6, 2)
@@ -33,7 +34,7 @@ _UNIFIED: Final = "/sys/fs/cgroup/cgroup.controllers"
 _LABEL: Final = "/proc/self/attr/current"
 _ENFORCED: Final = "/sys/fs/selinux/enforce"
 _SPECS: Final = (".json", ".yaml")
-# In the order of the runtimes' defaults: a later directory wins, so devices conflict within one alone.
+# In the order of the runtimes' defaults. A later directory wins, so devices conflict only within one directory.
 _CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
 
 
@@ -44,14 +45,14 @@ def read_system(
     variables: tuple[str, ...] = (),
     statvfs: StatVfs = os.statvfs,
 ) -> SystemFacts:
-    """Return the facts about the system; what could not be looked at is added to `unseen`.
+    """Return the facts about the system.
 
     Args:
         host: the node.
         options: the options of `serve`.
-        unseen: takes a sentence for each.
-        variables: one for each `DRANODE_` variable that is no option.
-        statvfs: as `os.statvfs`.
+        unseen: gets a sentence for everything that cannot be read.
+        variables: a sentence for each `DRANODE_` variable that is not an option.
+        statvfs: `os.statvfs`, or a test's substitute.
     """
     directories = {plain_path(directory): directory for directory in (*_CDI_DIRS, options.cdi_dir)}.values()
     conflicts: list[tuple[str, tuple[str, ...]]] = []
@@ -84,9 +85,9 @@ def read_system(
 
 
 def _affinities(host: NodeHost, isolated: CPUSet, unseen: list[str]) -> Iterator[Affinity]:
-    """Yield the programs that start containers, kubelet among them, whose affinity leaves CPUs out.
+    """Yield kubelet and the programs that start containers if their CPU affinity excludes CPUs.
 
-    Before Linux 6.2 a process that is moved to a cgroup gets all CPUs of that.
+    Containers inherit it. Before Linux 6.2 it does not matter: a process that is moved to a cgroup gets all its CPUs.
     """
     try:
         release = _RELEASE.match(host.text_if_there("/proc/sys/kernel/osrelease") or "")
@@ -105,7 +106,8 @@ def _affinities(host: NodeHost, isolated: CPUSet, unseen: list[str]) -> Iterator
     for program in programs:
         cgroup = cgroup_of(host.files, str(program.pid))
         cpus, allowed = allowed_cpus(host.files, program.pid), cgroup_cpus(host.files, cgroup)
-        # isolcpus= is nobody's wish for this process: the kernel gives it all CPUs of a cgroup that it is moved to.
+        # CPUs of isolcpus= were not excluded for this process on purpose, and a process that is moved to a cgroup with
+        # such CPUs gets them.
         missing = (allowed or CPUSet()) - (cpus or CPUSet()) - isolated
         if cpus is None or allowed is None:
             unseen.append(f"with which CPU affinity {program.name} runs: its status or its cgroup cannot be read")
@@ -120,15 +122,15 @@ def _volumes(host: NodeHost, options: ServeOptions, statvfs: StatVfs, unseen: li
     }
     for path, use in uses.items():
         try:
-            found = statvfs(str(host.place(path)))
+            stats = statvfs(str(host.place(path)))
         except (FileNotFoundError, NotADirectoryError):
-            continue  # a finding of its own
+            continue  # another rule reports missing folders
         except OSError as error:
             unseen.append(f"how full the file system of {path} is: {error.strerror}")
             continue
-        # A file system that counts no inodes (btrfs) says that it has none.
-        inodes = found.f_favail if found.f_files else None
-        yield Volume(path, use, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, inodes)
+        # A file system that does not count inodes (btrfs) reports 0 in total.
+        inodes = stats.f_favail if stats.f_files else None
+        yield Volume(path, use, stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize, inodes)
 
 
 def _cgroup_version(host: NodeHost, unseen: list[str]) -> int | None:
@@ -147,7 +149,7 @@ def _cgroup_version(host: NodeHost, unseen: list[str]) -> int | None:
 def _cpus(host: NodeHost, name: str, unseen: list[str]) -> CPUSet:
     path = f"{_CPUS}/{name}"
     try:
-        # A kernel without the parameter has an empty file, or its empty pointer.
+        # Without the parameter, the kernel writes an empty line, or "(null)" for an empty pointer.
         return CPUSet.parse((host.text_if_there(path) or "").strip().replace("(null)", ""))
     except (HostError, ValueError) as error:
         unseen.append(f"which CPUs are {name}: {error}")
@@ -155,23 +157,25 @@ def _cpus(host: NodeHost, name: str, unseen: list[str]) -> CPUSet:
 
 
 def _confinement(host: NodeHost, unseen: list[str]) -> tuple[str, str]:
-    """Return the label under which this runs where SELinux is enforced, and the profile where AppArmor enforces one."""
+    """Return this process's label if SELinux is enforced, and its profile if AppArmor enforces one."""
     try:
         label = host.files.read_bytes(_LABEL.strip("/")).decode("utf-8", "replace").strip("\0\n ")
     except OSError as error:
-        # EINVAL: no security module of the kernel has labels.
+        # EINVAL: the kernel has no security module with labels.
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
-            unseen.append(f"whether SELinux or AppArmor confines this: {_LABEL} cannot be read: {error.strerror}")
+            unseen.append(
+                f"whether SELinux or AppArmor confines this process: {_LABEL} cannot be read: {error.strerror}"
+            )
         return "", ""
     if label.endswith("(enforce)"):
         return "", label
     if CONFINED not in label:
         return "", ""
-    # A container may lack the file, though SELinux is on: the label says that.
+    # The label shows that SELinux is on, but a container may not see the file that says whether it is enforced.
     try:
         enforced = host.text(_ENFORCED).strip()
     except OSError as error:
-        unseen.append(f"whether SELinux is enforced on this, which runs as {label}: {_ENFORCED}: {error.strerror}")
+        unseen.append(f"whether SELinux is enforced for this process ({label}): {_ENFORCED}: {error.strerror}")
         return "", ""
     return (label if enforced == "1" else ""), ""
 
@@ -193,7 +197,7 @@ def _invalid(specs: Mapping[str, bytes]) -> Iterator[tuple[str, str]]:
 
 
 def _conflicts(specs: Mapping[str, bytes]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the devices that several files of one directory define."""
+    """Yield the devices that several files of one directory define, with these files."""
     files: defaultdict[str, list[str]] = defaultdict(list)
     for path, data in specs.items():
         for device in _devices(data):

@@ -95,7 +95,7 @@ def test_the_table_has_a_column_for_each_device_and_says_what_its_words_mean(tmp
 
 
 def test_links_that_are_not_looked_at_are_said_where_there_may_be_some(tmp_path: Path) -> None:
-    beside = "links beside PCIe, such as NVLink and xGMI"
+    beside = "links other than PCIe, such as NVLink and xGMI"
     assert f"Not checked: {beside}. Devices may be closer" in ask(server(), tmp_path / "text")
     assert document(server(), tmp_path / "document")["notSeen"] == [beside]
     alone = Machine()

@@ -129,8 +129,8 @@ def test_what_cannot_be_read_is_a_dash_and_said(machine: RecordedMachine, interv
     ((row),) = rows(result)
     (pod,) = row["usage"]["pods"]
     assert (pod["total"], pod["rise"], pod["used"], row["usage"]["idle"]) == ({}, {}, None, None)
-    assert "cpu usage seconds could not be read of 1 container" in result.stderr
-    assert "remote memory bytes could not be read of 1 container" in result.stderr
+    assert "cpu usage seconds could not be read for 1 container" in result.stderr
+    assert "remote memory bytes could not be read for 1 container" in result.stderr
     (line,) = [line for line in run(machine).stdout.splitlines() if "2 CPUs" in line]
     assert line.split()[-6:] == ["-"] * 6
 

@@ -220,7 +220,7 @@ def test_a_root_that_may_not_be_looked_into_is_reported(leaving: Leaving, monkey
 
 
 def test_a_wrong_root_is_reported(leaving: Leaving) -> None:
-    with pytest.raises(DranodeError, match="is --kubelet-root right"):
+    with pytest.raises(DranodeError, match="check --kubelet-root"):
         leaving.drain("--kubelet-root", "/nowhere")
 
 

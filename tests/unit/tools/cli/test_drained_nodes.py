@@ -73,7 +73,7 @@ class Clock:
 
 def draining(server: Server) -> DrainingPods:
     clock = Clock()
-    return DrainingPods(Client(server), "dranode", "dranode-drain", clock=clock, rest=clock.rest)
+    return DrainingPods(Client(server), "dranode", "dranode-drain", clock=clock, sleep=clock.rest)
 
 
 def test_the_wait_ends_as_soon_as_all_pods_are_ready() -> None:

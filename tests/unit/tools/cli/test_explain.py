@@ -107,7 +107,7 @@ def test_the_events_of_an_earlier_pod_of_that_name_are_not_this_pods(cluster: Po
 
 def test_what_another_node_holds_is_said_with_the_command_that_shows_it(cluster: PodCluster, explain: Any) -> None:
     running_pod(cluster)
-    where = "it cannot be seen from here what node worker-1 has of it"
+    where = "what node worker-1 has recorded about it cannot be seen from here"
     _, page = explain()
     last = page["ways"][1]["stations"][-1]
     assert (last["name"], last["passed"], last["what"]) == ("node", "unseen", where)
@@ -304,7 +304,7 @@ def said(page: Any, step: str) -> str:
 @pytest.mark.parametrize(
     ("faults", "sentence"),
     [
-        ([], "kubelet has not reported any container, and no Event says what it waits for"),
+        ([], "kubelet has not reported any container, and no Event says why"),
         (
             [Fault("GET", "/events", times=9, status=403)],
             "kubelet has not reported any container, and the Events could not be read",

@@ -64,7 +64,7 @@ def test_cpus_on_which_no_pod_may_run_are_not_picked_and_the_cgroup_is_named(tmp
     assert note.startswith("note: pods may not run on CPUs 2-3,6-7, so none of them is handed out: /sys/fs/cgroup/")
     assert picked("--count", "1", "--free", "2-4") == (
         "4",
-        "note: --free names 2-3, on which no pod may run by /sys/fs/cgroup/kubepods.slice; left out\n",
+        "note: --free names 2-3, on which /sys/fs/cgroup/kubepods.slice lets no pod run; left out\n",
     )
 
 
@@ -100,7 +100,7 @@ def test_a_free_list_with_a_typo_is_a_wrong_use() -> None:
 @pytest.mark.parametrize(
     ("within", "sentence"),
     [
-        ("core:1", '--within "core:1" is none of machine, socket:ID, numa:ID and l3:ID'),
+        ("core:1", '--within "core:1" must be machine, socket:ID, numa:ID or l3:ID'),
         ("numa:4", '--within "numa:4" is not on this machine: its numa IDs are 0-3'),
         ("socket:x", '--within "socket:x" is not on this machine: its socket IDs are 0-1'),
     ],

@@ -464,7 +464,7 @@ class Seed(NamedTuple):
 SEEDS = (
     Seed(StopCause.POD_MISSING, pod_missing, "no pod or claim default/app", "the namespace and the name"),
     Seed(StopCause.POD_EVICTED, evicted_by_kubelet, "low on resource: memory", "ran short of"),
-    Seed(StopCause.POD_REJECTED, rejected, "OutOfcpu", "recreate it"),
+    Seed(StopCause.POD_REJECTED, rejected, "OutOfcpu", "recreate the pod"),
     Seed(StopCause.POD_ENDED, ended, "exit code 2", "kubectl logs"),
     Seed(StopCause.DEVICE_TAINT_EVICTION, evicted_by_a_device_taint, "NoExecute taint", "tainted"),
     Seed(StopCause.POD_NOT_ENDING, pod_not_ending, "KillPodSandbox", "as long as its containers run"),
@@ -489,7 +489,7 @@ SEEDS = (
     Seed(StopCause.SCHEDULING_GATED, scheduling_gated, "kueue.x-k8s.io/admission", "Kueue"),
     Seed(StopCause.NO_SCHEDULER, no_scheduler, "schedulerName is volcano", "leave schedulerName out"),
     Seed(StopCause.CLASS_MISSING, class_missing, "fast-cpus", "DeviceClass"),
-    Seed(StopCause.NOTHING_PUBLISHED, nothing_published, "class nic", "install the driver"),
+    Seed(StopCause.NOTHING_PUBLISHED, nothing_published, "class nic", "install or start the driver"),
     Seed(StopCause.POOL_INCOMPLETE, pool_incomplete, "is not complete", "wait for the driver"),
     Seed(StopCause.SELECTOR_FAILS, selector_fails, "model", "orValue()"),
     Seed(
@@ -504,7 +504,7 @@ SEEDS = (
     Seed(StopCause.NODES_EXCLUDED, nodes_excluded, "nodeSelector requires zone=b", "nodeSelector"),
     Seed(StopCause.UNSCHEDULABLE, unschedulable, "fit on worker-1, worker-2, but default-scheduler says", "memory"),
     Seed(StopCause.BINDING_WAITS, binding_waits, "condition attached of device gpu-0", "controller"),
-    Seed(StopCause.UNSCHEDULABLE, failed_to_bind, "failed to bind (broken, Cable, the cable is out)", "what it says"),
+    Seed(StopCause.UNSCHEDULABLE, failed_to_bind, "failed to bind (broken, Cable, the cable is out)", "dranode fit"),
     Seed(StopCause.CLAIM_ON_ANOTHER_NODE, bound_to_another_node, "has devices of worker-1", "leave spec.nodeName out"),
     Seed(StopCause.NODE_MISSING, node_missing, "no node worker-9", "nodeName"),
     Seed(StopCause.NODE_NOT_READY, node_not_ready, "Kubelet stopped posting", "fix the node"),
@@ -514,8 +514,13 @@ SEEDS = (
         StopCause.DRIVER_NOT_REGISTERED, driver_not_registered, f"no driver {CPU} registered", "spec.nodeName=worker-1"
     ),
     Seed(StopCause.DRIVER_NOT_ANSWERING, driver_not_answering, "within 45 s", "log"),
-    Seed(StopCause.PREPARE_REFUSED, prepare_refused, "which has 3 left: 5-7", "what the driver says"),
-    Seed(StopCause.PREPARE_REFUSED, refused_an_hour_ago, "which claim default/b still holds", "what the driver says"),
+    Seed(StopCause.PREPARE_REFUSED, prepare_refused, "which has 3 left: 5-7", "what the driver reports"),
+    Seed(
+        StopCause.PREPARE_REFUSED,
+        refused_an_hour_ago,
+        "which claim default/b still holds",
+        "fix this; kubelet tries again",
+    ),
     Seed(StopCause.CLAIM_REPLACED, claim_replaced, "UID 77", "wait"),
     Seed(StopCause.KUBELET_ERROR, kubelet_error, "no space left on device", "journalctl"),
     Seed(StopCause.SANDBOX_FAILED, sandbox_failed, "no CNI", "claims are not the reason"),

@@ -175,7 +175,7 @@ def test_a_node_that_no_daemonset_selects_is_a_finding(
     daemonset(cluster, **spec)
     status, text = doctor("-o", "json")
     assert (status, codes(text)["worker-1"]) == (0, ["driver-left-out"])
-    assert f"of the DaemonSet dranode/dranode, {why}" in findings(text, "worker-1")["driver-left-out"]
+    assert f"DaemonSet dranode/dranode: {why}" in findings(text, "worker-1")["driver-left-out"]
 
 
 def test_a_taint_that_a_daemonset_does_not_tolerate_is_named_and_those_of_a_nodes_condition_are_tolerated(

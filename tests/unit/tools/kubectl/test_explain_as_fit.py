@@ -229,7 +229,7 @@ def test_a_dump_without_claims_is_not_called_an_account_without_rights(
     status, page = explain(name, cluster_file(cluster, tmp_path / "cluster.yaml", "nodes", "pods"))
     assert status == 1
     assert what in json.dumps(page)
-    assert "add to the files what kubectl get pods,resourceclaims" in json.dumps(page)
+    assert "add the output of kubectl get pods,resourceclaims" in json.dumps(page)
     assert "account" not in json.dumps(page)
 
 

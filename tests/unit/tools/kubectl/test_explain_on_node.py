@@ -154,7 +154,10 @@ def test_a_claim_that_is_not_allocated(trace: Trace) -> None:
 def test_a_claim_on_another_node_is_not_judged_by_what_this_one_holds(trace: Trace) -> None:
     change(trace, "DELETE FROM claims")
     status, steps, fix = trace.explain("default/a", "--store", str(trace.folder / "store"), "--node-name", "other")
-    assert (status, steps[-1]) == (0, ("node", "unseen", "it cannot be seen from here what node node has of it"))
+    assert (status, steps[-1]) == (
+        0,
+        ("node", "unseen", "what node node has recorded about it cannot be seen from here"),
+    )
     assert steps[0] == ("allocation", "passed", "cpudevnuma000 of pool node, reserved for pod-a")
     assert "--node-name node" in fix
 
@@ -166,7 +169,7 @@ def test_a_claim_of_another_driver_is_shown_and_not_judged(trace: Trace) -> None
     trace.put(decode(ResourceClaim, document))
     status, steps, _ = trace.explain()
     assert (status, [name for name, _, _ in steps]) == (0, ["allocation", "driver", "node"])
-    assert steps[1][2] == "nic.example.com reports nothing about it in status.devices, which is optional"
+    assert steps[1][2] == "nic.example.com does not report anything about it in status.devices, which is optional"
 
 
 def test_a_pod_is_known_by_the_claims_that_are_on_record_for_it(trace: Trace) -> None:
@@ -329,7 +332,7 @@ def test_processes_that_may_not_be_looked_into_stop_nothing_and_hide_the_cpus_al
     status, steps, _ = trace.explain()
     ((name, what),) = [(name, what) for name, passed, what in steps if passed == "unseen"]
     assert (status, name) == (0, "CPUs")
-    assert what.startswith("/proc/2/status cannot be read, so which processes run where is not known: Permission")
+    assert what.startswith("/proc/2/status cannot be read, so it is unknown which processes run where: Permission")
 
 
 def test_a_damaged_ledger_hides_what_this_node_holds_and_not_the_rest(trace: Trace) -> None:
@@ -470,7 +473,7 @@ def test_a_claim_that_prepare_would_refuse_is_refused_with_the_very_sentence(tra
     assert not isinstance(answer, Prepared)
     assert steps[-1] == ("record", "stopped", str(answer))
     assert "1,5 held by default/a" in str(answer)
-    assert (status, fix) == (1, "fix what it says; kubelet tries again by itself")
+    assert (status, fix) == (1, "fix this; kubelet tries again by itself")
 
 
 def test_a_device_that_only_other_options_publish_is_no_verdict(trace: Trace) -> None:

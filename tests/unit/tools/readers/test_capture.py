@@ -125,7 +125,7 @@ def test_a_file_beyond_the_bound_is_left_out_and_named() -> None:
 
 def test_a_machine_beyond_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_MAX_TOTAL", 100)
-    with pytest.raises(MachineError, match="which no machine's are"):
+    with pytest.raises(MachineError, match="check the machine's root"):
         record(open_machine("cores=16"))
 
 

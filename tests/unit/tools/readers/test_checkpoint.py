@@ -61,9 +61,9 @@ def test_a_record_without_claims_is_no_claim(tmp_path: Path) -> None:
     [
         pytest.param({"Entries": []}, "has no ClaimInfoStateList", id="another form"),
         pytest.param({"ClaimInfoStateList": [{"ClaimName": "a"}]}, "has no DriverState", id="a claim without drivers"),
-        pytest.param({"ClaimInfoStateList": {}}, "is not one of kubelet", id="no list"),
-        pytest.param([], "is not one of kubelet", id="a list"),
-        pytest.param("{", "is not one of kubelet", id="no JSON"),
+        pytest.param({"ClaimInfoStateList": {}}, "does not have the format of kubelet", id="no list"),
+        pytest.param([], "does not have the format of kubelet", id="a list"),
+        pytest.param("{", "does not have the format of kubelet", id="no JSON"),
     ],
 )
 def test_a_record_of_another_form_is_an_error(tmp_path: Path, data: Any, sentence: str) -> None:
@@ -87,5 +87,5 @@ WHOLE = RELEASES[-1].read_bytes()
 def test_a_damaged_record_is_an_error_that_says_what_to_do(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "dra_manager_state"
     path.write_bytes(content)
-    with pytest.raises(DranodeError, match=f"is damaged: {reason}, .* remove the file and restart kubelet"):
+    with pytest.raises(DranodeError, match=f"is damaged .{reason}., .* remove the file and restart kubelet"):
         claims(path)

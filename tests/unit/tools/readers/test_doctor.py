@@ -189,7 +189,7 @@ def test_a_driver_that_may_not_open_a_file_hands_out_nothing_as_when_it_serves(m
     assert plugins == ()
     (finding,) = diagnose(Facts(judged))
     assert (finding.code, finding.severity) == ("hardware-unread", Severity.STOPS)
-    assert finding.fault.what == "dra.gpu hands out nothing: [Errno 13] Permission denied: '/sys/class/lamp'"
+    assert finding.fault.what == "dra.gpu prepares no claims: [Errno 13] Permission denied: '/sys/class/lamp'"
 
 
 def test_a_driver_that_pins_nothing_needs_no_nri() -> None:

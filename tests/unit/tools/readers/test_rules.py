@@ -54,7 +54,7 @@ def test_what_is_not_seen_of_quiet_cpus_is_said(node: FakeNode) -> None:
     counts, threads = (sentence for sentence in facts.unseen if "wants quiet" in sentence or "want quiet" in sentence)
     assert counts.startswith("how often devices interrupted CPUs ")
     assert "the kernel does not count it for all of them (/proc/interrupts)" in counts
-    assert threads.startswith("which threads ran on CPUs that claims want quiet: /proc shows no thread of the kernel")
+    assert threads.startswith("which threads ran on CPUs that claims want quiet: /proc shows no kernel threads")
 
 
 @pytest.mark.parametrize("hidden", ["2", "20"])

@@ -118,7 +118,7 @@ UNREAD = {
     ),
     "sys/devices/system/cpu/isolated": ("2-3\n", ["which CPUs are isolated: "]),
     "sys/devices/system/cpu/nohz_full": ("2-3\n", ["which CPUs are nohz_full: "]),
-    "proc/self/attr/current": ("tight (enforce)\n", ["whether SELinux or AppArmor confines this: "]),
+    "proc/self/attr/current": ("tight (enforce)\n", ["whether SELinux or AppArmor confines this process: "]),
 }
 
 
@@ -158,7 +158,7 @@ def test_a_label_of_selinux_without_the_word_whether_it_is_enforced_is_said(node
     node.write("proc/self/attr/current", "system_u:system_r:container_t:s0:c1,c2\0")
     facts = node.facts()
     assert diagnose(facts) == ()
-    assert [each for each in facts.unseen if "whether SELinux is enforced on this, which runs as system_u:" in each]
+    assert [each for each in facts.unseen if "whether SELinux is enforced for this process (system_u:" in each]
     node.write("sys/fs/selinux/enforce", "0")
     assert not [each for each in node.facts().unseen if "SELinux" in each]
 
@@ -167,7 +167,7 @@ def test_a_label_of_selinux_without_the_word_whether_it_is_enforced_is_said(node
 def test_a_damaged_state_of_the_cpu_manager_is_not_taken_for_the_configured_policy(node: FakeNode, text: str) -> None:
     (node.folder / KUBELET / "cpu_manager_state").write_text(text)
     (sentence,) = (each for each in node.facts().unseen if "CPU manager" in each)
-    assert "/var/lib/kubelet/cpu_manager_state names none" in sentence
+    assert "/var/lib/kubelet/cpu_manager_state does not name one" in sentence
     assert "drain the node, remove the file and restart kubelet" in sentence
 
 
