@@ -1,4 +1,4 @@
-"""A client of a real API server that is as small as can be: JSON, one connection, and a watch on pods."""
+"""A minimal client of a real API server: JSON, one connection, and watches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _AT_ONCE = 4
 
 
 class RefusedError(Exception):
-    """The server refuses a request; the text is its own."""
+    """The server refused a request; the text is the server's."""
 
 
 class Api:
-    """One server, on a port of this machine."""
+    """A client of a server on a port of this machine."""
 
     def __init__(self, port: int, token: str) -> None:
         self.port = port
@@ -60,7 +60,7 @@ class Api:
             self._connection.request(method, path, json.dumps(body) if body is not None else None, headers)
             answer = self._connection.getresponse()
         except ConnectionError:
-            # The server closes a connection that was idle; what only reads is asked again on a new one.
+            # The server may close an idle connection. A request that only reads is sent again on a new one.
             self.close()
             self._connection = None
             if method != "GET" or again:
@@ -76,7 +76,7 @@ class Api:
         return made
 
     def create_all(self, documents: Sequence[tuple[str, Document]]) -> list[Document | RefusedError]:
-        """Create objects that do not depend on each other, several at a time; in their order."""
+        """Create objects that do not depend on each other, in parallel; returns the answers in the objects' order."""
         made: list[Document | RefusedError] = [RefusedError("not sent")] * len(documents)
         numbers = iter(range(len(documents)))
         drawing = threading.Lock()
@@ -112,7 +112,7 @@ class Api:
 
 
 class Watch:
-    """The last state of each object of a kind, awaited by name."""
+    """Follows all objects of a kind, so that a test can wait for the state of one."""
 
     def __init__(self, api: Api, token: str, path: str) -> None:
         self._connection = http.client.HTTPSConnection("127.0.0.1", api.port, context=_TLS, timeout=None)
@@ -161,11 +161,11 @@ class Watch:
 
 
 class ClaimWatch(Watch):
-    """What becomes of claims, whose devices are attached by a driver that is as quick as can be."""
+    """Watches claims, and attaches their devices at once, as a fast driver would."""
 
     def __init__(self, api: Api, token: str) -> None:
         self._port, self._token = api.port, token
-        # How many claims had devices that were attached.
+        # How many claims had devices to attach.
         self.attached = 0
         super().__init__(api, token, "/apis/resource.k8s.io/v1/resourceclaims")
 
@@ -178,7 +178,7 @@ class ClaimWatch(Watch):
             path = (
                 f"/apis/resource.k8s.io/v1/namespaces/{metadata['namespace']}/resourceclaims/{metadata['name']}/status"
             )
-            # The claim may be gone, or given back, by now; a connection that was idle may be closed.
+            # By now the claim may be deleted or deallocated, or an idle connection closed.
             with contextlib.closing(Api(self._port, self._token)) as driver, contextlib.suppress(RefusedError):
                 driver.merge(path, {"status": {"devices": [_attached(each) for each in waiting]}})
                 self.attached += 1
@@ -186,7 +186,7 @@ class ClaimWatch(Watch):
 
 
 def _attached(result: Document) -> Document:
-    """The status of a device whose binding conditions all hold."""
+    """Return the status of a device whose binding conditions are all true."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     conditions = [
         {"type": name, "status": "True", "reason": "Attached", "message": "", "lastTransitionTime": now}
@@ -197,13 +197,13 @@ def _attached(result: Document) -> Document:
 
 
 class PodWatch(Watch):
-    """What becomes of pods."""
+    """Watches pods."""
 
     def __init__(self, api: Api, token: str) -> None:
         super().__init__(api, token, "/api/v1/pods")
 
     def settled(self, namespace: str, name: str) -> Document:
-        """Wait until the scheduler has bound the pod, or has said why it cannot."""
+        """Wait until the scheduler has bound the pod or reported why it cannot."""
         return self.until(namespace, name, _settled)
 
 

@@ -1,4 +1,4 @@
-"""A real irqbalance (Debian's package irqbalance): started as on a node, and what it says that it leaves alone."""
+"""A real irqbalance (Debian's package irqbalance), started as on a node, and the CPUs that it reports as banned."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _ROUND = "-" * 30
 
 
 def program() -> str | None:
-    """Where it is installed; None where it is not."""
+    """Return where irqbalance is installed; None if it is not."""
     return shutil.which("irqbalance") or shutil.which("irqbalance", path="/usr/sbin")
 
 
 class Balancer:
-    """One that runs, and places interrupts every second."""
+    """A running irqbalance that places interrupts every second."""
 
     def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
-        """Start it; `log` is where it says what it does."""
+        """Start it; its output goes to `log`."""
         found = program()
         assert found is not None
         self._log = log
@@ -37,7 +37,7 @@ class Balancer:
         eventually(lambda: self.socket.exists() or self.ended())
 
     def ended(self) -> bool:
-        """Whether it has ended: it does at once where it can do nothing."""
+        """Whether it has ended; it ends at once on a machine where it has nothing to do."""
         return self.process.poll() is not None
 
     def rounds(self) -> int:
@@ -45,12 +45,12 @@ class Balancer:
         return sum(line.startswith(_ROUND) for line in self._log.read_text(errors="replace").splitlines())
 
     def banned(self) -> CPUSet:
-        """The CPUs that it says it leaves alone."""
+        """The CPUs that it reports as banned."""
         (mine,) = eventually(self._asked)
         return mine.cpus
 
     def _asked(self) -> list[Setting]:
-        """Ask it; empty where it does not answer in time, as on a busy machine."""
+        """Send it a command; returns an empty string if it does not answer in time, as on a busy machine."""
         return [
             each
             for each in IRQBalance(str(FOLDER)).ask(CPUSet(), {}).settings
@@ -66,11 +66,11 @@ class Balancer:
 
 @contextlib.contextmanager
 def irqbalance(log: Path, **environment: str) -> Iterator[Balancer | None]:
-    """Run one, with these variables; None where there is none, or it does not want to."""
+    """Run irqbalance with these variables; None if it is not installed or ends at once."""
     if program() is None:
         yield None
         return
-    # As its unit has it (RuntimeDirectory=irqbalance); without the folder its socket has no place in the file system.
+    # Its unit makes this folder (RuntimeDirectory=irqbalance). Without it, the socket is not in the file system.
     made = not FOLDER.exists()
     FOLDER.mkdir(exist_ok=True)
     balancer = Balancer(log, environment)

@@ -1,4 +1,4 @@
-"""The same random clusters in a real control plane and in the simulator, pod by pod."""
+"""Runs the same random clusters in a real control plane and in the simulator, and compares them pod by pod."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLURALS = {"DeviceClass": "deviceclasses"}
 # The fields of `spec.resourceClaims[]` that refer to something.
 _SOURCES = {"resourceClaimName": "ResourceClaim", "resourceClaimTemplateName": "ResourceClaimTemplate"}
 _RULES_STABLE_SINCE = 37
-# Until what was created has reached the scheduler, which is told of each kind by itself.
+# How long it takes until new objects have reached the scheduler, which watches each kind separately.
 _SETTLE = 0.15
 _ATTEMPTS = 4
 _OVERHEAD = {"cpu": "250m", "memory": "120Mi"}
@@ -42,7 +42,7 @@ _OVERHEAD = {"cpu": "250m", "memory": "120Mi"}
 
 @dataclass
 class Tally:
-    """What came of all pods.
+    """Counts the outcomes of all pods.
 
     Attributes:
         pods: those that came.
@@ -91,7 +91,7 @@ class Beside:
             yield cls(api, (pods, claims), version, gates)
 
     def case(self, seed: int) -> Document:
-        """Build the cluster of a seed and bring its pods, one after another; returns what became of them."""
+        """Build the cluster of a seed and create its pods one after another; returns their outcomes."""
         case = _Case(self, RandomCluster(seed, self.features))
         try:
             case.run()
@@ -118,11 +118,11 @@ class _Case:
         services = cluster.services(self._namespaces[0])
         groups = [each for namespace in self._namespaces for each in cluster.groups(namespace)]
         pods = list(cluster.pods(self._namespaces))
-        # What the server has of the cluster: what the real scheduler met, for those who have none.
+        # The cluster as the server has it, for a comparison without a real scheduler.
         self.documents: list[Document] = []
         self.steps: list[Document] = []
         self._rules = bool(rules)
-        # Namespaces before what is in them, nodes before devices that stand for something of them.
+        # Namespaces come before their objects, and nodes before the devices that stand for their resources.
         self._create([*(_namespace(name) for name in self._namespaces), *nodes])
         self._create([*slices, *rules, *services, *groups, *(each for made, _ in pods for each in made)])
         self._pods = [pod for _, pod in pods if not self._lacks(pod)]
@@ -155,13 +155,13 @@ class _Case:
             try:
                 self._bring(pod)
             except RefusedError as error:
-                # A pod that is made up at random may break a rule of the server.
+                # A random pod may break a rule of the server.
                 if "is invalid" not in str(error):
                     raise
                 self._tally.refused += 1
 
     def clear(self) -> None:
-        """Take the cluster away; claims stay, whose devices no other cluster has."""
+        """Delete the cluster. Its claims stay, because no other cluster has their devices."""
         for namespace in self._namespaces:
             self._api.delete_all(f"/api/v1/namespaces/{namespace}/pods")
         if self._rules:
@@ -170,7 +170,7 @@ class _Case:
         self._api.delete_all("/api/v1/nodes")
 
     def _bring(self, pod: Document) -> None:
-        """Bring one pod; what the scheduler had not heard of yet is no difference, so once more when it has."""
+        """Create a pod and compare; a difference is checked again, as the scheduler may not have seen all objects."""
         problem = ""
         for attempt in range(_ATTEMPTS):
             metadata = {**pod["metadata"], "name": f"{pod['metadata']['name']}-{attempt}"}
@@ -203,14 +203,14 @@ class _Case:
         self._tally.differences.append(f"{self._cluster.name} {pod['metadata']['name']}: {problem}")
 
     def _demand(self, pod: Document, claims: Iterable[Document] = ()) -> PodDemand:
-        """The pod as the simulator reads it, with claims that were made for it."""
+        """Return the pod as the simulator reads it, with the claims made for it."""
         more = {ClaimKey.of(claim): claim for claim in (decode(ResourceClaim, each) for each in claims)}
         self._dump = replace(self._dump, claims={**self._dump.claims, **more})
         (read,) = read_dump(sources_of([pod])).pods
         return demand_of(read, self._dump, self._features)
 
     def _make_claims(self, pod: Document) -> tuple[Document, list[Document]]:
-        """Make the claims of the pod's templates, as a controller would; returns the pod whose status says so too."""
+        """Create the claims of the pod's templates, as a controller would; returns the pod with them."""
         metadata = pod["metadata"]
         group = metadata["namespace"], pod["spec"].get("schedulingGroup", {}).get("podGroupName")
         entries = [each for each in pod["spec"].get("resourceClaims", []) if "resourceClaimTemplateName" in each]
@@ -228,7 +228,7 @@ class _Case:
         return {**self._api.merge(path, _claim_statuses(entries, names)), "kind": "Pod"}, claims
 
     def _make_claims_of(self, group: Document) -> None:
-        """Make the claims of a PodGroup."""
+        """Create the claims of a PodGroup."""
         metadata, entries = group["metadata"], group["spec"]["resourceClaims"]
         names = [self._generate(group, entry)["metadata"]["name"] for entry in entries]
         for entry, name in zip(entries, names, strict=True):
@@ -237,7 +237,7 @@ class _Case:
         group["status"] = self._api.merge(path, _claim_statuses(entries, names))["status"]
 
     def _generate(self, owner: Document, entry: Document) -> Document:
-        """Make the claim of an entry of a pod or of a PodGroup."""
+        """Create the claim of an entry of a pod or PodGroup."""
         metadata = owner["metadata"]
         reference = {
             "apiVersion": owner["apiVersion"],
@@ -262,7 +262,7 @@ class _Case:
         return made
 
     def _otherwise(self, demand: PodDemand, mine: Placement, before: PodDemand) -> str:
-        """Say how the other two ways to the answer differ: groups of nodes, and claims that were not made yet."""
+        """Return how two other ways to the answer differ: groups of nodes, and claims that do not exist yet."""
         choice = self._scheduler.choose(self._state, demand)
         problem = chosen_otherwise(choice, mine)
         if problem:
@@ -273,7 +273,7 @@ class _Case:
         return ""
 
     def _name_node(self, demand: PodDemand, mine: Placement, real: Document) -> None:
-        """Go on from a pod that names its node: nobody allocates its claims, and it takes its share of the node."""
+        """Continue after a pod that names its node: its claims are not allocated, and it uses the node's resources."""
         self._tally.named += 1
         waiting = [claim for claim in demand.claims if ClaimKey.of(claim) not in self._state.allocations]
         if mine.node is not None or not mine.problem:
@@ -287,7 +287,7 @@ class _Case:
         self._state = self._state.with_pod(demand, real["spec"]["nodeName"], ())
 
     def _outcomes(self, demand: PodDemand, mine: Placement, real: Document) -> tuple[Outcome, ...]:
-        """What the claims get here on the node that was taken there."""
+        """Return what the claims get in the simulator on the node that the real scheduler chose."""
         node = real["spec"].get("nodeName")
         if node is None:
             return ()
@@ -296,7 +296,7 @@ class _Case:
         return self._scheduler.fits(self._state, demand, [node]).get(node, ())
 
     def _claims(self, demand: PodDemand, real: Document) -> list[ResourceClaim]:
-        """The claims that were allocated for a pod; that for extended resources has a name that the scheduler made."""
+        """Return a pod's allocated claims; the scheduler generates the name of the one for extended resources."""
         if real["spec"].get("nodeName") is None:
             return []
         keys = [ClaimKey.of(claim) for claim in demand.claims]
@@ -311,7 +311,7 @@ class _Case:
         return decode(ResourceClaim, self._api.send("GET", path))
 
     def _follow(self, demand: PodDemand, real: Document, claims: list[ResourceClaim]) -> None:
-        """Go on from what the real scheduler did."""
+        """Apply the real scheduler's decision to the simulated cluster."""
         node = real["spec"].get("nodeName")
         step: Document = {"pod": _plain(real)}
         self.steps.append(step)
@@ -342,9 +342,9 @@ class _Case:
             self._remove_made(namespace, name)
 
     def _give_back(self, demand: PodDemand, real: Document) -> None:
-        """Take away what the claims of a pod were given for it, which is gone."""
+        """Deallocate the claims of a pod that was deleted."""
         refused = (each["message"] for each in real["status"]["conditions"] if each["status"] == "False")
-        # An attempt that ends while the pod is bound may have allocated claims before.
+        # An attempt that fails during binding may already have allocated claims.
         if real["spec"].get("nodeName") is None and not any(text.startswith("running PreBind") for text in refused):
             return
         for claim in demand.claims:
@@ -354,7 +354,7 @@ class _Case:
                 self._api.merge(path, {"status": {"allocation": None, "reservedFor": None, "devices": None}})
 
     def _remove_made(self, namespace: str, pod: str) -> None:
-        """Delete the claim that the scheduler has made for the pod, which a controller would do."""
+        """Delete the claim that the scheduler created for the pod, as a controller would."""
         path = f"{_RESOURCE}/namespaces/{namespace}/resourceclaims"
         for claim in self._api.send("GET", path)["items"]:
             if claim["metadata"]["name"].startswith(f"{pod}-extended-resources-"):
@@ -363,7 +363,7 @@ class _Case:
                 self._api.send("DELETE", one)
 
     def _create(self, documents: list[Document]) -> None:
-        """Make objects that do not depend on each other; those that the server does not take are left out."""
+        """Create objects that do not depend on each other; returns those that the server accepted."""
         for document, made in zip(
             documents, self._api.create_all([(_path(each), each) for each in documents]), strict=True
         ):
@@ -373,7 +373,7 @@ class _Case:
                 raise made
 
     def _lacks(self, pod: Document) -> bool:
-        """Whether the server did not take something that the pod needs."""
+        """Whether the server refused an object that the pod needs."""
         known = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in self.documents}
         namespace = pod["metadata"]["namespace"]
         return any(
@@ -385,7 +385,7 @@ class _Case:
 
 
 def _path(document: Document) -> str:
-    """Where an object is made."""
+    """Return the path under which an object is created."""
     plural = _PLURALS.get(document["kind"], f"{document['kind'].lower()}s")
     version = document["apiVersion"]
     namespace = document["metadata"].get("namespace")
@@ -411,7 +411,7 @@ def _allocated(claim: Document) -> bool:
 
 
 def _devices_differ(outcomes: tuple[Outcome, ...], claims: list[ResourceClaim]) -> str:
-    """How claims differ from those that were allocated; empty if they do not."""
+    """Return how claims differ from the allocated ones; empty if they are equal."""
     if len(outcomes) != len(claims):
         return f"{len(outcomes)} claims are allocated here, {len(claims)} there"
     differs = (
@@ -421,7 +421,7 @@ def _devices_differ(outcomes: tuple[Outcome, ...], claims: list[ResourceClaim]) 
 
 
 def _of_version(rule: Document, minor: int) -> Document:
-    """The DeviceTaintRule in the version that the release serves."""
+    """Return the DeviceTaintRule in the API version that the release serves."""
     return {**rule, "apiVersion": _rule_version(minor)}
 
 
@@ -430,7 +430,7 @@ def _rule_version(minor: int) -> str:
 
 
 def _plain(document: Document) -> Document:
-    """The document without what the server adds for itself."""
+    """Return the document without the fields that the server adds."""
     kept = ("name", "namespace", "labels", "ownerReferences", "uid")
     metadata = {key: document["metadata"][key] for key in kept if key in document["metadata"]}
     return {**document, "metadata": metadata}

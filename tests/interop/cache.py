@@ -1,4 +1,4 @@
-"""Where what the tests build and download is kept."""
+"""The folder in which the tests keep what they build and download."""
 
 from __future__ import annotations
 

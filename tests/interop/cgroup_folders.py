@@ -1,4 +1,4 @@
-"""The cgroups that a node of the tests makes on this machine, and their removal."""
+"""Finds and removes the cgroups that a test's node creates on this machine."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def cgroups_of(name: str, mounted: Path = CGROUPS) -> frozenset[Path]:
-    """The cgroups of this name at the top of the hierarchy of v2 or of each of v1, with all below them."""
+    """Return the cgroups of this name at the root of v2, or of each v1 hierarchy, with their descendants."""
     return frozenset(_below(name, mounted))
 
 
 def remove_cgroups(name: str, before: frozenset[Path] = frozenset(), mounted: Path = CGROUPS) -> None:
-    """Remove what `cgroups_of` gives, but for those that were there before; one that is still in use stays."""
+    """Remove the cgroups of this name that are not in `before`; one that is still in use stays."""
     for folder in _below(name, mounted):
         if folder not in before:
-            # The kernel removes a cgroup with its files, but none with a process or another cgroup in it.
+            # rmdir removes a cgroup with its files, but not one that still has a process or a child.
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def _below(name: str, mounted: Path) -> Iterator[Path]:
-    """Yield them, every cgroup after those in it."""
-    # A child of a v2 cgroup that has the name is somebody else's.
+    """Yield a cgroup and its descendants, children first."""
+    # A v2 cgroup of this name below another one belongs to somebody else.
     tops = (
         [mounted]
         if (mounted / "cgroup.controllers").exists()
         else [each for each in mounted.iterdir() if each.is_dir()]
     )
     for top in tops:
-        # Not Path.walk or rglob: folders go meanwhile.
+        # Path.walk and rglob fail if folders disappear meanwhile.
         for folder, _, _ in os.walk(top / name, topdown=False):
             yield Path(folder)

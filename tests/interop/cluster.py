@@ -1,4 +1,4 @@
-"""A cluster of one node, whole: control plane with controllers, kubelet, containerd, a network, and our image in it.
+"""A complete cluster of one node: control plane with controllers, kubelet, containerd, a network, and our image.
 
 The control plane runs here; the node is this machine or an emulated one (`tests.interop.cluster_node`). The driver runs
 as the DaemonSet of deploy/ makes it, from the image, with its account's rights and the policies in force.
@@ -33,7 +33,7 @@ STATIC_PODS = "static-pods"
 DRIVER_IMAGE = "dranode.test/dranode:0.1.0"
 _KUBELET_TOKEN = "interop-node"  # noqa: S105 - as TOKEN
 _PATIENCE = 600.0
-# Before 1.36 the grouped modes need it.
+# Before 1.36 the grouped modes need this gate.
 GATES = {"1.34": "DRAConsumableCapacity=true", "1.35": "DRAConsumableCapacity=true"}
 
 
@@ -58,7 +58,7 @@ class Cluster:
         self._programs = programs(release)
         self._ports = free_ports(6)
         self.api = Api(self._ports[2], TOKEN)
-        # A kubelet ends pods that it does not know, those of another kubelet on the node too.
+        # A kubelet ends all pods that it does not know, also those of another kubelet on the machine.
         self._alone = FileLock(Path(f"/tmp/{node.network.bridge}.lock"))
         self._alone.acquire()
         try:
@@ -151,7 +151,7 @@ class Cluster:
             "kube-controller-manager",
             *commands.controllers,
             *(f"--kubeconfig={folder}/kubeconfig", "--leader-elect=false", "--bind-address=127.0.0.1"),
-            # An emulated kubelet is late.
+            # A kubelet in an emulated machine is slow to report.
             f"--node-monitor-grace-period={int(_PATIENCE)}s",
             *(f"--secure-port={ports[3]}", f"--cert-dir={folder}/controllers-certs"),
             *(f"--root-ca-file={folder}/server.crt", f"--service-account-private-key-file={folder}/accounts.key"),
@@ -179,10 +179,10 @@ class Cluster:
     # --- using it ---
 
     def wait(self, true: Callable[[], object], what: str) -> None:
-        """Wait until something is true.
+        """Wait until a condition is true.
 
         Raises:
-            RuntimeError: it did not become true, or a program ended; with the ends of the logs
+            RuntimeError: it did not become true in time, or a program ended; the message has the ends of the logs
         """
         until = time.monotonic() + _PATIENCE
         while not true():
@@ -192,7 +192,7 @@ class Cluster:
             time.sleep(0.3)
 
     def logs(self) -> str:
-        """What was said of pods, and the end of every log."""
+        """Return the Events of pods, and the end of every log."""
         logs = [(log.name, log.read_text(errors="replace")[-1500:]) for log in sorted(self.folder.glob("*.log"))]
         said = ""
         with contextlib.suppress(OSError, RefusedError, http.client.HTTPException):
@@ -245,12 +245,12 @@ class Cluster:
         self.install_again()
 
     def install_again(self) -> None:
-        """Apply what was installed, of which something is gone."""
+        """Apply the same manifests again, after a test has deleted part of them."""
         self.kubectl("apply", "-k", str(self.folder / "overlay"))
         self.wait(self.driver_is_ready, "the driver's pod is Ready")
 
     def server(self) -> dict[str, str]:
-        """Where pods find the API server, as variables of their environment."""
+        """Return the environment variables with which pods find the API server."""
         return {"KUBERNETES_SERVICE_HOST": self.node.network.gateway, "KUBERNETES_SERVICE_PORT": str(self._ports[2])}
 
     def driver_is_ready(self) -> bool:
@@ -258,42 +258,42 @@ class Cluster:
         daemonset = self.api.send("GET", "/apis/apps/v1/namespaces/dranode/daemonsets/dranode")
         status = daemonset.get("status", {})
         seen = status.get("observedGeneration") == daemonset["metadata"]["generation"]
-        return seen and status.get("numberReady") == status.get("updatedNumberScheduled") == 1 and self._serves()
+        return seen and status.get("numberReady") == status.get("updatedNumberScheduled") == 1 and self.serves()
 
-    def _serves(self) -> bool:
-        """Whether kubelet answers on its port, through which commands run in pods."""
+    def serves(self) -> bool:
+        """Whether kubelet accepts connections on its port, which `kubectl exec` needs."""
         with contextlib.suppress(OSError), socket.create_connection((self.node.address, self._ports[5]), 1):
             return True
         return False
 
     def dranode(self, *words: str) -> str:
-        """Run a command in the driver's pod, the newer one if there are two."""
+        """Run a `dranode` command in the driver's pod, the newest if there are several."""
         living = [pod for pod in self.pods("dranode").values() if "deletionTimestamp" not in pod["metadata"]]
         name = max(living, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))["metadata"]["name"]
         return self.kubectl("exec", "-n", "dranode", name, "--", "dranode", *words)
 
     def pods(self, namespace: str = "default") -> dict[str, Document]:
-        """The pods of a namespace by name."""
+        """Return the pods of a namespace by name."""
         items = self.api.send("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
         return {each["metadata"]["name"]: each for each in items}
 
     def claims(self) -> dict[str, Document]:
-        """The claims by name."""
+        """Return the claims of the default namespace by name."""
         items = self.api.send("GET", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims")["items"]
         return {each["metadata"]["name"]: each for each in items}
 
     def phase(self, name: str, namespace: str = "default") -> str:
-        """A pod's phase; empty if there is none of that name."""
+        """Return a pod's phase; empty if there is no such pod."""
         return str(self.pods(namespace).get(name, {}).get("status", {}).get("phase", ""))
 
     def events(self, name: str = "") -> list[str]:
-        """What was said of a pod or of any object."""
+        """Return the Events of a pod, or of all objects."""
         items = self.api.send("GET", "/api/v1/namespaces/default/events")["items"]
         named = ((each["involvedObject"]["name"], each) for each in items)
         return [f"{about} {each['reason']}: {each.get('message')}" for about, each in named if name in ("", about)]
 
     def run(self, name: str, cpus: int = 0, **config: Any) -> None:
-        """Create a pod, with a claim of so many CPUs and this CPUConfig, and wait until it runs."""
+        """Create a pod with a claim for a number of CPUs and this CPUConfig, and wait until it runs."""
         self.apply(*manifests(name, cpus, config))
         self.runs(name)
 
@@ -302,16 +302,16 @@ class Cluster:
         self.wait(lambda: self.phase(name) == "Running", f"pod {name} runs")
 
     def delete(self, name: str) -> None:
-        """Delete a pod and its claim, and wait until both are gone."""
+        """Delete a pod, and wait until it is gone."""
         self.kubectl("delete", "pod", name, "--wait=false")
         self.wait(lambda: name not in self.pods(), f"pod {name} is gone")
 
     def cpus(self, name: str, container: str = MAIN, namespace: str = "default") -> CPUSet:
-        """The CPUs on which the process of a pod's container may run, as the kernel says."""
+        """Return the CPUs on which the kernel lets a pod's container run."""
         metadata = self.pods(namespace)[name]["metadata"]
-        # kubelet has another UID for a static pod than the pod by which the server knows it.
+        # kubelet knows a static pod by another UID than its mirror pod in the API server.
         uid = metadata.get("annotations", {}).get("kubernetes.io/config.hash", metadata["uid"])
-        # A pod runs, for kubelet, a moment before its container is the program that it was made for.
+        # A pod is Running a moment before its container executes its own program.
         self.wait(lambda: self.node.allowed(uid, container), f"container {container} of pod {name} has a process")
         return CPUSet.parse(self.node.allowed(uid, container))
 
@@ -324,7 +324,7 @@ class Cluster:
             time.sleep(2)
         self.api.close()
         self.node.close()
-        # It has nothing to keep, and an API server that is asked to end takes its time.
+        # Nothing has to be kept, and an API server is slow to stop when asked.
         for process in reversed(self._running):
             process.kill()
             process.wait()

@@ -27,7 +27,7 @@ from tests.interop.vanishing import paths_below, text_of
 
 MAIN = "main"
 """The container of a pod that has one."""
-# Where kubelet, runtimes and the driver look, and which folder of the cluster's stands there.
+# The fixed folders that kubelet, runtime and driver use, and the cluster's own folders that are mounted there.
 PLACES = {"kubelet": "/var/lib/kubelet", "cdi": "/run/cdi", "nri": "/run/nri", "log": "/var/log/pods"}
 _V1 = Path("/sys/fs/cgroup/cpuset")
 _HIERARCHY = _V1 if _V1.exists() else Path("/sys/fs/cgroup")
@@ -38,17 +38,17 @@ _PLUGIN_PACKAGES = ("main/bridge", "main/loopback", "ipam/host-local")
 
 
 def mark(container: str) -> str:
-    """What a container's own shell is told from others by, such as that of its sandbox."""
+    """Return the word that marks a container's shell, so that it is not mistaken for its sandbox's."""
     return f"marked-{container};"
 
 
 @dataclass(frozen=True)
 class Network:
-    """A bridge on which this machine, the node and its pods are.
+    """A bridge that connects this machine, the node and its pods.
 
     Attributes:
         bridge: its name.
-        prefix: of all addresses; 1 is this machine's, where the API server is, and 16 the first of a pod.
+        prefix: of all addresses. This machine, with the API server, has .1; pods start at .16.
     """
 
     bridge: str
@@ -59,7 +59,7 @@ class Network:
         return f"{self.prefix}.1"
 
     def up(self) -> None:
-        """Make the bridge before the first pod does, so that the API server's address is there."""
+        """Create the bridge before the first pod does, because the API server needs its address."""
         ip("link", "add", self.bridge, "type", "bridge", check=False)
         ip("address", "replace", f"{self.gateway}/24", "dev", self.bridge)
         ip("link", "set", self.bridge, "up")
@@ -69,7 +69,7 @@ class Network:
         ip("link", "delete", self.bridge, check=False)
 
     def configuration(self) -> dict[str, Any]:
-        """For the runtime: pods are on the bridge, which is there."""
+        """Return the CNI configuration, with the existing bridge for pods."""
         pods = {
             "subnet": f"{self.prefix}.0/24",
             "rangeStart": f"{self.prefix}.16",
@@ -82,13 +82,13 @@ class Network:
 
 
 class ClusterNode(Protocol):
-    """What a cluster asks of its node.
+    """The node of a cluster.
 
     Attributes:
         network: of node and pods.
         address: the node's.
-        place: where the cluster's files are on the node.
-        kubelet: parts of kubelet's configuration that are the node's own.
+        place: the folder of the cluster's files on the node.
+        kubelet: the node's part of kubelet's configuration.
     """
 
     network: Network
@@ -97,46 +97,45 @@ class ClusterNode(Protocol):
     kubelet: Mapping[str, Any]
 
     def up(self, folder: Path) -> None:
-        """Make the network; `folder` is the cluster's, on this machine."""
+        """Create the network; `folder` is the cluster's folder on this machine."""
 
     def start(self, images: Sequence[Path]) -> None:
-        """Start the runtime, with these images; the cluster's files are written."""
+        """Start the runtime with these images. The cluster's files exist by now."""
 
     def start_kubelet(self, command: Sequence[str]) -> None:
         """Start kubelet."""
 
     def restart_kubelet(self) -> None:
-        """Kill kubelet, and have it start again with the state and the pods that it left."""
+        """Kill kubelet and start it again; its state and pods stay."""
 
     def online(self) -> CPUSet:
         """The node's CPUs."""
 
     def ended(self) -> bool:
-        """Whether what should run has ended for good."""
+        """Whether a program that should run has ended."""
 
     def log(self) -> str:
-        """The end of what runtime and kubelet say, where no log of the cluster's folder has it."""
+        """Return the end of the runtime's and kubelet's logs that are not in the cluster's folder."""
 
     def allowed(self, pod_uid: str, container: str) -> str:
-        """The CPUs on which the shell of a pod's container may run, as the kernel says; empty if there is none yet."""
+        """Return the CPUs on which the kernel lets a container's shell run; empty if there is no shell yet."""
 
     def output(self, command: str) -> str:
-        """What a command of the shell prints on the node."""
+        """Run a shell command on the node; returns what it prints."""
 
     def close(self) -> None:
-        """End everything and remove what is left of it."""
+        """Stop everything and remove what it left behind."""
 
 
 class LocalNode:
-    """This machine as a node. It lives in a mount namespace of its own, in which kubelet's folders, CDI's and NRI's are
-    those of the test."""
+    """This machine as a node, in its own mount namespace, where the folders of kubelet, CDI and NRI are the test's."""
 
     network = Network("dranode-test0", "10.89.7")
     address = network.gateway
     kubelet: Mapping[str, Any] = MappingProxyType({"cgroupDriver": "cgroupfs", "failCgroupV1": False})
 
     def __init__(self, containerd: Path, folder: Path) -> None:
-        """Take the folder with the runtime's programs, and one for everything else; sockets lie in it: it is short."""
+        """Use the runtime's programs, and a folder for everything else; its path is short because sockets are in it."""
         self.place = folder
         self.runtime = Containerd(containerd, folder)
         self._namespace: subprocess.Popen[bytes] | None = None
@@ -145,7 +144,7 @@ class LocalNode:
         self._cgroups = cgroups_of(_KUBEPODS)
 
     def up(self, folder: Path) -> None:
-        """Make the network."""
+        """Create the network."""
         assert folder == self.place
         self.network.up()
 
@@ -178,23 +177,23 @@ class LocalNode:
         self.start_kubelet_again()
 
     def restart_kubelet(self) -> None:
-        """Kill kubelet and start it anew."""
+        """Kill kubelet and start it again."""
         self.kill_kubelet()
         self.start_kubelet_again()
 
     def kill_kubelet(self) -> None:
-        """Kill kubelet, which stays away."""
+        """Kill kubelet."""
         if self._kubelet is not None:
             self._kubelet.kill()
             self._kubelet.wait()
             self._kubelet = None
 
     def start_kubelet_again(self) -> None:
-        """Start kubelet with the state that it left."""
+        """Start kubelet again with its earlier state."""
         self._kubelet = start(self.place, "kubelet", [*self._enter(), *self._command])
 
     def boot(self) -> None:
-        """Have what a power cut leaves: no process, no mount, nothing in /run; and start runtime and kubelet again."""
+        """Simulate a power cut: end all processes and mounts, empty /run, and start runtime and kubelet again."""
         self.kill_kubelet()
         self.runtime.kill()
         self._end_namespace()
@@ -205,7 +204,7 @@ class LocalNode:
         self.start_kubelet_again()
 
     def _end_namespace(self) -> None:
-        """End every process that sees the node's mounts, and those of the pods that kubelet knows."""
+        """Kill every process in the node's mount namespace, and those of kubelet's pods."""
         if self._namespace is None:
             return
         mine = Path(f"/proc/{self._namespace.pid}/ns/mnt").readlink()
@@ -227,11 +226,11 @@ class LocalNode:
         return self._kubelet is not None and self._kubelet.poll() is not None
 
     def log(self) -> str:
-        """Nothing: the logs are in the cluster's folder."""
+        """Return nothing: the logs are in the cluster's folder."""
         return ""
 
     def allowed(self, pod_uid: str, container: str) -> str:
-        """The CPUs on which the shell of a pod's container may run; empty if there is none yet."""
+        """Return the CPUs on which a container's shell may run; empty if there is no shell yet."""
         for procs in paths_below(_HIERARCHY, f"**/pod{pod_uid}/*/cgroup.procs"):
             for pid in text_of(procs).split():
                 if mark(container) in text_of(Path(f"/proc/{pid}/cmdline")) and (cpus := _allowed(pid)):
@@ -240,17 +239,17 @@ class LocalNode:
 
     @staticmethod
     def output(command: str) -> str:
-        """What a command of the shell prints."""
+        """Run a shell command; returns what it prints."""
         return subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True).stdout
 
     def close(self) -> None:
-        """End everything."""
+        """Stop everything."""
         self.kill_kubelet()
         self.runtime.close()
         if self._namespace is not None and self._namespace.poll() is None:
             self._namespace.kill()
             self._namespace.wait()
-        # Kubelet makes them anew at its start, and leaves them.
+        # kubelet creates them at each start and does not remove them.
         remove_cgroups(_KUBEPODS, self._cgroups)
         self.network.down()
 
@@ -261,12 +260,12 @@ def _allowed(pid: str) -> str:
 
 
 def ip(*words: str, check: bool = True) -> None:
-    """Change this machine's network."""
+    """Run `ip` with these words."""
     subprocess.run(["ip", *words], check=check, capture_output=True)
 
 
 def network_plugins() -> Path:
-    """The folder with CNI's own plug-ins, built once from their module."""
+    """Return the folder with the standard CNI plug-ins, which are built once."""
     folder = CACHE / "cni" / _PLUGINS_VERSION
     packages = [f"{_PLUGINS}/{name}" for name in _PLUGIN_PACKAGES]
     if all((folder / "bin" / Path(name).name).exists() for name in _PLUGIN_PACKAGES):
@@ -275,7 +274,7 @@ def network_plugins() -> Path:
     if not (folder / "go.mod").exists():
         subprocess.run(["go", "mod", "init", "dranode.test/cni"], cwd=folder, check=True, capture_output=True)
     subprocess.run(["go", "get", *(f"{each}@{_PLUGINS_VERSION}" for each in packages)], cwd=folder, check=True)
-    # Without libraries of the system's, so that they run on another one as well.
+    # Static, so that they also run on another system.
     static = {**os.environ, "CGO_ENABLED": "0"}
     subprocess.run(["go", "build", "-o", "bin/", *packages], cwd=folder, check=True, env=static)
     return folder / "bin"

@@ -1,4 +1,4 @@
-"""Pods that say on which CPUs they run, and the claims that they have."""
+"""Manifests of pods that sleep or report their CPUs, and of claims."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.interop.image import IMAGE
 
 _REQUEST = "cpus"
 _SLEEP = "trap exit TERM; : {mark} while :; do /busybox sleep 1; done"
-# What a container sees of itself, for its termination message. A shell drops variables with a hyphen in their name, as
-# in a UID, so they are read of the process that the runtime started.
+# A container writes what it sees of itself to its termination message. A shell drops variables whose names contain a
+# hyphen, as a UID does, so they are read from the process that the runtime started.
 _LOOK = """
 /busybox sed -n 's/^Cpus_allowed_list:[[:space:]]*/allowed: /p' /proc/self/status
 /busybox tr '\\0' '\\n' < /proc/1/environ | /busybox sed -n 's/^DRA_CPUSET_[^=]*=/told: /p'
@@ -23,7 +23,7 @@ done
 
 
 def manifests(name: str, cpus: int, config: Document) -> Iterator[Document]:
-    """A pod that sleeps, and its claim if it has one."""
+    """Yield a pod that sleeps, after its claim if it has one."""
     if not cpus:
         yield pod(name)
         return
@@ -32,12 +32,12 @@ def manifests(name: str, cpus: int, config: Document) -> Iterator[Document]:
 
 
 def exactly(cpus: int, **more: Any) -> Document:
-    """A request for so many CPUs of a device that others may have part of."""
+    """Return a request for a number of CPUs of a shareable device."""
     return {"deviceClassName": "dra.cpu", "capacity": {"requests": {"dra.cpu/cpu": str(cpus)}}, **more}
 
 
 def claim_spec(request: Mapping[str, Any], config: Document | None = None) -> Document:
-    """The spec of a claim of one request, `{"exactly": ...}` or `{"firstAvailable": ...}`, with this CPUConfig."""
+    """Return the spec of a one-request claim, `{"exactly": ...}` or `{"firstAvailable": ...}`, with a CPUConfig."""
     devices: Document = {"requests": [{"name": _REQUEST, **request}]}
     if config is not None:
         parameters = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", **config}
@@ -46,28 +46,28 @@ def claim_spec(request: Mapping[str, Any], config: Document | None = None) -> Do
 
 
 def claim(name: str, cpus: int = 1, *, config: Document | None = None) -> Document:
-    """A claim of so many CPUs."""
+    """Return a claim for a number of CPUs."""
     return document("ResourceClaim", name, claim_spec({"exactly": exactly(cpus)}, config))
 
 
 def template(name: str, cpus: int = 1) -> Document:
-    """A template of claims of so many CPUs."""
+    """Return a template of claims for a number of CPUs."""
     return document("ResourceClaimTemplate", name, {"spec": claim_spec({"exactly": exactly(cpus)})})
 
 
 def document(kind: str, name: str, spec: Document, namespace: str = "default") -> Document:
-    """An object of resource.k8s.io/v1."""
+    """Return an object of resource.k8s.io/v1."""
     metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def sleeper(name: str = MAIN, claims: Sequence[str] = (), *, sidecar: bool = False, **resources: Document) -> Document:
-    """A container that sleeps, by a shell that is told from others by the container's name.
+    """Return a container that sleeps in a shell marked with the container's name.
 
     Args:
         name: its name.
-        claims: of its pod, those that it has.
-        sidecar: for an initContainer that runs beside the others.
+        claims: the pod's claims that it uses.
+        sidecar: make it an init container that keeps running.
         resources: its `requests` and `limits`.
     """
     made = _container(name, _SLEEP.format(mark=mark(name)), claims)
@@ -79,7 +79,7 @@ def sleeper(name: str = MAIN, claims: Sequence[str] = (), *, sidecar: bool = Fal
 
 
 def looker(name: str, claims: Sequence[str] = ()) -> Document:
-    """A container that ends with what it sees of itself as its termination message."""
+    """Return a container whose termination message is what it sees of itself."""
     return _container(name, f"({_LOOK}) > /dev/termination-log", claims)
 
 
@@ -91,13 +91,13 @@ def pod(
     first: Sequence[Document] = (),
     namespace: str = "default",
 ) -> Document:
-    """A pod.
+    """Return a pod.
 
     Args:
         name: its name.
-        containers: those that run; none for one that sleeps and has all claims.
-        claims: where each of its claims comes from, by the name in the pod.
-        first: its initContainers.
+        containers: its containers; by default one that sleeps and uses all claims.
+        claims: the source of each of its claims, by the name in the pod.
+        first: its init containers.
         namespace: the pod's.
     """
     spec: Document = {

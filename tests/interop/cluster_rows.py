@@ -1,4 +1,4 @@
-"""Which clusters the tests run: the rows of docs/compatibility.md.
+"""The clusters that the tests run: rows of docs/compatibility.md.
 
 Attributes:
     ROWS: from the variable INTEROP_CLUSTER, such as `1.37/v2.3.4 1.34/v1.7.29`: release of Kubernetes and version of
@@ -28,7 +28,7 @@ _EMULATED = "/emulated"
 
 
 def why_no_cluster() -> str:
-    """Why the rows cannot be run here, or that there are none; empty if they can."""
+    """Return why no clusters can run here; empty if they can."""
     if not ROWS:
         return "make interop-cluster builds Kubernetes and runs it"
     if shutil.which("kubectl") is None or shutil.which("openssl") is None:
@@ -50,7 +50,7 @@ def running(row: str, archive: Path, gates: str = "") -> Iterator[Cluster]:
     containerd = build(version)
     program = busybox()
     assert program is not None
-    # Sockets lie in it, whose paths are short.
+    # The folder's path is short because sockets are in it.
     with tempfile.TemporaryDirectory(prefix="c", dir="/tmp", ignore_cleanup_errors=True) as name:
         shutil.copy(archive, Path(name) / "driver.tar")
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""Random clusters and pods, with what decides where a pod can run in the mix."""
+"""Random clusters and pods, with everything that decides where a pod can run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ TAINTS = (
     {"key": "old", "value": "yes", "effect": "PreferNoSchedule"},
     {"key": "drain", "effect": "NoExecute"},
 )
-# Claims of namespaces with this label may have admin access.
+# Claims in namespaces with this label may have admin access.
 ADMIN = "resource.kubernetes.io/admin-access"
 _GROUP = "scheduling.k8s.io/v1beta1"
 
 
 class RandomCluster:
-    """One cluster and the pods that come to it, one after another; equal seeds make equal clusters."""
+    """A random cluster and its pods; equal seeds give equal clusters."""
 
     def __init__(self, seed: int, features: Features | None = None) -> None:
-        """Draw the cluster from a seed, with what the gates of the release let it have."""
+        """Draw the cluster from a seed, with the features that the release's gates allow."""
         self.dice = random.Random(seed)
         self.name = f"case-{seed}"
         self._features = features or Features()
-        # Not beside devices that stand for resources of their node: kube-scheduler 1.37.1 cannot bind a pod with both.
+        # Not together with devices that stand for node resources: kube-scheduler 1.37.1 cannot bind a pod with both.
         self._extended = not self._features.node_allocatable_resources
         self._devices = RandomDevices(self.dice, self._features, self.name)
         self._names = [f"{self.name}-n{number}" for number in range(self.dice.randint(2, 9))]
@@ -47,11 +47,11 @@ class RandomCluster:
         return self._devices.slices(nodes)
 
     def rules(self, nodes: list[Document]) -> list[Document]:
-        """DeviceTaintRules."""
+        """Return DeviceTaintRules."""
         return self._devices.rules(nodes)
 
     def groups(self, namespace: str) -> list[Document]:
-        """PodGroups that have claims, where the gates for them are on, with the templates of these claims."""
+        """Return PodGroups with claims, and the templates of these claims, if their gates are on."""
         if not self._features.workload_resource_claims:
             return []
         template = self._template("shared", namespace)
@@ -69,7 +69,7 @@ class RandomCluster:
         return [template, *groups]
 
     def services(self, namespace: str) -> list[Document]:
-        """Services, by which pods that say nothing of their spread are spread."""
+        """Return Services, by which pods without spread constraints are spread."""
         return [
             {
                 "apiVersion": "v1",
@@ -82,11 +82,11 @@ class RandomCluster:
         ]
 
     def resized(self, pod: Document) -> Document | None:
-        """The status of a pod whose containers are resized in place; most are not."""
+        """Return the status of a pod, of which a few are being resized in place."""
         return self._pods.resized(pod)
 
     def pods(self, namespaces: list[str]) -> Iterator[tuple[list[Document], Document]]:
-        """Pods, each with the claims and templates that have to be made before it."""
+        """Yield pods, each with the claims and templates that have to exist before it."""
         shared: dict[str, list[str]] = {namespace: [] for namespace in namespaces}
         for number in range(self.dice.randint(8, 30)):
             namespace = self.dice.choice(namespaces)
@@ -110,7 +110,7 @@ class RandomCluster:
             yield made, pod
 
     def _entry(self, index: int, name: str, namespace: str, shared: list[str]) -> tuple[Document, list[Document]]:
-        """An entry of `spec.resourceClaims`, and what has to be made for it: a claim, a template or nothing."""
+        """Return an entry of `spec.resourceClaims`, and the claim or template that has to exist for it, if any."""
         kind = self.dice.random()
         if kind < 0.3:
             template = self._template(name, namespace)
@@ -128,7 +128,7 @@ class RandomCluster:
         return self._devices.claim_spec(admin=namespace.endswith("blue"))
 
     def _ask_for_devices(self, pod: Document) -> None:
-        """Let containers ask for devices as extended resources, by the name of a class or the one that it has."""
+        """Let containers request devices as extended resources, by the implicit or the explicit name of a class."""
         if not self._extended:
             return
         for container in _containers(pod):
@@ -140,7 +140,7 @@ class RandomCluster:
                     asked[side] = {**asked.get(side, {}), name: amount}
 
     def _use(self, pod: Document) -> None:
-        """Let containers name the claims that they use, which counts where devices stand for resources."""
+        """Let containers name the claims that they use, which matters for devices that stand for node resources."""
         if not self._features.node_allocatable_resources:
             return
         for container in _containers(pod):
@@ -179,7 +179,7 @@ class RandomCluster:
         }
 
     def _declared(self) -> Document:
-        """What the server asks of a node before its devices may stand for its resources."""
+        """Return what a node has to declare before its devices may stand for its resources."""
         if not self._features.node_allocatable_resources:
             return {}
         return {"declaredFeatures": ["DRANodeAllocatableResources"]}
@@ -190,7 +190,7 @@ def _containers(pod: Document) -> list[Document]:
 
 
 def _source(entry: Document) -> Document:
-    """The entry without its name."""
+    """Return the entry without its name."""
     return {key: value for key, value in entry.items() if key != "name"}
 
 

@@ -1,4 +1,4 @@
-"""Our image, and a cluster that runs it, for the tests of the rows of docs/compatibility.md."""
+"""Fixtures of the cluster tests: our image, and a cluster that can run it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.interop.engine import ROOT, base_image, build, buildah
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our image, as an archive."""
+    """Return our image as an archive."""
     tag = "localhost/dranode-test"
     build(ROOT, tag, "--build-arg", f"BASE={base_image()}")
     path = tmp_path_factory.mktemp("image") / "driver.tar"
@@ -24,6 +24,6 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=ROWS or ["none/none"])
 def cluster(request: pytest.FixtureRequest, archive: Path) -> Iterator[Cluster]:
-    """A cluster of each row, without the driver."""
+    """Yield a cluster of each row, without the driver."""
     with running(request.param, archive) as made:
         yield made

@@ -115,7 +115,7 @@ plugin_request_timeout = "{patience}"
 
 
 def why_not(*versions: str) -> str:
-    """Why a containerd of these versions cannot run here; empty if it can."""
+    """Return why containerd of these versions cannot run here; empty if it can."""
     if os.geteuid() != 0:
         return "a container runtime needs root"
     if shutil.which("runc") is None:
@@ -131,9 +131,9 @@ def why_not(*versions: str) -> str:
 
 
 def build(version: str) -> Path:
-    """The folder with the programs of that version, built if they are not there yet.
+    """Return the folder with the programs of a version, which are built once.
 
-    A scratch module is the way to them: `go install` refuses releases whose go.mod has exclude lines.
+    They are built from a scratch module, because `go install` refuses modules whose go.mod has exclude lines.
     """
     folder = CACHE / version
     programs = folder / "bin"
@@ -161,14 +161,14 @@ def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
 
 
 class Containerd(Runtime):
-    """One containerd in a folder of its own."""
+    """A containerd in its own folder."""
 
     def __init__(self, programs: Path, folder: Path, *, cdi: bool = True) -> None:
         super().__init__(folder, (programs / "containerd", "--config", folder / "config.toml"), programs)
         old = programs.parent.name.startswith("v1.")
         # Off by default in 1.7, always on from 2.4.
         option = "enable_cdi = false" if not cdi else "enable_cdi = true" if old else ""
-        # 2.0 takes one folder; 2.3 warns of that option, and 2.4 passes it over.
+        # 2.0 has an option for one folder. 2.3 warns about that option, and 2.4 ignores it.
         single = programs.parent.name.startswith("v2.0.")
         plugins = f'bin_dir = "{folder}/cni"' if single else f'bin_dirs = ["{folder}/cni"]'
         text = (_CONFIG_1 if old else _CONFIG).format(
@@ -183,7 +183,7 @@ class Containerd(Runtime):
 
     @staticmethod
     def can_switch_cdi_off(programs: Path) -> bool:
-        """Whether this containerd has the option; from 2.4 CDI is always on."""
+        """Whether CDI can be switched off; from 2.4 it is always on."""
         done = subprocess.run([programs / "containerd", "config", "default"], capture_output=True, check=True)
         return b"enable_cdi" in done.stdout
 
@@ -192,7 +192,7 @@ class Containerd(Runtime):
         self.ctr("images", "import", "--local", "--snapshotter", "native", str(archive))
 
     def ctr(self, *arguments: str) -> str:
-        """containerd's own client."""
+        """Run containerd's own client."""
         command = [f"{self.programs}/ctr", "--address", f"{self.folder}/c.sock", "--namespace", "k8s.io", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

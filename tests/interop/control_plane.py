@@ -1,7 +1,7 @@
 """A real control plane without nodes: etcd, kube-apiserver and kube-scheduler, started in a folder of their own.
 
-They are taken from PATH where their versions fit, else built from their Go modules, with the rest of Kubernetes, as one
-program, which takes long the first time. Nothing is needed but Go and its module proxy; no root, no containers.
+They are taken from PATH if their versions fit. Otherwise they are built from their Go modules as one program, which
+takes long the first time and needs only Go and its module proxy, neither root nor containers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.interop.api import Api
 
 CACHE = Path(__file__).parents[2] / ".cache" / "interop"
 PROGRAM = Path(__file__).with_name("control_plane.go")
-# Patch releases of which the module proxies have the source; docs/compatibility.md says what ran.
+# The patch releases that are built; docs/compatibility.md says which were run.
 VERSIONS = {"1.34": "1.34.10", "1.35": "1.35.8", "1.36": "1.36.4", "1.37": "1.37.1"}
 _NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 TOKEN = "interop"  # noqa: S105 - it guards a server that listens on this machine for the length of a test
@@ -31,7 +31,7 @@ _PATIENCE = 120.0
 _CONNECTING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 20000
 
-# Versions of APIs that are not served unless one asks for them, by the gate of what they hold.
+# API versions that the server does not serve by default, by the gate of their objects.
 _SERVED = {
     ("1.36", "DRADeviceTaintRules"): "resource.k8s.io/v1beta2=true",
     ("1.36", "GenericWorkload"): "scheduling.k8s.io/v1alpha2=true",
@@ -60,7 +60,7 @@ current-context: c
 
 @dataclass(frozen=True)
 class Programs:
-    """The commands that start Kubernetes' programs and etcd."""
+    """The commands that start etcd and the programs of Kubernetes."""
 
     etcd: tuple[str, ...]
     apiserver: tuple[str, ...]
@@ -70,14 +70,14 @@ class Programs:
 
 
 def why_no_control_plane() -> str:
-    """Why no control plane can be had here; empty if it can."""
+    """Return why no control plane can run here; empty if it can."""
     if all(shutil.which(name) for name in _NAMES) or shutil.which("go"):
         return ""
     return f"neither {', '.join(_NAMES)} nor go, to build them, are on PATH"
 
 
 def programs(release: str) -> Programs:
-    """Those on PATH if they are of the release, else built ones."""
+    """Return the programs on PATH if they are of the release, otherwise built ones."""
     found = [shutil.which(name) for name in _NAMES]
     if all(found):
         paths = [(str(path),) for path in found]
@@ -89,7 +89,7 @@ def programs(release: str) -> Programs:
 
 
 def _built(release: str) -> Path:
-    """Build all three as one program, once; the module's own list of versions is the one that Kubernetes names."""
+    """Build all programs as one, once, with the library versions in Kubernetes' own go.mod."""
     version = VERSIONS[release]
     program = CACHE / f"kubernetes-{version}"
     if program.exists():
@@ -116,7 +116,7 @@ def _built(release: str) -> Path:
 
 
 def _module(kubernetes: Path, version: str) -> str:
-    """A module that requires Kubernetes; its own libraries, which it has beside itself, come from their modules."""
+    """Return a go.mod that requires Kubernetes, and the published modules of its staging folder."""
     words = [line.split() for line in kubernetes.read_text().splitlines()]
     etcd = next(line[1] for line in words if line[:1] == ["go.etcd.io/etcd/server/v3"])
     minor = version.partition(".")[2]
@@ -129,7 +129,7 @@ def _module(kubernetes: Path, version: str) -> str:
 
 @contextlib.contextmanager
 def control_plane(release: str, folder: Path, gates: str = "", *, schedules: bool = True) -> Iterator[Api]:
-    """Run a control plane; `gates` are feature gates for server and scheduler, which may be left out."""
+    """Run a control plane with these feature gates; without its scheduler unless `schedules`."""
     commands = programs(release)
     ports = free_ports(3)
     _write(folder, ports)
@@ -171,7 +171,7 @@ def _stop(running: list[subprocess.Popen[bytes]]) -> None:
 
 
 def kubeconfig(port: int, token: str, host: str = "127.0.0.1") -> str:
-    """A kubeconfig for a server on this machine; `host` is an address of it."""
+    """Return a kubeconfig for a server on this machine, by its address `host`."""
     return _KUBECONFIG.format(host=host, port=port, token=token)
 
 
@@ -210,7 +210,7 @@ def _apiserver(commands: Programs, folder: Path, ports: list[int], gates: str) -
         f"--service-account-key-file={folder}/accounts.key",
         f"--service-account-signing-key-file={folder}/accounts.key",
         "--service-cluster-ip-range=10.0.0.0/24",
-        # No controllers and no kubelets run: nobody would make accounts, or say that a node is ready.
+        # Without controllers and kubelets, service accounts are not created and no node is reported as ready.
         "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
         "--max-requests-inflight=0",
         "--enable-priority-and-fairness=false",
@@ -230,13 +230,13 @@ def _scheduler(commands: Programs, folder: Path, port: int, gates: str) -> list[
 
 
 def start(folder: Path, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-    """Start a program whose output goes to its log in the folder."""
+    """Start a program; its output goes to a log in the folder."""
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
 
 
 def _wait(api: Api, running: list[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Until the server is ready; a program that ended says so with the end of its log."""
+    """Wait until the server is ready; if a program has ended, the error has the end of its log."""
     until = time.monotonic() + _PATIENCE
     while not api.ready():
         ended = next((process for process in running if process.poll() is not None), None)
@@ -247,9 +247,9 @@ def _wait(api: Api, running: list[subprocess.Popen[bytes]], folder: Path) -> Non
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens at the moment.
+    """Return ports on which nobody listens at the moment.
 
-    None of those that the kernel gives to whoever connects: it would give one away before the program listens on it.
+    They are outside the ephemeral range, from which the kernel could use one before the program listens on it.
     """
     lowest = int(_CONNECTING.read_text().split()[0])
     ports: list[int] = []

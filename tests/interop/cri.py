@@ -1,4 +1,4 @@
-"""kubelet's side of the container runtime interface."""
+"""A client of the container runtime interface (CRI), in kubelet's place."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 from tests.interop.image import IMAGE
 
 _HOST = 2
-# kubelet gives each pod with a user namespace so many.
+# How many IDs kubelet gives to each pod with a user namespace.
 _IDS = 65536
 CGROUP = "dranode-test"
 
 
-# An emulated machine takes its time, and more of it where others use the processors.
+# An emulated machine is slow, and slower on a busy host.
 PATIENCE = int(os.environ.get("INTEROP_PATIENCE", "180"))
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition is true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -38,7 +38,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
 
 @cache
 def _service() -> Mapping[str, tuple[Any, Any]]:
-    """Request and response class of every method, by its name."""
+    """Return the request and response class of every method, by its name."""
     here = Path(__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "cri.pb"
@@ -60,7 +60,7 @@ def _service() -> Mapping[str, tuple[Any, Any]]:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod as kubelet makes it."""
+    """A pod as kubelet creates it."""
 
     name: str
     uid: str
@@ -69,10 +69,10 @@ class Pod:
     """The user of the node that root is in the pod's own user namespace; 0 if the pod has none."""
 
     def namespaces(self) -> dict[str, Any]:
-        """What the sandbox and its containers share with the node."""
+        """Return the namespaces that the sandbox and its containers share with the node."""
         if not self.first_host_id:
             return {"network": _HOST}
-        # In a user namespace /sys can only be mounted with a network namespace of its own.
+        # In a user namespace, /sys can only be mounted together with an own network namespace.
         ids = [{"host_id": self.first_host_id, "container_id": 0, "length": _IDS}]
         return {"userns_options": {"mode": 0, "uids": ids, "gids": ids}}
 
@@ -105,7 +105,7 @@ class CRI:
         self._channel.close()
 
     def call(self, rpc: str, *, patience: float = PATIENCE, **fields: Any) -> Any:
-        """One call.
+        """Call a method.
 
         Raises:
             grpc.RpcError: the runtime refuses.
@@ -125,7 +125,7 @@ class CRI:
         return False
 
     def sandbox(self, pod: Pod) -> str:
-        """The pod's sandbox, made if it is not there."""
+        """Return the pod's sandbox, which is created if need be."""
         if pod not in self.sandboxes:
             self.sandboxes[pod] = self.call("RunPodSandbox", config=pod.config()).pod_sandbox_id
         return self.sandboxes[pod]
@@ -178,15 +178,15 @@ class CRI:
         return container
 
     def cpus(self, container: str) -> str:
-        """On which CPUs a process in the container may run, as it sees it."""
-        # An exec joins the container's cgroups; /proc/1 would be the sandbox's own process.
+        """Return the CPUs on which a process in the container sees that it may run."""
+        # The process of an exec is in the container's cgroups; /proc/1 would be the sandbox's process.
         lines: dict[str, str] = dict(
             line.partition(":")[::2] for line in self.output(container, "cat", "/proc/self/status").splitlines()
         )
         return lines["Cpus_allowed_list"].strip()
 
     def output(self, container: str, *command: str) -> str:
-        """What a command of busybox prints in the container."""
+        """Run a busybox command in the container; returns what it prints."""
         done = self.call("ExecSync", container_id=container, cmd=["/busybox", *command], timeout=PATIENCE)
         assert done.exit_code == 0, done.stderr
         return str(done.stdout.decode())
@@ -204,7 +204,7 @@ class CRI:
             for each in self.call("ListContainers").containers:
                 self.remove(each.id)
             for each in self.call("ListPodSandbox").items:
-                # CRI-O 1.37 was seen not to answer any more once the driver was gone.
+                # CRI-O 1.37 sometimes stops answering once the driver is gone.
                 self.call("StopPodSandbox", patience=20, pod_sandbox_id=each.id)
                 self.call("RemovePodSandbox", pod_sandbox_id=each.id)
         self.sandboxes.clear()

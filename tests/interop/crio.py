@@ -1,4 +1,4 @@
-"""A real CRI-O in a folder of its own: taken from PATH, since its module is not one that can be built by its name."""
+"""A real CRI-O in its own folder, taken from PATH because its module cannot be built by its name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ nri_plugin_config_dir = "{folder}/nri-conf"
 """
 
 
-# A machine may forbid lower scores than one's own, such as CRI-O gives to sandboxes; containerd has an option for it.
+# A machine may forbid OOM scores below the process's own, such as CRI-O sets for sandboxes; containerd has an option.
 _RUNC = """#!/bin/sh
 own=$(cat /proc/self/oom_score_adj)
 previous=
@@ -75,13 +75,13 @@ exec {runc} "$@"
 
 
 def why_no_crio() -> str:
-    """Why a CRI-O cannot run here; empty if it can."""
+    """Return why CRI-O cannot run here; empty if it can."""
     missing = [name for name in _PROGRAMS if shutil.which(name, path=_PATH) is None]
     return f"{', '.join(missing)} of CRI-O and its helpers are not on PATH" if missing else ""
 
 
 class CRIO(Runtime):
-    """One CRI-O."""
+    """A CRI-O in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         found = {name: shutil.which(name, path=_PATH) for name in _PROGRAMS}

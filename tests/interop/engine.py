@@ -1,4 +1,4 @@
-"""Images built for real, by buildah, on a base of Debian's packages, since no registry may be at hand."""
+"""Builds images with buildah, on a base of Debian's packages, because a registry may not be reachable."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 _BASE = "localhost/dranode-test-base"
 _PACKAGES = "python3,python3-venv,ca-certificates"
 ENVIRONMENT = {**os.environ, "STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
-# What this machine needs to reach its package index, if it needs anything.
+# Variables that this machine may need to reach its package index.
 _HOST_FILES = [path for path in ("/etc/ssl/certs", "/etc/pip.conf") if Path(path).exists()]
 
 
 def why_no_image() -> str:
-    """Why no image can be built here; empty if one can."""
+    """Return why no image can be built here; empty if one can."""
     missing = [program for program in ("buildah", "mmdebstrap") if shutil.which(program) is None]
     if missing or os.geteuid() != 0:
         return f"building an image needs root and {' and '.join(missing) or 'nothing else'}"
@@ -33,7 +33,7 @@ def buildah(*words: str) -> str:
 
 
 def build(context: Path, tag: str, *options: str) -> str:
-    """Build an image without any layer kept from before.
+    """Build an image without cached layers.
 
     Returns:
         Its identity: the digest of its configuration, which holds the digests of its layers.
@@ -56,7 +56,7 @@ def build(context: Path, tag: str, *options: str) -> str:
 
 
 def base_image() -> str:
-    """A Debian with Python, made once; its name."""
+    """Return the name of a Debian image with Python, which is made once."""
     context = CACHE / "image-base"
     if not (context / "Dockerfile").exists():
         context.mkdir(parents=True, exist_ok=True)

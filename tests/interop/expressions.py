@@ -1,4 +1,4 @@
-"""Random selectors: most are of the right types, so that evaluation is compared, some are of any."""
+"""Random CEL selectors. Most have the right types, so that evaluation is compared; some have arbitrary ones."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _ATTRIBUTES: Final = {
 
 
 class ExpressionMaker:
-    """Expressions of one seed."""
+    """Makes the expressions of a seed."""
 
     def __init__(self, seed: int, *, mistakes: float = 0.03) -> None:
-        """`mistakes`: how often something of another type than fits is taken."""
+        """`mistakes` is how often an operand of a wrong type is used."""
         self.random = random.Random(seed)
         self.mistakes = mistakes
         self.variables: list[tuple[str, str]] = []
         self.made = 0
 
     def make(self) -> str:
-        """An expression, in most cases of type bool."""
+        """Return an expression, in most cases of type bool."""
         return self._of("bool", self.random.randint(1, 4))
 
     def _of(self, kind: str, depth: int) -> str:
@@ -77,7 +77,7 @@ class ExpressionMaker:
         }
 
     def _one(self, depth: int, leaves: list[str], templates: list[str]) -> str:
-        """A leaf, or a template such as `{int} + {int}` with its parts made."""
+        """Return a leaf, or a template such as `{int} + {int}` with its parts filled in."""
         if depth <= 0 or (leaves and self.random.random() < 0.25):
             return self.random.choice(leaves)
         return self._filled(self.random.choice(templates), depth - 1)

@@ -1,4 +1,4 @@
-"""Programs of other projects, built by their packages' names as far as the module proxy has them."""
+"""Builds Go programs of other projects by their packages' names, if the module proxy has them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Final
 
 CPU_DRIVER: Final = "github.com/kubernetes-sigs/dra-driver-cpu/cmd/dracpu"
-# The commit that docs/benches.md and docs/sanity.md speak of; the project has released no version.
+# The commit that docs/benches.md and docs/sanity.md name; the project has released no version.
 CPU_DRIVER_VERSION: Final = "de98098690f25e59d781c1659b5c3e0b0a210c2a"
 
 
 class NoProgramError(Exception):
-    """A program cannot be had here; says why."""
+    """A program cannot be built here; the message says why."""
 
 
 def go_program(package: str, version: str, folder: Path) -> Path:
-    """The program of a package, which is built into a folder if it is not there.
+    """Return the program of a package, which is built into a folder once.
 
     Raises:
-        NoProgramError: Go is missing, or the module cannot be had or built.
+        NoProgramError: Go is missing, or the module cannot be downloaded or built.
     """
     program = folder / package.rpartition("/")[2]
     if program.exists():

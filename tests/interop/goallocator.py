@@ -1,4 +1,4 @@
-"""Go's allocator of a release, built from its module, and how its answers are compared with ours."""
+"""Builds the Go allocator of a release from its module, and compares its answers with ours."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tests.interop.scenarios import Document, ScenarioMaker, gates_of
 
 SOURCE: Final = Path(__file__).with_name("allocator") / "main.go"
 MODULE: Final = "k8s.io/dynamic-resource-allocation"
-# The module version of each release, where it is not the release's own.
+# The module version of a release, if it differs from the release's own.
 _MODULES: Final = {"1.38-alpha": "v0.38.0-alpha.0"}
-# More orders than these are not tried where a release has no fixed one.
+# How many orders are tried for a release without a fixed order.
 _MAX_ORDERS: Final = 20_000
 _REPEATS: Final = 12
 _BATCH: Final = 100
@@ -68,13 +68,13 @@ _REASONS: Final = (
     ("capacity", Reason.CAPACITY_OVERFLOW),
 )
 
-# Allocations without the random IDs of shares, nothing where it does not fit, or why the attempt ends.
+# Allocations without the random share IDs; None if nothing fits; or why the attempt fails.
 Answer: TypeAlias = list[Any] | Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scenario with its seed and the gates in force."""
+    """A scenario, its seed and its feature gates."""
 
     seed: int
     gates: dict[str, bool]
@@ -82,7 +82,7 @@ class Scenario:
 
 
 def built(release: Release) -> Path:
-    """The program that answers with the release's allocator, built once for each module version and source."""
+    """Return a program that runs the release's allocator, built once for each module version and source."""
     version = _MODULES.get(release.name, f"v0.{release.version.removeprefix('1.')}")
     folder = CACHE / "allocator" / version
     program = folder / "allocator"
@@ -91,16 +91,16 @@ def built(release: Release) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(SOURCE, folder)
     (folder / "go.mod").write_text(f"module allocator\n\ngo 1.24\n\nrequire {MODULE} {version}\n")
-    # Static and without symbols: the program can be taken to a machine that has neither Go nor a network.
+    # Static and stripped, so that it also runs on a machine without Go or a network.
     command = ["go", "build", "-mod=mod", "-trimpath", "-ldflags=-s -w", "-o", str(program), "."]
     subprocess.run(command, cwd=folder, check=True, env={**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"})
     return program
 
 
 def as_its_module(release: Release) -> Release:
-    """The release as the module that can be had.
+    """Return the release as the available module behaves.
 
-    1.38.0-alpha.0 has no long and short capacity names yet, and adds up a claim's devices before it counts them.
+    1.38.0-alpha.0 does not have qualified capacity names yet, and sums a claim's devices before it counts them.
     """
     module = Release(release.name, release.version)
     if release.name in _MODULES:
@@ -109,7 +109,7 @@ def as_its_module(release: Release) -> Release:
 
 
 def scenarios(release: Release, seeds: range) -> Iterator[Scenario]:
-    """Random scenarios of the release; releases without alpha gates here turn none of those on."""
+    """Yield random scenarios of the release. Alpha gates are only used for releases that have them here."""
     defaults = {name: bool(release.gate(name)) for name in GATES if release.gate(name) is not None}
     old = not Features.of(release).fixed_order
     free = [
@@ -125,7 +125,7 @@ def scenarios(release: Release, seeds: range) -> Iterator[Scenario]:
 
 @contextmanager
 def running(program: Path, limit: str = "3s") -> Iterator[subprocess.Popen[str]]:
-    """The program, which answers a line for each line."""
+    """Run the program, which answers each line with a line."""
     pipe = subprocess.PIPE
     with subprocess.Popen([program, limit], stdin=pipe, stdout=pipe, text=True) as process:
         try:
@@ -135,7 +135,7 @@ def running(program: Path, limit: str = "3s") -> Iterator[subprocess.Popen[str]]
 
 
 def answers_of(process: subprocess.Popen[str], asked: Sequence[Scenario]) -> Iterator[list[Answer | None]]:
-    """Go's answers to each scenario, several where it may draw; None where it took too long."""
+    """Return Go's answers to each scenario: several if its order is random, None if it took too long."""
     stdin, stdout = process.stdin, process.stdout
     assert stdin is not None
     assert stdout is not None
@@ -154,13 +154,13 @@ def answers_of(process: subprocess.Popen[str], asked: Sequence[Scenario]) -> Ite
 
 
 def batches(asked: Iterator[Scenario]) -> Iterator[list[Scenario]]:
-    """The scenarios in portions that are asked at once."""
+    """Yield the scenarios in batches."""
     while batch := list(itertools.islice(asked, _BATCH)):
         yield batch
 
 
 def differs(release: Release, scenario: Scenario, theirs: Sequence[Answer | None]) -> bool:
-    """Whether Go answered what we do not: where it draws, what we answer in none of the orders."""
+    """Whether Go's answer differs from ours; if Go's order is random, from ours in every order."""
     features = Features.of(release, scenario.gates)
     missing = [answer for answer in theirs if answer is not None]
     if missing and features.fixed_order:
@@ -227,7 +227,7 @@ def _of_outcomes(outcomes: Sequence[Outcome]) -> Answer:
 
 
 def _in_all_orders(scenario: Scenario, features: Features) -> Iterator[Answer]:
-    """Our answers in every order of pools and slices, up to a limit that answers of Go have not reached yet."""
+    """Return our answers in every order of pools and slices, up to a limit that Go's answers have not reached yet."""
     document = scenario.document
     allocator, node = _allocator(scenario, features), decode(Node, document["node"])
     claims = [decode(ResourceClaim, each) for each in document["claims"]]

@@ -1,4 +1,4 @@
-"""Kubernetes' CEL environment of a release, built from its modules, and how its answers are compared with ours."""
+"""Builds a release's CEL environment from Kubernetes' modules, and compares its answers with ours."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ DEVICE: Final[dict[str, Any]] = {
     },
     "capacity": {"memory": {"value": "80Gi"}, "frac": {"value": "1500m"}, "net.example.com/bw": {"value": "10G"}},
 }
-# The module versions; an allocator's module has the environment of its release.
+# The module versions; the allocator's module contains the environment of its release.
 _MODULES: Final = {"1.38-alpha": "v0.38.0-alpha.0"}
 
 
 def built(release: Release) -> Path:
-    """The program that answers with the release's environment, built once for each module version and source."""
+    """Return a program that evaluates in the release's environment, built once for each module version and source."""
     version = _MODULES.get(release.name, f"v0.{release.version.removeprefix('1.')}")
     folder = CACHE / "cel" / version
     program = folder / "cel"
@@ -59,7 +59,7 @@ def built(release: Release) -> Path:
 
 
 def theirs(program: Path, expressions: Sequence[str]) -> list[dict[str, Any]]:
-    """What the scheduler of the release says: of each expression and of the device."""
+    """Return what the release's scheduler says about each expression and the device."""
     asked = {"features": ["ConsumableCapacity"], "devices": [{"driver": DRIVER, "device": DEVICE}]}
     lines = "".join(json.dumps({**asked, "expression": one}) + "\n" for one in expressions)
     done = subprocess.run([str(program)], input=lines, capture_output=True, text=True, check=True)
@@ -67,7 +67,7 @@ def theirs(program: Path, expressions: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def verdict(answer: dict[str, Any]) -> dict[str, Any]:
-    """What is compared: whether it compiles, what it costs at most, its result, and what that cost."""
+    """Return what is compared: whether it compiles, its estimated cost, its result, and its actual cost."""
     if answer.get("error"):
         return {"compiles": False}
     (result,) = answer["results"]
@@ -77,7 +77,7 @@ def verdict(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def ours(release: Release, expression: str) -> dict[str, Any]:
-    """The same of ours."""
+    """Return the same for our evaluator."""
     known = Features.of(release).stored_expressions
     try:
         selector = Selector(expression, known)

@@ -1,4 +1,4 @@
-"""Helm, built from its module once."""
+"""Builds Helm from its module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODULE = "helm.sh/helm/v3/cmd/helm@v3.19.0"
 
 
 def build() -> Path:
-    """The program, built if it is not there yet."""
+    """Return the program, which is built once."""
     program = CACHE / "bin" / "helm"
     if not program.exists():
         subprocess.run(["go", "install", _MODULE], check=True, env={**os.environ, "GOBIN": str(program.parent)})

@@ -1,4 +1,4 @@
-"""What huge pages need of this machine before a runtime starts: the hugetlb controller where runtimes look for it."""
+"""Mounts the hugetlb controller where runtimes look for it, before a runtime starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def hugetlb_controller() -> Iterator[None]:
-    """The controller where runtimes look for it; with cgroup v1 its hierarchy is mounted if it is not."""
+    """Make the hugetlb controller available; with cgroup v1 its hierarchy is mounted if need be."""
     folder = _CGROUPS / "hugetlb"
     if UNIFIED or folder.exists():
         yield

@@ -1,4 +1,4 @@
-"""A container image made of one file, busybox, as an OCI archive that containerd imports."""
+"""Writes a container image with one file, busybox, as an OCI archive that containerd imports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _blob(blobs: dict[str, bytes], kind: str, data: bytes) -> dict[str, Any]:
 
 
 def write_image(path: Path, busybox: Path) -> None:
-    """Write an image whose only file is busybox; it sleeps unless told otherwise."""
+    """Write an image whose only file is busybox; by default it sleeps."""
     blobs: dict[str, bytes] = {}
     layer = _tar({"busybox": (busybox.read_bytes(), 0o755)})
     config = {

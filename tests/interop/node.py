@@ -1,4 +1,4 @@
-"""A node: a real containerd, the driver in a pod as its DaemonSet makes it, and kubelet's part of both."""
+"""A node: a real containerd, the driver in a pod as its DaemonSet runs it, and a stand-in for kubelet."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.interop.runtime import Runtime
 DRIVER = "dra.cpu"
 CPU_ALONE = {"cpu": DRIVER}
 PROGRAM = Path(sys.executable).with_name("dranode")
-# What an instance says when it begins to publish, verify and pin.
+# What an instance logs when it begins to publish, verify and pin.
 ACTIVE = "this instance publishes and pins"
 UNIFIED = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 """Whether this machine has cgroup v2 and nothing beside it."""
@@ -42,7 +42,7 @@ ONLINE = CPUSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip()
 
 
 class PodResources:
-    """kubelet's pod-resources API; says what a test puts into `pods`."""
+    """A stand-in for kubelet's pod-resources API; it lists what a test puts into `pods`."""
 
     def __init__(self, socket: Path) -> None:
         self.pods: list[podresources.PodResources] = []
@@ -57,14 +57,14 @@ class PodResources:
         return podresources.ListPodResourcesResponse(pod_resources=self.pods)
 
     def give(self, pod: Pod, container: str, claim: str, cdi: tuple[str, ...]) -> None:
-        """Say that the pod's container has the claim."""
+        """List the claim for the pod's container."""
         said = podresources.PodResources(name=pod.name, namespace=pod.namespace)
         dynamic = said.containers.add(name=container).dynamic_resources.add(claim_name=claim, claim_namespace="default")
         dynamic.claim_resources.add(driver_name=DRIVER, cdi_devices=[{"name": name} for name in cdi])
         self.pods.append(said)
 
     def show(self, pod: Pod) -> None:
-        """List the pod, which has no claim."""
+        """List the pod without claims."""
         self.pods.append(podresources.PodResources(name=pod.name, namespace=pod.namespace))
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class PodResources:
 
 @contextlib.contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder of a short path, since those of sockets have to stay below 108 bytes; it is removed afterwards."""
+    """Yield a folder with a short path, because paths of sockets are limited to 107 bytes; it is removed afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="dn-"))
     try:
         yield folder
@@ -83,7 +83,7 @@ def short_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def started(node: Node) -> Iterator[Node]:
-    """A node whose runtime and driver are started, with the image of containers; it is closed afterwards."""
+    """Yield the node with runtime and driver started and the containers' image loaded; it is closed afterwards."""
     try:
         node.runtime.start()
         node.runtime.load_image()
@@ -94,7 +94,7 @@ def started(node: Node) -> Iterator[Node]:
 
 
 class Node:
-    """Everything on one node, in one folder."""
+    """All programs and files of one node, in one folder."""
 
     def __init__(self, runtime: Runtime, drivers: Mapping[str, str] = CPU_ALONE, options: Sequence[str] = ()) -> None:
         """`drivers` are those that run: what each publishes under, by its short name; `options` are of `serve`."""
@@ -112,9 +112,9 @@ class Node:
     # --- the driver ---
 
     def start_driver(self, pod_uid: str = "") -> None:
-        """Start the driver and wait until the runtime has told it of its containers.
+        """Start the driver, and wait until the runtime has synchronized with it.
 
-        With `pod_uid` it is one instance of a rolling update; one that runs already goes on.
+        With `pod_uid` it is an instance of a rolling update, and one that already runs continues.
         """
         folder = self.folder
         arguments: list[str | Path] = [
@@ -149,7 +149,7 @@ class Node:
         older = self.process
         before = self.driver_log.count(ACTIVE)
         self.start_driver(pod_uid)
-        # kubelet goes on looking for sockets, and the newer instance waits to be registered.
+        # kubelet keeps looking for sockets, and the newer instance waits to be registered.
         wait_until(
             lambda: self._registered() and self.driver_log.count(ACTIVE) > before,
             "authority passes to the newer instance",
@@ -158,12 +158,12 @@ class Node:
 
     @staticmethod
     def end(process: DriverPod | None) -> None:
-        """End a driver in order; its sockets go with it."""
+        """Stop a driver gracefully, which removes its sockets."""
         assert process is not None
         assert process.end(signal.SIGTERM) == 0
 
     def kill_driver(self) -> None:
-        """End the driver without a warning."""
+        """Kill the driver."""
         assert self.process is not None
         self.process.end(signal.SIGKILL)
 
@@ -173,7 +173,7 @@ class Node:
         return path.read_text() if path.exists() else ""
 
     def synchronizations(self) -> int:
-        """How often the runtime has told the driver of its containers."""
+        """Return how often the runtime has synchronized with the driver."""
         return self.driver_log.count("synchronized driver=")
 
     # --- kubelet ---
@@ -186,7 +186,7 @@ class Node:
         device: str = "cpudevnuma000",
         cpus: int = 1,
     ) -> tuple[CPUSet, tuple[str, ...]]:
-        """Allocate and prepare a claim of CPUs of a device for the pods; its CPUs and its CDI devices.
+        """Allocate and prepare a claim for CPUs of a device for the pods; returns its CPUs and its CDI devices.
 
         Raises:
             KubeletError: the driver refuses.
@@ -205,7 +205,7 @@ class Node:
         config: dict[str, Any] | None = None,
         device: str = "cpudevnuma000",
     ) -> dict[str, tuple[str, ...]]:
-        """Allocate and prepare a claim, each request of so many CPUs of a device; the CDI devices of each request.
+        """Allocate and prepare a claim by CPUs for each request; returns the CDI devices of each request.
 
         Raises:
             KubeletError: the driver refuses.
@@ -220,7 +220,7 @@ class Node:
         *pods: Pod,
         configs: Mapping[str, dict[str, Any]] | None = None,
     ) -> dict[str, tuple[str, ...]]:
-        """Allocate and prepare a claim; the CDI devices of each request.
+        """Allocate and prepare a claim; returns the CDI devices of each request.
 
         Args:
             name: the claim's.
@@ -265,36 +265,36 @@ class Node:
         self.kubelet.unprepare({ClaimRef("default", name, f"uid-{name}"): frozenset(self.drivers.values())})
 
     def records(self) -> tuple[Record, ...]:
-        """The claims that the driver has on record."""
+        """Return the claims that the driver has on record."""
         return read_ledger(self.folder / "kubelet" / "plugins" / DRIVER / "ledger.db").records
 
     def quota(self, container: str) -> int:
-        """The CFS quota of a container in microseconds, as the kernel has it; -1 if there is none."""
+        """Return a container's CFS quota in microseconds; -1 if there is none."""
         quota = _cgroup_file(container, "cpu.cfs_quota_us", "cpu.max").read_text().split()[0]
         return -1 if quota == "max" else int(quota)
 
     def effective(self, container: str, name: str = "cpuset.cpus") -> CPUSet:
-        """What the kernel holds a container to: `cpuset.cpus` or `cpuset.mems`, as the file beside it says."""
+        """Return a container's effective `cpuset.cpus` or `cpuset.mems`."""
         file = _cgroup_file(container, f"{name}.effective", f"{name.replace('.', '.effective_')}")
         return CPUSet.parse(file.read_text().strip())
 
     def memory_limits(self, container: str) -> tuple[int, int]:
-        """How many bytes the kernel lets a container have in memory, and in memory and swap together."""
+        """Return a container's limits of memory, and of memory and swap together, in bytes."""
         names = ("max", "swap.max") if UNIFIED else ("limit_in_bytes", "memsw.limit_in_bytes")
         memory, swap = (int(_cgroup_file(container, f"memory.{name}").read_text()) for name in names)
         return memory, memory + swap if UNIFIED else swap
 
     def page_limit(self, container: str, size: str) -> int:
-        """How many bytes the kernel lets a container have in huge pages of a size such as `2MB`; -1 for any."""
+        """Return a container's limit for huge pages of a size such as `2MB`, in bytes; -1 if there is none."""
         text = _cgroup_file(container, *_page_limit_files(size)).read_text().strip()
         return -1 if text == "max" or int(text) >= 1 << 62 else int(text)
 
     def overwrite_cpuset(self, container: str, cpus: str) -> None:
-        """Set a container's CPUs behind everybody's back, as systemd does when it reloads its units."""
+        """Set a container's CPUs directly in its cgroup, as systemd does when it reloads its units."""
         _cgroup_file(container, "cpuset.cpus").write_text(cpus)
 
     def overwrite_page_limit(self, container: str, size: str, limit: int) -> None:
-        """Set how many bytes a container may have in huge pages of a size, behind everybody's back."""
+        """Set a container's limit for huge pages of a size directly in its cgroup."""
         _cgroup_file(container, *_page_limit_files(size)).write_text(str(limit))
 
     def restart_runtime(self) -> None:
@@ -305,7 +305,7 @@ class Node:
         wait_until(lambda: self.synchronizations() > before, "the driver finds the runtime again")
 
     def close(self) -> None:
-        """Take everything down."""
+        """Stop everything and remove it."""
         if self.process is not None:
             self.process.end(signal.SIGTERM)
         self.kubelet.close()
@@ -318,13 +318,13 @@ def _page_limit_files(size: str) -> tuple[str, str]:
 
 
 def _cgroup_file(container: str, *names: str) -> Path:
-    """A file of a container's cgroup, by its name in cgroup v1 or v2."""
+    """Return a file of a container's cgroup, by its name in cgroup v1 or v2."""
     files = (folder / name for name in names for folder in _cgroup_folders(container))
     return next(file for file in files if file.exists())
 
 
 @cache
 def _cgroup_folders(container: str) -> tuple[Path, ...]:
-    """The folders of a container that exists, one in each hierarchy; to look through all cgroups takes long."""
+    """Return the cgroup folders of a container, one in each hierarchy; they are cached, because the search is slow."""
     hierarchies = Path("/sys/fs/cgroup")
     return tuple(folder for place in ("", "*/") for folder in hierarchies.glob(f"{place}{CGROUP}/*/{container}"))

@@ -1,6 +1,6 @@
 """A container runtime's NRI socket without containers, for drivers that start only beside one.
 
-Plug-ins may connect as often as they like; each is registered, configured and shown no container.
+Plug-ins may connect again; each is registered, configured and synchronized without containers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.fakes.nri import FakeRuntime
 
 @contextlib.contextmanager
 def nri_stand_in(path: Path) -> Iterator[None]:
-    """Serve NRI at a socket meanwhile."""
+    """Serve NRI at a socket."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))

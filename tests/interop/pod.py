@@ -1,4 +1,4 @@
-"""The driver's pod: a process in namespaces of its own that sees of the node what the DaemonSet mounts.
+"""The driver's pod: a process in its own namespaces that sees of the node only what the DaemonSet mounts.
 
 It is the first process of its PID namespace, without capabilities, on a root file system that nobody can write. Two
 things only are not as in life: the folders of kubelet and of the runtime are those of the test, under the same paths
@@ -23,17 +23,17 @@ PROJECT = Path(__file__).parents[2]
 DAEMONSET = PROJECT / "deploy" / "daemonset.yaml"
 TOOLS = ("unshare", "setpriv", "pivot_root")
 _CGROUPS = "/sys/fs/cgroup"
-# What the driver's image holds.
+# What the driver's image contains.
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", sys.base_prefix, sys.prefix, str(PROJECT))
 _IMAGE = tuple(Path(path) for path in dict.fromkeys((*_SYSTEM, *sys.path)) if Path(path).is_dir())
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 class DriverPod:
-    """One running pod of the driver."""
+    """A running pod of the driver."""
 
     def __init__(self, folder: Path, command: Sequence[str | Path], stderr: IO[bytes]) -> None:
-        """Start it: `folder` is the test's."""
+        """Start it in the test's folder."""
         cgroup = ["--cgroup"] if Path(_CGROUPS, "cgroup.controllers").exists() else []
         unshare = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", *cgroup, "--fork", "--kill-child"]
         script = "\n".join(
@@ -42,16 +42,16 @@ class DriverPod:
         self._process = subprocess.Popen([*unshare, "sh", "-c", script], stderr=stderr)
 
     def _signal(self, number: int) -> None:
-        # The process is a child of unshare, which passes nothing on.
+        # The process is a child of unshare, which does not forward signals.
         for child in Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split():
             os.kill(int(child), number)
 
     def poll(self) -> int | None:
-        """The status with which it ended; None while it runs."""
+        """Return its exit status; None while it runs."""
         return self._process.poll()
 
     def end(self, number: int) -> int:
-        """Send it a signal and wait until it ends; its status."""
+        """Send it a signal, and wait until it ends; returns its exit status."""
         if self.poll() is None:
             self._signal(number)
         return self._process.wait(PATIENCE)
@@ -61,10 +61,10 @@ _WITHOUT_CAPABILITIES = "setpriv --no-new-privs --inh-caps=-all --ambient-caps=-
 
 
 def _mounts(folder: Path) -> Iterator[str]:
-    """The commands that make the pod's file system."""
+    """Return the commands that make the pod's file system."""
     root = folder / "rootfs"
     yield f"mkdir -p {root} && mount -t tmpfs -o mode=755 rootfs {root}"
-    # Before what may lie in one of them: a checkout in /tmp.
+    # These come first, because the others may be below them, such as a checkout in /tmp.
     for empty in _empty_folders():
         yield f"mkdir -p {root}{empty} && mount -t tmpfs empty {root}{empty}"
     for place in _IMAGE:
@@ -82,7 +82,7 @@ def _mounts(folder: Path) -> Iterator[str]:
 
 
 def _bind(source: Path, target: Path, *, read_only: bool) -> Iterator[str]:
-    # An image's folder may lie in another one's.
+    # A folder of the image may be inside another one.
     yield f"mkdir -p {target} 2>/dev/null || test -d {target}"
     yield f"mount --rbind {source} {target}"
     if read_only:
@@ -90,7 +90,7 @@ def _bind(source: Path, target: Path, *, read_only: bool) -> Iterator[str]:
 
 
 def _volumes(folder: Path) -> Iterator[tuple[Path, bool]]:
-    """What the manifest mounts, and whether only for reading."""
+    """Yield what the manifest mounts, and whether it is read-only."""
     spec: Any = yaml.safe_load(DAEMONSET.read_text())["spec"]["template"]["spec"]
     host = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     for mount in _volume_mounts(spec):
@@ -100,7 +100,7 @@ def _volumes(folder: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _empty_folders() -> Iterator[str]:
-    """Where the manifest mounts a folder of the pod's own."""
+    """Yield where the manifest mounts an emptyDir."""
     spec: Any = yaml.safe_load(DAEMONSET.read_text())["spec"]["template"]["spec"]
     empty = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
     return (mount["mountPath"] for mount in _volume_mounts(spec) if mount["name"] in empty)
@@ -112,7 +112,7 @@ def _volume_mounts(spec: Any) -> list[Any]:
 
 
 def _place(folder: Path, path: str) -> Path:
-    """What stands for a path of the node in a test."""
+    """Return what replaces a path of the node in a test."""
     for prefix, place in (("/var/lib/kubelet", "kubelet"), ("/var/run/cdi", "cdi"), ("/var/run/nri", "nri")):
         if path.startswith(prefix):
             return folder / place / path.removeprefix(prefix).lstrip("/")

@@ -1,4 +1,4 @@
-"""Our allocator beside Go's of each release, on random scenarios. ALLOCATOR_SCENARIOS says on how many of each.
+"""Our allocator beside each release's Go allocator, on random scenarios; ALLOCATOR_SCENARIOS is how many of each.
 
 Attributes:
     ALLOCATOR_SEED: an environment variable: the first scenario's number, 0 by default.
@@ -28,5 +28,5 @@ def test_random_scenarios_are_answered_as_the_release_answers(name: str) -> None
         pytest.skip("there is no Go to build the allocators with")
     comparison = compare(name, range(FIRST, FIRST + COUNT))
     assert (comparison.different, comparison.crashed) == ([], [])
-    # Where Go takes longer than its limit there is nothing to compare with: 6 in 1,000 until 1.35, 3 in 10,000 since.
+    # If Go exceeds its time limit, there is nothing to compare with: 6 in 1,000 until 1.35, 3 in 10,000 since.
     assert len(comparison.unanswered) <= COUNT // 100 + 1

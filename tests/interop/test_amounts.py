@@ -1,4 +1,4 @@
-"""Amounts of resources that a real API server takes or refuses, beside ours: random pods and nodes, never stored.
+"""Amounts of resources that a real API server accepts or refuses, compared with ours, by dry runs of random objects.
 
 `make interop-scheduler` says which releases to build and run, and INTEROP_AMOUNTS how many objects are tried.
 """
@@ -37,7 +37,7 @@ def objects(seed: int, count: int) -> list[Document]:
 
 
 def verdicts_on(document: Document, api: Api) -> tuple[bool, list[str], Document]:
-    """Whether the server refuses the object, what is refused here, and the object."""
+    """Yield whether the server refuses the object, our refusal, and the object."""
     path = "/api/v1/nodes" if document["kind"] == "Node" else "/api/v1/namespaces/default/pods"
     try:
         api.create(f"{path}?dryRun=All", document)

@@ -1,4 +1,4 @@
-"""Our CEL beside Kubernetes' of each release, on recorded and random expressions. ALLOCATOR_SCENARIOS says how many."""
+"""Our CEL beside each release's Kubernetes CEL, on recorded and random expressions; ALLOCATOR_SCENARIOS is how many."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 
 COUNT = int(os.environ.get("ALLOCATOR_SCENARIOS", "0"))
 RECORDED = json.loads((Path(__file__).parents[1] / "vectors" / "cel-expressions.json").read_text(encoding="utf-8"))
-# Go visits the entries of a map in any order, so that loops over them cost now this, now that.
+# Go visits the entries of a map in random order, so the cost of loops over them varies.
 UNORDERED = re.compile(r"device\.attributes\.(all|exists)|\]\.exists\(k|\{.*\}\.(all|exists|map|filter|transform)")
 
 
@@ -48,7 +48,7 @@ def test_random_expressions_are_answered_as_the_release_answers(name: str) -> No
 def test_the_functions_are_those_of_the_release(name: str) -> None:
     release = RELEASES[name]
     printed = subprocess.run([str(built(release)), "declarations"], capture_output=True, text=True, check=True).stdout
-    # What is declared and disabled: names that operators had before.
+    # Declared but disabled: former names of operators.
     old = ("in", "_in_", "__not_strictly_false__")
     declared = {tuple(line.split()[index] for index in (0, 2)) for line in printed.splitlines()}
     known = functions(Features.of(release).stored_expressions)

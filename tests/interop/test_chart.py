@@ -1,4 +1,4 @@
-"""The chart beside the manifests: what `helm` renders is what `kubectl apply -k` applies, whatever is renamed."""
+"""The chart beside the manifests: `helm` renders what `kubectl apply -k` applies, also under other names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.interop.helm import build as build_helm
 from tests.kubernetes_schemas import problems
 
 ROOT = Path(__file__).parents[2]
-# Helm takes a cluster of its own age for granted.
+# Without a version, Helm assumes a cluster as old as Helm.
 VERSION = ("--kube-version", "1.37.0")
 
 pytestmark = pytest.mark.interop
@@ -34,7 +34,7 @@ def helm() -> Path:
 
 
 def rendered(helm: Path, *values: str, name: str = "dranode", namespace: str = "dranode") -> dict[str, dict[str, Any]]:
-    """The objects that the chart renders, hooks apart, by kind and name."""
+    """Return the objects that the chart renders, without hooks, by kind and name."""
     settings = [word for value in values for word in ("--set", value)]
     command = [str(helm), "template", name, str(CHART), *VERSION, "--namespace", namespace, "--no-hooks", *settings]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -119,7 +119,7 @@ def test_a_rename_reaches_everything_that_names_another_object(helm: Path) -> No
         (("drivers={cpu,fans}", "driverNames.fans=fans.example.com"), "fans.example.com"),
     ],
 )
-def test_a_driver_of_others_has_its_rights_and_its_slices(helm: Path, values: tuple[str, ...], published: str) -> None:
+def test_a_third_party_driver_has_its_rights_and_slices(helm: Path, values: tuple[str, ...], published: str) -> None:
     objects, plain = rendered(helm, *values), rendered(helm)
     names = ["dra.cpu", "dra.gpu", "dra.memory", published]
     rules = objects["ClusterRole dranode"]["rules"]
@@ -148,7 +148,7 @@ def test_another_kubelet_root_moves_mounts_folders_and_the_option(helm: Path) ->
     ]
 
 
-def test_what_another_drivers_chart_had_in_its_configuration_file_is_a_file_here_too(helm: Path) -> None:
+def test_a_configuration_file_of_another_drivers_chart_is_a_file_here_too(helm: Path) -> None:
     values = ("config.groupBy=socket", "config.publishNodeAllocatableResourceMapping=true")
     objects = rendered(helm, *values, name="dracpu", namespace="kube-system")
     text = objects["ConfigMap dracpu-config"]["data"]["config.yaml"]
@@ -207,7 +207,7 @@ def test_the_metrics_are_beside_the_probes_where_their_ports_are_the_same(helm: 
         *("cpu.groupBy=numa", "cpu.reservedCPUs=a", "drivers={}", "kubletRoot=/x"),
         *("config.groupBy=soket", "config.gropBy=socket", "config.plugins.memory.groupBy=numanode"),
         *("memory.reservedMemory=1Gi", "config.plugins.memory.reservedMemory=1Gi"),
-        # Kubernetes would drop the first three in silence, and refuse the last.
+        # Kubernetes would silently drop the first three, and refuse the last.
         *(
             "resources.limit.cpu=1",
             "tolerations[0].efect=NoSchedule",

@@ -1,4 +1,4 @@
-"""The driver under real kubelets: the image as deploy/ runs it, pods with claims, and what the kernel holds them to.
+"""The driver under real kubelets: the image as deploy/ runs it, pods with claims, and their CPUs in the kernel.
 
 `make interop-cluster` says which releases of Kubernetes to build and run, each beside which containerd; `make
 interop-vm` has the node in an emulated machine with cgroup v2, systemd and two NUMA nodes.
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(why_no_cluster()), re
 
 
 class ChartRelease:
-    """Helm at work on a cluster."""
+    """Runs Helm on a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._program = build_helm()
@@ -41,7 +41,7 @@ class ChartRelease:
         return done.stdout
 
     def chart(self, *values: str) -> tuple[str, ...]:
-        """The chart with the image of the test and the server's address, which no proxy translates here."""
+        """Return arguments for the chart with the test's image and the server's address (there is no kube-proxy)."""
         repository, _, tag = DRIVER_IMAGE.rpartition(":")
         variables = [{"name": name, "value": value} for name, value in self._cluster.server().items()]
         settings = {
@@ -55,21 +55,21 @@ class ChartRelease:
 
 
 def ready_since(cluster: Cluster) -> str:
-    """When the only pod of the driver became Ready."""
+    """Return when the driver's only pod became Ready."""
     (pod,) = cluster.pods("dranode").values()
     conditions = {each["type"]: each for each in pod["status"]["conditions"]}
     return str(conditions["Ready"]["lastTransitionTime"])
 
 
 def killed(cluster: Cluster, pods: set[str]) -> str:
-    """When kubelet ended one of these pods of the driver."""
+    """Return when kubelet began to stop the first of these pods of the driver."""
     events = cluster.api.send("GET", "/api/v1/namespaces/dranode/events")["items"]
     ends = (each for each in events if each["reason"] == "Killing" and each["involvedObject"]["name"] in pods)
     return min(str(each["firstTimestamp"]) for each in ends)
 
 
 def test_pods_run_where_their_claims_say_through_restarts_and_an_update(cluster: Cluster) -> None:
-    """One story, since a cluster takes a minute to start."""
+    """In one test, because a cluster takes a minute to start."""
     online = cluster.node.online()
     cluster.install()
     cluster.run("shared")
@@ -95,7 +95,7 @@ def test_pods_run_where_their_claims_say_through_restarts_and_an_update(cluster:
     assert records.strip() == "[]"
 
 
-# What a claim for quiet CPUs changes of a node, as far as the node has it.
+# The settings of a node that a claim for quiet CPUs changes, as far as the node has them.
 _SETTINGS = """
 cd /proc/irq && grep . default_smp_affinity */smp_affinity_list
 cat /sys/devices/virtual/workqueue/cpumask

@@ -1,6 +1,6 @@
-"""Huge pages by claims under the real kubelets of the rows: what the kernel holds containers and their pods to.
+"""Huge pages by claims under real kubelets: the limits of containers and their pods in the kernel.
 
-Pages of 2 MiB are reserved on the node meanwhile, and kubelet is started again, since it counts them when it starts.
+Pages of 2 MiB are reserved on the node meanwhile. kubelet is restarted, because it counts them when it starts.
 With cgroup v1 the hierarchy of the hugetlb controller is mounted before the runtime starts, if it is not.
 """
 
@@ -39,7 +39,7 @@ _FREE = f"cat {_FILES}/free_hugepages"
 
 
 class PageLimit(NamedTuple):
-    """What the kernel holds a container and its pod to in pages of 2 MiB, in MiB; None where it is any amount."""
+    """The limits of a container and its pod for pages of 2 MiB, in MiB; None if there is no limit."""
 
     own: int | None
     of_pod: int | None
@@ -47,7 +47,7 @@ class PageLimit(NamedTuple):
 
 @pytest.fixture
 def hugetlb(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The controller on the node, before the runtime starts; an emulated one has it in the unified hierarchy."""
+    """Make the hugetlb controller available on the node before the runtime starts; cgroup v2 always has it."""
     (row,) = request.node.callspec.params.values()
     if has_emulated_node(row):
         yield
@@ -58,7 +58,7 @@ def hugetlb(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reserved_pages_of(cluster: Cluster) -> Iterator[None]:
-    """Huge pages on the node, of which kubelet knows."""
+    """Reserve huge pages on the node, and let kubelet count them."""
     before = numbers(cluster, _RESERVED)
     if not before or any(before):
         pytest.skip(f"the node has no huge pages of 2 MiB, or some that are somebody's: {before}")
@@ -76,7 +76,7 @@ def reserved_pages_of(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def paged(cluster: Cluster) -> Iterator[Cluster]:
-    """A cluster whose node has huge pages, with the CPU and the memory driver."""
+    """Yield a cluster whose node has huge pages, with the CPU and the memory driver."""
     with reserved_pages_of(cluster):
         cluster.install("memory")
         yield cluster
@@ -84,7 +84,7 @@ def paged(cluster: Cluster) -> Iterator[Cluster]:
 
 @pytest.fixture(params=[row for row in ROWS if row.startswith(_COUNTING)] or ["none/none"])
 def counting(request: pytest.FixtureRequest, archive: Path) -> Iterator[Cluster]:
-    """The same, where claims count against what the node has (KEP-5517)."""
+    """Yield the same with claims that count against the node's resources (KEP-5517)."""
     if request.param == "none/none":
         pytest.skip("no row has a release in which claims count against the node")
     with running(request.param, archive, f"{_GATE}=true") as cluster, reserved_pages_of(cluster):
@@ -97,25 +97,25 @@ def counting(request: pytest.FixtureRequest, archive: Path) -> Iterator[Cluster]
 
 
 def numbers(cluster: Cluster, command: str) -> list[int]:
-    """The numbers that a command prints on the node."""
+    """Return the numbers that a command prints on the node."""
     return [int(word) for word in cluster.node.output(command).split()]
 
 
 def allocatable(cluster: Cluster) -> str:
-    """How much kubelet gives to pods in huge pages."""
+    """Return how much kubelet can allocate in huge pages."""
     status = cluster.api.send("GET", f"/api/v1/nodes/{NODE}")["status"]
     return str(status.get("allocatable", {}).get(RESOURCE))
 
 
 def published(cluster: Cluster) -> list[str]:
-    """How much each published device of huge pages has."""
+    """Return the capacity of each published device of huge pages."""
     items = cluster.api.send("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
     devices = [device for each in items for device in each["spec"]["devices"]]
     return [each["capacity"]["size"]["value"] for each in devices if each["name"].startswith("hugepages-2m")]
 
 
 def claim_of_pages(name: str, mib: int) -> Document:
-    """A claim of huge pages, which a container finds in a file system of its own."""
+    """Return a claim for huge pages, which a container finds in its own hugetlbfs."""
     request = {"deviceClassName": "dra.hugepages-2m", "capacity": {"requests": {"size": f"{mib}Mi"}}}
     parameters = {"apiVersion": "dra.memory/v1alpha1", "kind": "MemoryConfig", "mount": MOUNT}
     config = [{"opaque": {"driver": "dra.memory", "parameters": parameters}}]
@@ -124,24 +124,24 @@ def claim_of_pages(name: str, mib: int) -> Document:
 
 
 def run(cluster: Cluster, name: str, mib: int, *containers: Document) -> None:
-    """Run a pod with a claim of huge pages, which its containers know as `pages`."""
+    """Run a pod with a claim for huge pages, which its containers name `pages`."""
     claims = {"pages": {"resourceClaimName": name}}
     cluster.apply(claim_of_pages(name, mib), pod(name, containers, claims=claims))
     cluster.runs(name)
 
 
 def requesting(mib: int, name: str = MAIN, claims: Sequence[str] = ()) -> Document:
-    """A container that requests huge pages of kubelet too."""
+    """Return a container that also requests huge pages in its resources."""
     amount = {RESOURCE: f"{mib}Mi"}
     return sleeper(name, claims, requests=LITTLE | amount, limits=amount)
 
 
 def page_limit(cluster: Cluster, name: str, container: str = MAIN) -> PageLimit:
-    """What the kernel holds a pod's container and the pod to."""
+    """Return the limits of a pod's container and of the pod."""
     statuses = {each["name"]: each for each in cluster.pods()[name]["status"]["containerStatuses"]}
     identity = statuses[container]["containerID"].rpartition("/")[2]
     files = "-name hugetlb.2MB.limit_in_bytes -o -name hugetlb.2MB.max"
-    # cgroup v1 has one folder of the container with such a file, and so has v2.
+    # In cgroup v1 and v2, exactly one folder of the container has such a file.
     script = f"""
 file=$(find /sys/fs/cgroup -path '*{identity}*' '(' {files} ')' | head -n 1)
 cat "$file" "$(dirname "$file")/../$(basename "$file")"
@@ -154,10 +154,10 @@ def _mib(text: str) -> int | None:
 
 
 def take(cluster: Cluster, name: str, mib: int) -> None:
-    """Have a pod's container use so many MiB of its huge pages, in a file.
+    """Let a pod's container use a number of MiB of its huge pages, in a file.
 
     Raises:
-        RefusedError: the kernel does not give them.
+        RefusedError: the kernel refuses them.
     """
     cluster.kubectl("exec", name, "-c", MAIN, "--", "/busybox", "fallocate", "-l", str(mib * MIB), f"{MOUNT}/data")
 
@@ -168,11 +168,11 @@ def test_huge_pages_of_a_claim_are_its_containers_through_restarts_and_come_back
     nodes = len(numbers(cluster, _RESERVED))
     devices = [f"{PAGES * PAGE // MIB}Mi"] * nodes
     cluster.wait(lambda: published(cluster) == devices, f"the driver publishes {devices}")
-    # As docs/memory.md has it: as many in the resources, which kubelet gives to the pod and the container.
+    # As docs/memory.md advises: the resources request as many pages, which kubelet gives to the pod and the container.
     run(cluster, "same", 8, requesting(8, claims=["pages"]))
-    # kubelet gives the pod those of another container, and this one none: what it has is the driver's doing.
+    # kubelet gives the pod the pages of another container and this one none, so what it has comes from the driver.
     run(cluster, "beside", 8, sleeper(claims=["pages"], requests=LITTLE), requesting(16, "other"))
-    # kubelet gives neither pod nor container any.
+    # kubelet gives pages to neither the pod nor the container.
     run(cluster, "capped", 4, sleeper(claims=["pages"]))
     expected = {
         ("same", MAIN): PageLimit(8, 8),
@@ -202,7 +202,7 @@ def test_huge_pages_of_a_claim_are_its_containers_through_restarts_and_come_back
     assert "hugetlbfs" in line
     assert "pagesize=2M" in line
 
-    # What kubelet sends to a runtime where a container is resized has its own numbers of huge pages.
+    # When kubelet resizes a container, it sends its own numbers of huge pages to the runtime.
     if cluster.release in _RESIZED_WITH_CLAIMS:
         patch = {"spec": {"containers": [{"name": MAIN, "resources": {"requests": MORE}}]}}
         cluster.kubectl("patch", "pod", "beside", "--subresource=resize", "--type=strategic", f"-p={json.dumps(patch)}")
@@ -216,7 +216,7 @@ def test_huge_pages_of_a_claim_are_its_containers_through_restarts_and_come_back
     cluster.wait(cluster.driver_is_ready, "the new driver is Ready")
     assert limits() == expected
     assert json.loads(cluster.dranode("claims", "-o", "json")) == prepared
-    # Pages that pods use are not taken for ones that the driver cannot give.
+    # Pages that pods use are not mistaken for pages that the driver cannot give.
     assert published(cluster) == devices
 
     for name in ("same", "beside", "capped"):
@@ -232,7 +232,7 @@ def test_huge_pages_of_a_claim_are_its_containers_through_restarts_and_come_back
 
 
 def requests(cluster: Cluster, name: str) -> Document:
-    """What a pod's main container has of what it requests, as kubelet says."""
+    """Return the requests of a pod's main container that kubelet has applied."""
     statuses = {each["name"]: each for each in cluster.pods()[name]["status"]["containerStatuses"]}
     of_main: Document = statuses[MAIN].get("resources", {}).get("requests", {})
     return of_main

@@ -1,4 +1,4 @@
-"""What pods may ask for, and when kubelet, runtime, driver and node may end, under the real kubelets of the rows."""
+"""What pods may ask for, and interruptions of kubelet, runtime, driver and node, under real kubelets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.interop.cri import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster() or "-")]
 
-# Releases in which extended resources and the health of devices are off by default.
+# Releases in which extended resources and device health are off by default.
 _OLDER = ("1.34", "1.35")
-# Those whose API server takes the claims of a container that is resized for a change of more than CPU and memory.
+# Releases whose API server mistakes the claims of a container that is resized for a change.
 _CLAIMS_ARE_CHANGES = ("1.34", "1.35", "1.36")
 _DAEMONSET = "daemonset/dranode"
-# Conditions of pods in the order in which they become true; at first there is none.
+# Conditions of pods in the order in which they become true; "" stands for none.
 _MOMENTS = ("", "PodScheduled", "PodReadyToStartContainers", "Ready")
 _TEAM: Document = {"cpus": {"resourceClaimName": "team"}}
 
@@ -45,7 +45,7 @@ def test_the_containers_of_a_claim_run_on_its_cpus_and_see_which_they_are(cluste
     assert len(held) == 1
     assert cluster.cpus("left", "beside") == held
     cluster.wait(lambda: cluster.cpus("left", "plain") == online - held, "the container without a claim is apart")
-    # The claim is prepared by now, and was reserved for the other pod alone; this one waits for it.
+    # The claim is prepared and reserved for the other pod only, so this pod waits for it.
     cluster.apply(pod("right", claims=_TEAM))
     cluster.wait(
         lambda: any("in use by" in said for said in cluster.events("right")), "the other pod is told why it waits"
@@ -79,7 +79,7 @@ def test_the_containers_of_a_claim_run_on_its_cpus_and_see_which_they_are(cluste
 
 
 def health(cluster: Cluster, name: str) -> set[str]:
-    """How the devices of a pod are, in its status."""
+    """Return the health of a pod's devices in its status."""
     return {
         resource["health"]
         for container in cluster.pods()[name]["status"]["containerStatuses"]
@@ -124,7 +124,7 @@ def test_claims_are_had_in_every_way_in_which_a_pod_may_ask_for_them(cluster: Cl
         cluster.apply(pod("extended", [sleeper(requests=amount, limits=amount)]))
         have_one("extended")
 
-    # An administrator's claim holds nothing: its pod leaves what others hold like any other.
+    # A claim with admin access holds nothing: its pod leaves the CPUs of other claims like any pod.
     namespace = {"name": "admins", "labels": {"resource.kubernetes.io/admin-access": "true"}}
     cluster.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace},
@@ -140,7 +140,7 @@ def test_claims_are_had_in_every_way_in_which_a_pod_may_ask_for_them(cluster: Cl
     assert cluster.cpus("holder") == held
     cluster.delete("holder")
 
-    # The driver's own words reach who described the pod, and what was refused can be taken back.
+    # The driver's message is in the pod's Events, and a refused claim can be deleted.
     cluster.apply(
         claim("refused", config={"isolation": "quiet"}), pod("refused", claims={"c": {"resourceClaimName": "refused"}})
     )
@@ -171,11 +171,11 @@ def test_a_claim_over_two_drivers_stays_as_it_is_while_its_pod_is_changed(cluste
     devices = cluster.claims()["both"]["status"]["allocation"]["devices"]["results"]
     assert sorted(each["driver"] for each in devices) == ["dra.cpu", "dra.memory"]
 
-    # A runtime writes what a container is to have anew where its requests change in place.
+    # A runtime writes all of a container's resources again when its requests change in place.
     for name in ("plain",) if cluster.release in _CLAIMS_ARE_CHANGES else ("plain", "both"):
         change(cluster, name, "resize", {"containers": [{"name": MAIN, "resources": {"requests": more}}]})
         cluster.wait(lambda name=name: requested(cluster, name) == more, f"{name} has what it was given in place")  # type: ignore[misc]
-    # A container for looking around in a pod has none of its claims.
+    # An ephemeral container has none of the pod's claims.
     change(cluster, "both", "ephemeralcontainers", {"ephemeralContainers": [sleeper("guest")]})
     cluster.wait(lambda: cluster.cpus("both", "guest") == online - held, "the guest is apart")
     assert cluster.cpus("both") == held
@@ -187,27 +187,27 @@ def test_a_claim_over_two_drivers_stays_as_it_is_while_its_pod_is_changed(cluste
 
 
 def requested(cluster: Cluster, name: str) -> Document:
-    """What the container of a pod has of what it requests, as kubelet says."""
+    """Return the requests of a pod's container that kubelet has applied."""
     (status,) = cluster.pods()[name]["status"]["containerStatuses"]
     requests: Document = status.get("resources", {}).get("requests", {})
     return requests
 
 
 def change(cluster: Cluster, name: str, subresource: str, spec: Document) -> None:
-    """Change a pod that runs."""
+    """Patch a running pod."""
     patch = json.dumps({"spec": spec})
     cluster.kubectl("patch", "pod", name, f"--subresource={subresource}", "--type=strategic", f"--patch={patch}")
 
 
 @pytest.fixture
 def local(cluster: Cluster) -> tuple[Cluster, LocalNode]:
-    """A cluster of which everything on the node can be ended and looked at."""
+    """Return a cluster whose node is this machine, so that everything on it can be killed."""
     if not isinstance(cluster.node, LocalNode):
         pytest.skip("the node is an emulated machine")
     return cluster, cluster.node
 
 
-def test_what_is_cut_off_half_done_is_done_in_the_end(local: tuple[Cluster, LocalNode]) -> None:
+def test_interrupted_starts_and_ends_of_pods_are_completed(local: tuple[Cluster, LocalNode]) -> None:
     cluster, node = local
     online = node.online()
     cluster.install()
@@ -221,13 +221,13 @@ def test_what_is_cut_off_half_done_is_done_in_the_end(local: tuple[Cluster, Loca
     held = cluster.cpus("cut")
     assert cluster.cpus("shared") == online - held
 
-    # kubelet learns only when it is back that the pod is to end.
+    # The pod is deleted while kubelet is down.
     node.kill_kubelet()
     cluster.kubectl("delete", "pod", "cut", "--wait=false")
     node.start_kubelet_again()
     cluster.wait(lambda: "cut" not in cluster.pods(), "the pod is gone")
 
-    # Pods that are deleted at any moment of their start, every other one without waiting for its end.
+    # Pods are deleted at each step of their start, every other one by force.
     cluster.apply(template("burst"))
     for number, moment in enumerate([moment for moment in _MOMENTS for _ in range(2)]):
         name = f"burst-{number}"
@@ -241,7 +241,7 @@ def test_what_is_cut_off_half_done_is_done_in_the_end(local: tuple[Cluster, Loca
     cluster.wait(lambda: cluster.dranode("claims", "-o", "json").strip() == "[]", "nothing is held")
     cluster.wait(lambda: not specs(node), "no file is left")
 
-    # A pod ends while there is no driver.
+    # A pod is deleted while there is no driver.
     cluster.run("orphan", cpus=1)
     uid = cluster.pods()["orphan"]["metadata"]["uid"]
     cluster.kubectl("delete", "-n", "dranode", _DAEMONSET)
@@ -252,7 +252,7 @@ def test_what_is_cut_off_half_done_is_done_in_the_end(local: tuple[Cluster, Loca
     cluster.install_again()
     cluster.wait(lambda: "orphan" not in cluster.pods(), "the pod ends")
 
-    # The power goes.
+    # A power cut.
     cluster.run("kept", cpus=1)
     held = cluster.cpus("kept")
     node.boot()
@@ -262,13 +262,13 @@ def test_what_is_cut_off_half_done_is_done_in_the_end(local: tuple[Cluster, Loca
     cluster.wait(lambda: cluster.cpus("shared") == online - held, "the shared pod is apart")
     cluster.delete("kept")
     assert cluster.dranode("claims", "-o", "json").strip() == "[]"
-    # Older runtimes give what runs its CPUs back with the next container.
+    # With older runtimes, running containers get CPUs back when the next container is created.
     cluster.run("last")
     cluster.wait(lambda: cluster.cpus("shared") == online, "the CPU is everybody's again")
 
 
 def specs(node: LocalNode) -> list[Path]:
-    """The CDI specs of the driver's claims."""
+    """Return the CDI specs of the driver's claims."""
     return list((node.place / "cdi").glob("*.json"))
 
 
@@ -281,6 +281,6 @@ def is_so(cluster: Cluster, name: str, condition: str) -> bool:
 
 
 def restarts(cluster: Cluster, name: str) -> int:
-    """How often the container of a pod that runs was started again."""
+    """Return how often the container of a running pod was restarted."""
     (status,) = cluster.pods()[name]["status"]["containerStatuses"]
     return int(status["restartCount"]) if "running" in status["state"] else 0

@@ -1,4 +1,4 @@
-"""The CPU driver beside a real container runtime: who really runs where.
+"""The CPU driver beside a real container runtime: the CPUs on which containers really run.
 
 `make interop` says which versions to build and run; without it, or without root and Go, every test is skipped.
 """
@@ -25,7 +25,7 @@ VERSIONS = os.environ.get("INTEROP", "").split()
 
 
 def why_no_runtime() -> str:
-    """Why one of the runtimes cannot run here; empty if all can."""
+    """Return why one of the runtimes cannot run here; empty if all can."""
     containerds = [version for version in VERSIONS if version != "crio"]
     return why_not(*containerds) or (why_no_crio() if "crio" in VERSIONS else "")
 
@@ -104,7 +104,7 @@ def test_each_container_runs_on_the_cpus_of_the_request_that_it_names(node: Node
     assert 'in use by container "large" of pod default/a' in refused.value.details()
     cri.stop(large)
     assert cri.cpus(cri.run(A, "second", cdi=cdi["large"])) == str(held[1])
-    # What names the claim alone has all of it, once nobody else has part of it.
+    # A container that names only the claim has all of it, once no other container has a part.
     with pytest.raises(grpc.RpcError, match="in use by"):
         cri.create(A, "all", cdi=(*cdi["small"], *cdi["large"]))
 
@@ -118,7 +118,7 @@ def test_released_cpus_go_back_to_everybody(node: Node, version: str) -> None:
     cri.remove(claimed)
     node.release("mine")
     if not version.startswith(TAKES_UPDATES):
-        # The runtime's NRI cannot be told out of turn, so it is told with its next call.
+        # This runtime's NRI does not take unsolicited updates, so they are sent with its next request.
         cri.run(C, "next")
     wait_until(lambda: cri.cpus(other) == str(ONLINE), "the other container is widened")
 
@@ -126,7 +126,7 @@ def test_released_cpus_go_back_to_everybody(node: Node, version: str) -> None:
 def test_a_forged_variable_is_refused_and_the_owner_still_gets_its_cpus(node: Node) -> None:
     cri = node.runtime.cri
     cpus, cdi = node.claim("mine", A)
-    # Of a pod that kubelet does not list nothing is known.
+    # kubelet does not list this pod, so nothing is known about it.
     with pytest.raises(grpc.RpcError) as refused:
         cri.create(B, "thief", cdi=cdi)
     assert "does not list it" in refused.value.details()
@@ -140,7 +140,7 @@ def test_a_forged_variable_is_refused_and_the_owner_still_gets_its_cpus(node: No
     with pytest.raises(grpc.RpcError) as refused:
         cri.create(B, "liar", env={"DRA_CPUSET_uid-nobody": "0"})
     assert "not prepared on this node" in refused.value.details()
-    # A variable of the pod's author does not stand against the injected one.
+    # A variable in the pod's spec does not override the injected one.
     owner = cri.run(A, "main", cdi=cdi, env={"DRA_CPUSET_uid-mine": str(ONLINE)})
     assert cri.cpus(owner) == str(cpus)
 
@@ -212,7 +212,7 @@ def test_a_container_with_its_own_and_shared_cpus_follows_the_pool_and_learns_wh
     assert device["attributes"]["dra.cpu/cpuset"] == {"string": str(cpus)}
     if len(ONLINE) < ENOUGH_FOR_TWO_CLAIMS:
         return
-    # What another claim takes leaves the pool, and with it this container; its own stay.
+    # CPUs of a new claim leave the pool and so this container, which keeps its own CPUs.
     others, cdi = node.claim("other", B)
     claimed = cri.run(B, "claimed", cdi=cdi)
     assert cri.cpus(claimed) == str(others)
@@ -341,7 +341,7 @@ def test_a_claim_whose_runtime_does_not_inject_cdi_devices_is_refused(version: s
         node.pod_resources.give(A, "main", "mine", cdi)
         with pytest.raises(grpc.RpcError) as refused:
             node.runtime.cri.create(A, "main", cdi=cdi)
-        # Some runtimes say it themselves before they ask anybody.
+        # Some runtimes report it themselves before they call a plug-in.
         said = refused.value.details()
         assert "enable CDI in the runtime's configuration" in said or "CDI support is explicitly disabled" in said
     finally:
@@ -358,16 +358,16 @@ def test_a_container_without_the_variable_of_its_claim_is_refused(node: Node) ->
     assert cri.cpus(cri.run(A, "sidecar"))
 
 
-def test_drift_is_seen_in_the_cgroup_and_mended(node: Node) -> None:
+def test_drift_is_seen_in_the_cgroup_and_repaired(node: Node) -> None:
     cri = node.runtime.cri
     cpus, cdi = node.claim("mine", A)
     claimed = cri.run(A, "main", cdi=cdi)
     node.overwrite_cpuset(claimed, str(ONLINE))
     assert cri.cpus(claimed) == str(ONLINE)
     wait_until(lambda: f"runs on CPUs {ONLINE}, but should run on {cpus}" in node.driver_log, "drift is named", 45)
-    # An old runtime is told with its next call, a new one out of turn.
+    # An old runtime gets the update with its next request, a newer one at once.
     cri.run(B, "next")
-    wait_until(lambda: cri.cpus(claimed) == str(cpus), "drift is mended")
+    wait_until(lambda: cri.cpus(claimed) == str(cpus), "drift is repaired")
 
 
 def test_a_mask_that_the_runtime_stored_and_never_wrote_is_right_as_soon_as_it_is_back(node: Node) -> None:
@@ -380,7 +380,7 @@ def test_a_mask_that_the_runtime_stored_and_never_wrote_is_right_as_soon_as_it_i
         node.overwrite_cpuset(container, str(ONLINE))
     node.runtime.start()
     wait_until(lambda: node.synchronizations() > before, "the driver finds the runtime again")
-    wait_until(lambda: [cri.cpus(claimed), cri.cpus(other)] == [str(cpus), rest(cpus)], "masks are mended", 5)
+    wait_until(lambda: [cri.cpus(claimed), cri.cpus(other)] == [str(cpus), rest(cpus)], "masks are repaired", 5)
     assert f"runs on CPUs {ONLINE}, but should run on {cpus}" in node.driver_log
 
 

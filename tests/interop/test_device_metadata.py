@@ -20,12 +20,12 @@ from tests.interop.cache import CACHE
 pytestmark = pytest.mark.interop
 
 SOURCE: Final = Path(__file__).with_name("metadata") / "main.go"
-# The first release with the package, the last that knows v1alpha1 alone, and those that know v1beta1.
+# The first release with the package, the last that reads only v1alpha1, and those that read v1beta1.
 VERSIONS: Final = ("v0.36.0", "v0.36.6", "v0.37.0", "v0.37.2", "v0.38.0-alpha.0")
 
 
 def reader(version: str) -> Path:
-    """The program that reads metadata with the package of a release, built once."""
+    """Return a program that reads metadata with the package of a release; it is built once."""
     folder = CACHE / "metadata" / version
     program = folder / "metadata"
     if program.exists() and program.stat().st_mtime > SOURCE.stat().st_mtime:

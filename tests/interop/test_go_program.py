@@ -1,4 +1,4 @@
-"""Programs of other projects by their packages' names, with a stand-in for Go."""
+"""Building programs of other projects by their packages' names, with a stand-in for Go."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_program_is_built_by_its_packages_name_and_once(log: Path, tmp_path: P
     assert log.read_text().splitlines() == ["install example.org/tools/cmd/lamp@v1"]
 
 
-def test_what_cannot_be_had_is_said(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_cannot_be_built_is_reported(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoProgramError, match=r"^example.org/tools/cmd/lamp cannot be had: no such module$"):
         go_program("example.org/tools/cmd/lamp", "v2", tmp_path)
     assert log.exists()

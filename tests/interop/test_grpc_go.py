@@ -29,7 +29,7 @@ SOURCE = Path(__file__).parent / "grpc_go"
 
 
 class Driver:
-    """A driver that answers as a claim's name says."""
+    """A driver whose answer depends on the claim's name."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "plugins_registry").mkdir()
@@ -78,7 +78,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_grpc_for_go_finds_nothing_amiss(program: Path, folder: Path) -> None:
+def test_a_client_with_grpc_for_go_gets_the_answers_that_kubelet_needs(program: Path, folder: Path) -> None:
     driver = Driver(folder)
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The image built for real: the same bytes twice, what `serve` needs and no more, and what its users put on top."""
+"""The built image: reproducible, only what `serve` needs, and the variants of the manual."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_node_commands_run_in_the_image(image: str) -> None:
     assert run(image, "dranode", "serve", "--help").returncode == 0
     published = run(image, "dranode", "slices", "--machine", "sockets=1,numa=1,cores=2,threads=2", "-o", "json")
     assert [each["spec"]["driver"] for each in json.loads(published.stdout)["items"]] == ["dra.cpu"]
-    # Nothing serves and nothing is mounted: faults, not a traceback.
+    # No driver runs and nothing is mounted: the command reports faults, without a traceback.
     judged = run(image, "dranode", "doctor")
     assert judged.returncode == 1
     assert "Traceback" not in judged.stderr + judged.stdout
@@ -109,7 +109,7 @@ def test_the_debug_variant_runs_the_demo(debug: str) -> None:
     assert shown.returncode == 0, shown.stderr
 
 
-def test_nvml_goes_into_the_image_by_the_lines_of_the_manual(image: str, debug: str, tmp_path: Path) -> None:
+def test_the_manuals_lines_add_nvml_to_the_image(image: str, debug: str, tmp_path: Path) -> None:
     document = (ROOT / "docs" / "install.md").read_text()
     (lines,) = [text.split("```")[0] for text in document.split("```dockerfile\n")[1:]]
     assert len(lines.splitlines()) == 3

@@ -1,4 +1,4 @@
-"""Quiet CPUs beside a real irqbalance: told by its socket, not fought, and left as it was, also by a killed driver.
+"""Quiet CPUs beside a real irqbalance, which is informed by its socket and left as it was, also by a killed driver.
 
 `make interop` installs Debian's package irqbalance, where it installs packages.
 """
@@ -27,13 +27,13 @@ _REASON = why_not_isolated() or ("" if program() else "irqbalance is not install
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_REASON), reason=_REASON or "-")]
 
 QUIET = CPUSet((HELD,))
-# In three rounds it has placed every interrupt that it wants elsewhere.
+# Within three rounds it has moved every interrupt that it wants to move.
 ROUNDS = 3
 
 
 @contextlib.contextmanager
 def running(folder: Path, **environment: str) -> Iterator[Balancer]:
-    """A real irqbalance; the machine's settings are afterwards what they were before a claim changed them."""
+    """Yield a real irqbalance; afterwards the machine's settings are what they were before."""
     with irqbalance(folder / "irqbalance.log", **environment) as balancer:
         if balancer is None:
             pytest.skip("irqbalance ends at once on this machine")
@@ -47,20 +47,20 @@ def running(folder: Path, **environment: str) -> Iterator[Balancer]:
 
 
 def tuned(node: NodeClaims) -> dict[str, str]:
-    """The machine's settings after another look of the driver, as it has one every ten seconds."""
+    """Return the machine's settings after another check by the driver, which checks every ten seconds."""
     node.tune()
     return movable()
 
 
 def movable() -> dict[str, str]:
-    """The settings without those in which irqbalance has a say."""
+    """Return the settings without those that irqbalance changes."""
     return {path: text for path, text in settings().items() if not path.endswith("smp_affinity_list")}
 
 
 def leaves(balancer: Balancer, node: NodeClaims, cpus: CPUSet) -> None:
-    """Wait until irqbalance leaves these CPUs alone and no others, and see that it goes on to.
+    """Wait until irqbalance bans exactly these CPUs, and check that it keeps the ban.
 
-    The driver looks again meanwhile: on a busy machine irqbalance may not have answered in time.
+    The driver checks again meanwhile, because on a busy machine irqbalance may not have answered in time.
     """
 
     def looks() -> bool:
@@ -79,13 +79,13 @@ def rounds_pass(balancer: Balancer, count: int = ROUNDS) -> None:
 
 
 def of_it(node: NodeClaims) -> list[str]:
-    """What the driver says of irqbalance after another look; of one that is busy it says so until the next."""
+    """Return what the driver logs about irqbalance after another check; that it is busy, until the next check."""
     node.tune()
     return [sentence for sentence in unmoved(node) if "irqbalance" in sentence]
 
 
 def on_held(node: NodeClaims) -> dict[str, str]:
-    """The interrupts that may fire on the held CPU, without those that the kernel keeps."""
+    """Return the interrupts that may fire on the held CPU, without those that the kernel keeps there."""
     kept = {sentence.split()[1] for sentence in unmoved(node) if sentence.startswith("interrupt")}
     texts = {path.parent.name: text_of(path) for path in IRQ.glob("*/smp_affinity_list")}
     return {name: text for name, text in texts.items() if HELD in CPUSet.parse(text) and name not in kept}
@@ -111,7 +111,7 @@ def test_it_is_informed_of_quiet_cpus_and_puts_nothing_back_on_them(
 
 
 @pytest.mark.parametrize("own", [str(QUIET), str(min(ONLINE))])
-def test_it_bans_again_what_its_administrator_had_it_ban(tmp_path: Path, own: str) -> None:
+def test_the_administrators_own_bans_are_restored(tmp_path: Path, own: str) -> None:
     with running(tmp_path, IRQBALANCE_BANNED_CPULIST=own) as balancer:
         banned = CPUSet.parse(own)
         eventually(lambda: balancer.banned() == banned)
@@ -123,7 +123,7 @@ def test_it_bans_again_what_its_administrator_had_it_ban(tmp_path: Path, own: st
 
 
 def killed(folder: Path, what: str) -> None:
-    """A driver prepares the claim, or unprepares it too, and is killed before or after it talks to irqbalance."""
+    """Run a driver that prepares (and unprepares) the claim, and is killed before or after it informs irqbalance."""
     script = (
         "import os, signal; from tests.interop.test_isolation import *\n"
         "from dranode.cpu.isolation.peers import IRQBalance\n"
@@ -148,7 +148,7 @@ _KILLS = {
 
 @pytest.mark.parametrize("heeded", [True, False], ids=["after-rounds", "at-once"])
 @pytest.mark.parametrize("what", _KILLS.values(), ids=[name.replace(" ", "-") for name in _KILLS])
-def test_a_killed_driver_leaves_it_nothing_banned(tmp_path: Path, what: str, *, heeded: bool) -> None:
+def test_a_killed_driver_leaves_no_bans(tmp_path: Path, what: str, *, heeded: bool) -> None:
     with running(tmp_path) as balancer:
         killed(tmp_path, what)
         if heeded:
@@ -165,7 +165,7 @@ def test_one_that_starts_while_a_claim_is_held_is_informed_too(tmp_path: Path) -
         with irqbalance(tmp_path / "second.log") as second:
             assert second is not None
             assert second.banned() == CPUSet()
-            # Its socket stays, as after a kill by anybody.
+            # Its socket stays, as always after SIGKILL.
             balancer.process.kill()
             balancer.process.wait()
             leaves(second, node, QUIET)

@@ -32,7 +32,7 @@ from tests.interop.vanishing import text_of
 
 IRQ, CGROUP = Path("/proc/irq"), Path("/sys/fs/cgroup")
 ONLINE = CPUSet.parse(Path("/sys/devices/system/cpu/online").read_text().strip())
-# What a slice with processes goes back to that had no CPUs of its own.
+# What a slice with processes gets back if it had no cpuset of its own.
 POSSIBLE = CPUSet.parse(Path("/sys/devices/system/cpu/possible").read_text().strip())
 HELD = max(ONLINE)
 CLAIM = quiet_claim("quiet", str(HELD))
@@ -57,7 +57,7 @@ def _why_not() -> str:
     if len(ONLINE) < 2 or not IRQ.exists():
         return "this machine has one CPU, or no /proc/irq"
     default = IRQ / "default_smp_affinity"
-    # In most containers it is read-only.
+    # In most containers /sys is read-only.
     if not os.access(default, os.W_OK):
         return "/proc/irq cannot be written here"
     served = HELD in CPUSet.parse_mask(default.read_text().strip())
@@ -78,7 +78,7 @@ sliced = pytest.mark.skipif(bool(_why_no_slices()), reason=_why_no_slices() or "
 
 
 class Killing(HostRoot):
-    """Kills its process before one of its writes, or never where there are fewer."""
+    """Kills its process before the given write; never if there are fewer writes."""
 
     def __init__(self, before: int) -> None:
         super().__init__()
@@ -110,17 +110,17 @@ def unprepare(node: NodeClaims, claim: ResourceClaim = CLAIM) -> None:
 
 
 def settings() -> dict[str, str]:
-    """Every setting of this machine that a claim may change."""
+    """Return every setting of this machine that a claim may change."""
     paths = [*IRQ.glob("*/smp_affinity_list"), IRQ / "default_smp_affinity"]
     paths += [Path("/sys/devices/virtual/workqueue/cpumask"), *CGROUP.glob("*.slice/cpuset.cpus")]
     texts = {str(path): text_of(path) for path in paths}
-    # systemd takes the controller away from slices that need it no more: no file is as good as an empty one.
+    # systemd disables the controller for slices that no longer need it, so a missing file counts as an empty one.
     found = {path: text for path, text in texts.items() if text}
     return {path: text for path, text in found.items() if not path.endswith("_list")} if balanced() else found
 
 
 def balanced() -> bool:
-    """Whether an irqbalance of this machine's own places interrupts meanwhile, and so has a say in where they are."""
+    """Whether an irqbalance of this machine moves interrupts during the test."""
     return "irqbalance" in map(text_of, Path("/proc").glob("[0-9]*/comm"))
 
 
@@ -143,7 +143,7 @@ def before(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def writes(tmp_path: Path) -> dict[str, int]:
-    """How many settings are written here by a Prepare and by an Unprepare."""
+    """Return how many settings a Prepare and an Unprepare write on this machine."""
     folder = tmp_path / "counted"
     folder.mkdir()
     root = Killing(-1)
@@ -169,14 +169,14 @@ def test_movable_interrupts_leave_the_cpu_and_come_back(tmp_path: Path, before: 
         os.sync()
         time.sleep(0.02)
     last = interrupts_on(HELD)
-    # The kernel moves an interrupt when it fires the next time, whenever that is, so each may come here once more.
+    # The kernel moves an interrupt the next time it fires, so each may fire here once more.
     fired = {name: count - first.get(name, 0) for name, count in last.items() if name not in kept}
     assert {name: count for name, count in fired.items() if count > 1} == {}
     unprepare(node)
     assert settings() == before
 
 
-# How many settings a claim changes depends on the machine, so the later points are shares of them.
+# How many settings a claim changes depends on the machine, so later points are fractions of their number.
 @pytest.mark.parametrize("point", [0, 1, 2, 0.5, 0.75, 1.0])
 @pytest.mark.parametrize("when", ["prepare", "unprepare"])
 def test_a_driver_that_is_killed_leaves_nothing_behind(
@@ -184,7 +184,7 @@ def test_a_driver_that_is_killed_leaves_nothing_behind(
 ) -> None:
     last = writes[when] - 1
     stop = round(last * point) if isinstance(point, float) else min(point, last)
-    # An interrupt may have gone since they were counted, or have been placed elsewhere by somebody else.
+    # Since the count, an interrupt may have disappeared or been moved by somebody else.
     while not killed(tmp_path, when, stop):
         assert stop > 0
         stop -= 1
@@ -194,7 +194,7 @@ def test_a_driver_that_is_killed_leaves_nothing_behind(
 
 
 def killed(folder: Path, when: str, stop: int) -> bool:
-    """Whether a driver that prepares the claim and unprepares it is killed before so many writes of one of these."""
+    """Run a driver that is killed before a write of Prepare or Unprepare; returns whether it was."""
     script = (
         "import sys; from pathlib import Path; from tests.interop.test_isolation import *\n"
         f"folder, root = Path({str(folder)!r}), Killing({stop if when == 'prepare' else -1})\n"
@@ -242,7 +242,7 @@ def test_systemd_keeps_its_slices_off_the_cpu_until_the_claim_ends(tmp_path: Pat
 
 
 def allowed() -> str:
-    """What systemd says that the host's services may use."""
+    """Return the CPUs that systemd allows the host's services."""
     asked = ["systemctl", "show", "--property", "AllowedCPUs", "system.slice"]
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
 
@@ -266,7 +266,7 @@ def test_a_container_is_a_partition_as_far_as_its_parents_allow(tmp_path: Path, 
             if (container / "cpuset.cpus.exclusive").exists():
                 assert (state(container), partitions(node)) == ("isolated", [])
             else:
-                # Before Linux 6.7 a partition's parent has to be one.
+                # Before Linux 6.7, the parent of a partition has to be a partition.
                 assert state(container).startswith("isolated invalid")
                 (sentence,) = partitions(node)
                 assert sentence.endswith(f"the kernel says {state(container)}")
@@ -290,7 +290,7 @@ def state(cgroup: Path) -> str:
 
 
 def partitions(node: NodeClaims) -> list[str]:
-    """What the driver says of containers that are no partitions."""
+    """Return the driver's messages about containers that are not partitions."""
     return [sentence for sentence in unmoved(node) if "partition" in sentence]
 
 

@@ -1,4 +1,4 @@
-"""The kubectl plug-in's archive and manifest before krew's own validator, which installs them with krew."""
+"""The kubectl plug-in's archive and manifest in krew's own validator, which installs them with krew."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def programs() -> Path:
     if not all((folder / "bin" / name).exists() for name in PROGRAMS):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        # A scratch module is the way to them, as to containerd's programs.
+        # They are built from a scratch module, as containerd's programs are.
         for step in (
             ["mod", "init", "dranode.test/scratch"],
             ["get", *(f"{each}@{KREW}" for each in programs)],
@@ -49,7 +49,7 @@ def programs() -> Path:
 
 @pytest.fixture
 def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What `make release` writes for krew, with an address at which the archive lies."""
+    """Return what `make release` writes for krew, with an address that serves the archive."""
     monkeypatch.setattr(archives, "DIST", tmp_path)
     wheel = tmp_path / f"dranode-{version()}-py3-none-any.whl"
     wheel.write_bytes(b"a wheel")
@@ -64,7 +64,7 @@ def dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         server.shutdown()
 
 
-def test_krews_validator_takes_manifest_and_archive(programs: Path, dist: Path) -> None:
+def test_krews_validator_accepts_manifest_and_archive(programs: Path, dist: Path) -> None:
     # The validator calls krew through kubectl.
     kubectl = dist / "bin" / "kubectl"
     kubectl.parent.mkdir()
@@ -75,5 +75,5 @@ def test_krews_validator_takes_manifest_and_archive(programs: Path, dist: Path) 
         [programs / "validate-krew-manifest", "-manifest", dist / "dranode.yaml"],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr  # it has failed without a LICENSE, and with another name of the manifest
+    assert done.returncode == 0, done.stderr  # it fails without a LICENSE, and with another name of the manifest
     assert "structural validation OK" in done.stderr

@@ -1,4 +1,4 @@
-"""The CPU and the memory driver beside a real containerd: what the kernel holds containers to.
+"""The CPU and the memory driver beside a real containerd: the limits of containers in the kernel.
 
 `make interop` passes these with cgroup v1, whose hugetlb hierarchy is mounted for it where nobody uses the controller,
 and `make interop-vm` with cgroup v2 and two NUMA nodes. Huge pages of 2 MiB are reserved meanwhile.
@@ -24,7 +24,7 @@ from tests.interop.node import ONLINE, UNIFIED, Node, short_folder, started
 from tests.interop.random_claims import Offers, RandomClaims
 
 VERSIONS = os.environ.get("INTEROP", "").split()
-# How many random claims are made.
+# How many random claims are prepared.
 CLAIMS = int(os.environ.get("INTEROP_CLAIMS", "40"))
 SEED = int(os.environ.get("INTEROP_SEED", "17"))
 MIB = 1 << 20
@@ -47,7 +47,7 @@ A, B, C = (Pod(name, f"pod-{name}") for name in "abc")
 
 @contextlib.contextmanager
 def reserved_pages() -> Iterator[None]:
-    """Huge pages of 2 MiB on every NUMA node."""
+    """Reserve huge pages of 2 MiB on every NUMA node."""
     files = [Path(_NODE.format(node), "hugepages/hugepages-2048kB/nr_hugepages") for node in NUMA]
     before = [file.read_text() for file in files]
     try:
@@ -88,7 +88,7 @@ def cpus(node: int, count: int = 1) -> tuple[str, str, dict[str, str]]:
 
 
 def every(cdi: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The CDI devices of all requests, each once."""
+    """Return the CDI devices of all requests, each once."""
     return tuple(dict.fromkeys(device for devices in cdi.values() for device in devices))
 
 
@@ -96,7 +96,7 @@ def nodes(node: Node, container: str) -> str:
     return str(node.effective(container, "cpuset.mems"))
 
 
-# kubelet says of every page size that the kernel has what a container may have of it; none without a request.
+# kubelet sets a limit for every page size of the kernel; it is 0 without a request.
 NONE = {"2MB": 0}
 
 
@@ -110,7 +110,7 @@ def test_one_claim_gives_cpus_memory_and_huge_pages_of_one_node(node: Node) -> N
     assert nodes(node, container) == str(last)
     assert node.page_limit(container, "2MB") == 16 * MIB
     if UNIFIED:
-        # Of pages that are promised and not touched yet; runc 1.1 sets this limit neither by itself nor with v1.
+        # The limit for reserved pages; runc 1.1 does not set it by itself, and not at all with v1.
         assert node.page_limit(container, "2MB.rsvd") == 16 * MIB
     wait_until(lambda: node.effective(before) == ONLINE - node.effective(container), "the other container makes room")
     assert nodes(node, before) == str(CPUSet(NUMA))
@@ -121,7 +121,7 @@ def test_containers_get_the_pages_of_the_requests_that_they_name(node: Node) -> 
     first, last = NUMA[0], NUMA[-1]
     cdi = node.claim_of_results("mine", {"small": pages(first, 2), "large": pages(last, 20)}, A)
     small, large = (cri.run(A, name, cdi=cdi[name], pages=NONE) for name in ("small", "large"))
-    # A runtime that drops a plug-in, which it does when an answer takes too long, makes containers without it.
+    # A runtime drops a plug-in whose answer takes too long, and then creates containers without it.
     assert [node.page_limit(each, "2MB") // MIB for each in (small, large)] == [4, 40], node.driver_log[-3000:]
     assert [nodes(node, each) for each in (small, large)] == [str(first), str(last)]
     with pytest.raises(grpc.RpcError) as refused:
@@ -187,12 +187,12 @@ def test_containers_created_while_the_driver_is_away_get_theirs_when_it_is_back(
     if UNIFIED:
         wait_until(lambda: node.page_limit(container, "2MB") == 8 * MIB, "it may have its claim's huge pages")
     else:
-        # runc changes limits of huge pages in cgroup v2 alone, so people have to know.
+        # runc changes limits of huge pages only with cgroup v2, so a message tells people.
         wait_until(lambda: "may have 0 in pages of 2MB, but should have 8Mi" in node.driver_log, "the log says so")
 
 
 def given(node: Node, container: str) -> tuple[str, int]:
-    """Where a container's memory comes from, and how many MiB of huge pages it may have."""
+    """Return the NUMA nodes of a container's memory, and its limit of huge pages in MiB."""
     return nodes(node, container), node.page_limit(container, "2MB") // MIB
 
 
@@ -244,14 +244,14 @@ def test_a_rolling_update_leaves_every_container_its_memory(node: Node) -> None:
         node.claim_of_results("most", {"pages": pages(NUMA[-1], PAGES)}, B)
 
 
-def test_a_limit_that_somebody_else_lowers_is_seen_in_the_cgroup_and_mended(node: Node) -> None:
+def test_a_limit_that_somebody_else_lowers_is_seen_in_the_cgroup_and_repaired(node: Node) -> None:
     cri = node.runtime.cri
     cdi = node.claim_of_results("mine", {"pages": pages(NUMA[-1], 4)}, A)
     container = cri.run(A, "main", cdi=every(cdi), pages=NONE)
     node.overwrite_page_limit(container, "2MB", 0)
     wait_until(lambda: "may have 0 in pages of 2MB, but should have 8Mi" in node.driver_log, "the log says so")
     if UNIFIED:
-        # An old runtime is told with its next call.
+        # An old runtime gets the update with its next request.
         cri.run(B, "next", pages=NONE)
         wait_until(lambda: node.page_limit(container, "2MB") == 8 * MIB, "it may have its claim's huge pages")
 
@@ -267,7 +267,7 @@ def test_a_resize_by_somebody_else_keeps_memory_and_pages(node: Node) -> None:
 
 
 def test_random_claims_get_what_they_were_given_while_driver_and_runtime_are_killed(node: Node) -> None:
-    """Each container's CPUs, NUMA nodes and huge pages, as the kernel has them, over many claims and restarts."""
+    """CPUs, NUMA nodes and huge pages of each container in the kernel, over many claims and restarts."""
     claims = RandomClaims(node, Offers(NUMA, cpus, memory, pages), seed=SEED)
     claims.run(CLAIMS)
     assert claims.counts["containers read"] >= CLAIMS, claims.counts

@@ -1,4 +1,4 @@
-"""Slices of the memory driver on a real API server, and how kube-scheduler counts claims of it against the node."""
+"""The memory driver's slices on a real API server, and how kube-scheduler counts its claims against the node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REASON = why_no_control_plane() if RELEASES else "make interop-scheduler builds 
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(bool(REASON), reason=REASON),
-    # The server's certificate is of its own making.
+    # The server's certificate is self-signed.
     pytest.mark.filterwarnings("ignore:Unverified HTTPS request"),
 ]
 
@@ -37,7 +37,7 @@ FLAGS = ("--memory-node-allocatable-mapping", "--memory-numa-node-list")
 
 
 def slices(*flags: str) -> list[dict[str, Any]]:
-    """The slices that a node with that machine would publish."""
+    """Return the slices that a node with this machine would publish."""
     words = ["slices", "--drivers", "memory", "--machine", MACHINE, "--node-name", "node", *flags, "-o", "json"]
     done = subprocess.run([PROGRAM, *words], capture_output=True, text=True, check=True)
     return list(json.loads(done.stdout)["items"])
@@ -45,7 +45,7 @@ def slices(*flags: str) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def cluster(release: str, folder: Path, gates: str, *flags: str) -> Iterator[tuple[Api, PodWatch]]:
-    """A control plane with one node of 28Gi, its slices, and the classes of deploy/."""
+    """Yield a control plane with a node of 28Gi, its slices, and the classes of deploy/."""
     with control_plane(release, folder, gates) as api, contextlib.closing(PodWatch(api, TOKEN)) as watch:
         for name, expression in DEFAULT_CLASSES.items():
             spec = {"selectors": [{"cel": {"expression": expression}}]}
@@ -53,7 +53,7 @@ def cluster(release: str, folder: Path, gates: str, *flags: str) -> Iterator[tup
         api.create("/api/v1/nodes", {"metadata": {"name": "node", "labels": {"kubernetes.io/hostname": "node"}}})
         amounts = {"cpu": "8", "memory": "28Gi", "hugepages-2Mi": "2Gi", "pods": "110"}
         ready = [{"type": "Ready", "status": "True"}]
-        # What kubelet says of its own gates: without it the server refuses slices with mappings.
+        # kubelet declares its features; without this one the server refuses slices with mappings.
         declared = [gate.partition("=")[0] for gate in gates.split(",") if gate]
         status = {"capacity": amounts, "allocatable": amounts, "conditions": ready, "declaredFeatures": declared[:1]}
         api.merge("/api/v1/nodes/node/status", {"status": status})
@@ -63,19 +63,19 @@ def cluster(release: str, folder: Path, gates: str, *flags: str) -> Iterator[tup
 
 
 def published(api: Api) -> list[dict[str, Any]]:
-    """The devices as the server has them, read by a client that is not ours."""
+    """Return the devices as the server has them, read by the official client."""
     configuration = Configuration()
     configuration.host, configuration.verify_ssl = f"https://127.0.0.1:{api.port}", False
     configuration.api_key = {"authorization": f"Bearer {TOKEN}"}
     with ApiClient(configuration) as client:
-        # As text: the client's models may lack the fields of a newer server.
+        # As JSON, because the client's models may lack fields of a newer server.
         answer: Any = ResourceV1Api(client).list_resource_slice(_preload_content=False)
     items = json.loads(answer.data)["items"]
     return [device for each in items for device in each["spec"]["devices"]]
 
 
 def pod(api: Api, watch: PodWatch, name: str, *, requests: dict[str, str], claim: str = "") -> str:
-    """Make a pod, with a claim of ordinary memory; the node that it is bound to, empty if it does not fit."""
+    """Create a pod with a claim for ordinary memory; returns its node, empty if it does not fit."""
     container: dict[str, Any] = {"name": "main", "image": "x", "resources": {"requests": requests}}
     spec: dict[str, Any] = {"containers": [container]}
     if claim:

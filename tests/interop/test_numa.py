@@ -1,6 +1,6 @@
-"""The CPU driver on a machine with two NUMA nodes and cgroup v2: claims on each, and what the kernel holds pods to.
+"""The CPU driver on a machine with two NUMA nodes and cgroup v2: claims on each, and the CPUs of pods in the kernel.
 
-Few machines that pass tests are of this kind; `make interop-vm` passes these in an emulated one.
+Few test machines are of this kind; `make interop-vm` runs these tests in an emulated one.
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ def test_claims_on_two_numa_nodes_hold_their_pods_to_cpus_of_each(node: Node) ->
     for pod, container in zip((A, B), claimed, strict=True):
         cri.remove(container)
         node.release(f"of-{pod.name}")
-    # The runtime's NRI cannot be told out of turn before 2.4, so it is told with its next call.
+    # Before containerd 2.4, NRI does not take unsolicited updates, so they are sent with its next request.
     cri.run(C, "next")
     wait_until(lambda: node.effective(other) == ONLINE, "the pod without a claim has all CPUs again")

@@ -1,6 +1,6 @@
-"""Pods with a claim that never start, crash or ask for what is rare, beside a real containerd.
+"""Pods with a claim that never start, crash or ask for rare features, beside a real containerd.
 
-`make interop` passes these.
+`make interop` runs these tests.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ATTEMPTS = 6
 RESTARTS = 5
 MIB = 1 << 20
 _EXITED = 2
-# The first with user namespaces whose mounts are mapped is 1.2; Debian 12 has 1.1.
-_RUNC, _RUNC_VERSION = "github.com/opencontainers/runc", "v1.3.4"
-# A CNI plug-in that makes nothing, and says that there is an address.
+# User namespaces with idmapped mounts need runc 1.2; Debian 12 has 1.1.
+RUNC, RUNC_VERSION = "github.com/opencontainers/runc", "v1.3.4"
+# A CNI plug-in that does nothing but report an address.
 _NETWORK = """#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.3.1", "1.0.0"]}' ;;
@@ -68,7 +68,7 @@ def test_a_claim_of_a_container_that_never_starts_is_held_until_it_is_unprepared
         with pytest.raises(grpc.RpcError, match="/missing"):
             cri.call("StartContainer", container_id=made)
     wait_until(lambda: node.effective(other) == ONLINE - cpus, "the claim is still held")
-    # kubelet ends the pod: what is left of its containers, its sandbox, and then its claim.
+    # kubelet stops a pod in this order: containers, sandbox, claim.
     for container in cri.call("ListContainers").containers:
         if container.pod_sandbox_id == cri.sandboxes[A]:
             cri.remove(container.id)
@@ -95,15 +95,15 @@ def test_a_container_that_crashes_gets_the_claims_cpus_at_each_start(node: Node)
 
 @pytest.fixture
 def node_of_networks(version: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    """A node with a runc that knows user namespaces, whose pods have networks of their own, all with one address."""
+    """Yield a node whose runc supports user namespaces, and whose pods have their own networks with one address."""
     with short_folder() as folder:
         try:
-            runc = go_program(_RUNC, _RUNC_VERSION, CACHE / "runc" / _RUNC_VERSION)
+            runc = go_program(RUNC, RUNC_VERSION, CACHE / "runc" / RUNC_VERSION)
         except NoProgramError as error:
             pytest.skip(str(error))
         monkeypatch.setenv("PATH", f"{runc.parent}:{os.environ['PATH']}")
         with started(Node(Containerd(build(version), folder))) as node:
-            # Root of a pod's user namespace is somebody else on the node, who has to reach the pod's files.
+            # Root in the pod's user namespace is an ordinary user on the node, who has to reach the pod's files.
             folder.chmod(0o711)
             for plugin in ("stand-in", "loopback"):
                 (folder / "cni" / plugin).write_text(_NETWORK)
@@ -137,7 +137,7 @@ def test_a_limit_of_the_pod_itself_stays_and_is_named_where_it_caps_a_claim_with
     config = {"apiVersion": "dra.cpu/v1alpha1", "kind": "CPUConfig", "cfsQuota": "unlimited"}
     cpus, cdi = node.claim("mine", A, config=config)
     cri.sandbox(A)
-    # As kubelet writes it for a pod's own `resources`.
+    # As kubelet writes it for pod-level resources.
     folder = Path("/sys/fs/cgroup", "" if UNIFIED else "cpu", CGROUP, f"pod{A.uid}")
     limit = folder / ("cpu.max" if UNIFIED else "cpu.cfs_quota_us")
     limit.write_text("50000")

@@ -1,4 +1,4 @@
-"""Alert rules and the dashboard beside a real Prometheus: its rule tester, and its answers from a page of ours."""
+"""The alert rules in Prometheus' rule tester, and the dashboard's expressions in a real Prometheus."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.interop
 TARGET = 'driver="dra.cpu", instance="n:8080"'
 POD = 'namespace="ns", resourceclaim_name="c", pod="p"'
 CLAIM = 'namespace="ns", resourceclaim_name="c"'
-# Each alert with series, a value a minute, that fire it within two hours, and others that do not.
+# For each alert: series with a value a minute that fire it within two hours, and others that do not.
 SERIES = {
     "DranodeNotReady": (
         {f"dranode_ready{{{TARGET}}}": "0x120", f"dranode_active{{{TARGET}}}": "1x120"},
@@ -80,7 +80,7 @@ SERIES = {
             f"dranode_claim_remote_memory_bytes{{{POD}}}": "2147483648x120",
             f"dranode_claim_memory_bytes{{{POD}}}": "4294967296x120",
         },
-        # All of it, but little.
+        # Always, but only a little.
         {
             f"dranode_claim_remote_memory_bytes{{{POD}}}": "1000000x120",
             f"dranode_claim_memory_bytes{{{POD}}}": "1000000x120",
@@ -113,7 +113,7 @@ def test_promtool_finds_nothing_wrong_with_the_rules() -> None:
 
 
 def fired_amiss(tmp_path: Path, name: str, series: dict[str, str], labels: list[dict[str, str]]) -> str:
-    """What promtool says if the alert has to fire with these labels, after two hours of these series."""
+    """Return promtool's output for an alert that has to fire with these labels after two hours of these series."""
     rule = alerts()[name]
     fires = [
         {"exp_labels": {**rule["labels"], **each}, "exp_annotations": filled(rule["annotations"], each)}
@@ -137,7 +137,7 @@ def fired_amiss(tmp_path: Path, name: str, series: dict[str, str], labels: list[
 
 
 def filled(annotations: dict[str, str], labels: dict[str, str]) -> dict[str, str]:
-    """The annotations as Prometheus fills them in."""
+    """Return the annotations as Prometheus renders them."""
     values = {"DranodeClaimThrottled": "33.33%", "DranodeClaimShortOfCPU": "66.67%", "DranodeClaimRemoteMemory": "50%"}
     by_text = {alerts()[name]["annotations"]["description"]: value for name, value in values.items()}
     texts = {}
@@ -166,7 +166,7 @@ def test_every_alert_is_tested() -> None:
 
 
 class _Usage(Collector):
-    """Claims that use more at every look."""
+    """Claims whose usage grows with every reading."""
 
     def __init__(self) -> None:
         self._book, self._looks = UsageBook(), itertools.count(1)
@@ -181,7 +181,7 @@ class _Usage(Collector):
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[int]:
-    """The port of a page of ours."""
+    """Yield the port of a metrics page."""
     registry = CollectorRegistry()
     registry.register(_Usage())
 
@@ -206,7 +206,7 @@ def page() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def prometheus(page: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Prometheus that asks for the page every second."""
+    """Yield the address of a Prometheus that scrapes the page every second."""
     path, folder = program("prometheus"), tmp_path_factory.mktemp("prometheus")
     scrape = {"job_name": "dranode", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{page}"]}]}
     (folder / "prometheus.yml").write_text(
@@ -225,7 +225,7 @@ def prometheus(page: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def answer(address: str, expression: str) -> list[dict[str, Any]]:
-    """The result of an expression; nothing while Prometheus starts."""
+    """Return the result of an expression; empty while Prometheus starts."""
     text = expression.replace("$__rate_interval", "1m").replace("$namespace", ".*")
     query = urllib.parse.urlencode({"query": text})
     try:

@@ -1,7 +1,7 @@
-"""Quiet CPUs by the real program beside a load of disk and network: what the kernel's counters say of it.
+"""Quiet CPUs by the real program beside disk and network load, checked by the kernel's interrupt counters.
 
-`QUIET_SECONDS=600 make interop` loads the machine for ten minutes; a second is the default. Where irqbalance is
-installed it runs meanwhile, as on most nodes.
+`QUIET_SECONDS=600 make interop` loads the machine for ten minutes; a second is the default. If irqbalance is
+installed, it runs meanwhile, as on most nodes.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from tests.interop.test_isolation import HELD, ONLINE, interrupts_on, settings
 from tests.interop.test_isolation import _why_not as why_not_isolated
 
 SECONDS: Final = float(os.environ.get("QUIET_SECONDS", "1"))
-# An interrupt that was on its way when it was moved fires once more.
+# An interrupt that was pending when it was moved fires once more.
 LATE: Final = 1
 CLAIM: Final = quiet_claim("quiet", str(HELD))
 _POD: Final = {reference(CLAIM): frozenset({DRIVER})}
 _HOST: Final = ("--group-by", "machine", "--max-isolation", "quiet")
-# The discard port: whoever is there answers with nothing, or that nobody listens.
+# The discard port: the answer is nothing, or that nobody listens.
 _DISCARD: Final = 9
 
 pytestmark = [
@@ -50,7 +50,7 @@ pytestmark = [
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets."""
+    """Yield a folder whose path is short enough for sockets."""
     path = Path(tempfile.mkdtemp(prefix="quiet-", dir="/tmp"))
     (path / "kubelet" / "plugins_registry").mkdir(parents=True)
     Store(path / "store").put(CLAIM)
@@ -60,7 +60,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def balancer(tmp_path: Path) -> Iterator[Balancer | None]:
-    """A real irqbalance, as on most nodes; None where there is none, or it does not want to."""
+    """Yield a real irqbalance, as on most nodes; None if it is not installed or ends at once."""
     with irqbalance(tmp_path / "irqbalance.log") as running:
         yield running
 
@@ -105,7 +105,7 @@ def nonzero(counts: dict[str, int]) -> dict[str, int]:
 
 
 def movable(found: dict[str, str]) -> dict[str, str]:
-    """The settings without what a running irqbalance has a say in."""
+    """Return the settings without those that a running irqbalance changes."""
     return {path: text for path, text in found.items() if not path.endswith("smp_affinity_list")}
 
 
@@ -122,7 +122,7 @@ def unprepared(run: Run) -> bool:
 
 
 def others(cpu: int) -> int:
-    """How often devices have interrupted the other CPUs."""
+    """Return how often devices have interrupted the other CPUs."""
     return sum(sum(interrupts_on(each).values()) for each in ONLINE - CPUSet((cpu,)))
 
 
@@ -135,14 +135,14 @@ def disturbance(folder: Path) -> dict[str, Any]:
 
 
 def kept(folder: Path) -> set[str]:
-    """The interrupts of which the driver's log says that the kernel keeps them."""
+    """Return the interrupts that the kernel keeps, according to the driver's log."""
     lines = (folder / "log").read_text().splitlines()
     return {line.partition(": interrupt ")[2].split()[0] for line in lines if ": interrupt " in line}
 
 
 @contextlib.contextmanager
 def loads(folder: Path) -> Iterator[None]:
-    """Load the disk below a folder, and the network."""
+    """Write and read files in a folder, and load the network."""
     ends = threading.Event()
     work: tuple[Callable[[threading.Event, Path], None], ...] = (write, send)
     threads = [threading.Thread(target=each, args=(ends, folder)) for each in work]
@@ -173,7 +173,7 @@ def send(ends: threading.Event, _: Path) -> None:
 
 
 def default_gateway() -> str:
-    """The address of the default route, from `/proc/net/route` (hexadecimal, in the machine's byte order)."""
+    """Return the address of the default route, from `/proc/net/route` (hexadecimal, in the machine's byte order)."""
     for line in Path("/proc/net/route").read_text().splitlines()[1:]:
         _, destination, gateway, *_ = line.split()
         if destination == "00000000" and gateway != "00000000":

@@ -1,7 +1,7 @@
-"""The sanity suite before drivers that others wrote, built by their packages' names where the module proxy has them.
+"""The sanity suite against other projects' drivers, built by their packages' names if the module proxy has them.
 
-`make interop` runs it; where Go is missing or a module cannot be had, it is skipped with what was said. Programs that
-were built by hand are taken instead: SANITY_EXAMPLE_DRIVER=/path/to/dra-example-kubeletplugin, SANITY_CPU_DRIVER=...
+`make interop` runs it. Without Go or a module, the tests are skipped with the reason. Programs that were built by hand
+can be named instead: SANITY_EXAMPLE_DRIVER=/path/to/dra-example-kubeletplugin, SANITY_CPU_DRIVER=...
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.interop.nri_stand_in import nri_stand_in
 
 PROGRAM: Final = Path(sys.executable).with_name("dranode")
 EXAMPLE: Final = "sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin"
-# What docs/sanity.md says of them; whatever else is not kept is news.
+# The failures that docs/sanity.md lists; any other failure is new.
 EXAMPLE_BREAKS: Final = {"configuration-subrequest"}
 CPU_BREAKS: Final = {"prepare-share-id", "prepare-long-names"}
-# Its folders are fixed, and so is where it looks for a runtime and for CPUs: each run sees its own there.
+# Its folders and the paths of runtime and CPUs are fixed, so each run gets its own by mounts.
 _IN_ITS_FOLDERS: Final = """
 mkdir -p /var/run/nri /var/run/cdi
 mount --bind "$1" /var/run/nri && mount --bind "$2" /var/run/cdi && mount --bind "$3" /sys/devices/system || exit 3
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(_REASON), reason=_REA
 
 
 def built(package: str, version: str, variable: str, folder: Path) -> Path:
-    """The program of a package."""
+    """Return the program of a package."""
     if by_hand := os.environ.get(variable):
         return Path(by_hand)
     try:
@@ -48,7 +48,7 @@ def built(package: str, version: str, variable: str, folder: Path) -> Path:
 
 
 def judged(options: list[str], command: list[str]) -> list[dict[str, Any]]:
-    """What came of every check."""
+    """Return the outcome of every check."""
     suite = [str(PROGRAM), "sanity", *options, "--quiet", "1", "-o", "json", "--", *command]
     done = subprocess.run(suite, check=False, capture_output=True, text=True)
     checks: list[dict[str, Any]] = json.loads(done.stdout)["checks"]
@@ -56,11 +56,11 @@ def judged(options: list[str], command: list[str]) -> list[dict[str, Any]]:
 
 
 def broken(checks: list[dict[str, Any]]) -> dict[str, str]:
-    """What was seen of each MUST that is not kept."""
+    """Return what was seen for each MUST that failed."""
     return {check["id"]: check["text"] for check in checks if (check["verdict"], check["level"]) == ("failed", "MUST")}
 
 
-def test_the_example_driver_keeps_what_the_manual_says(tmp_path: Path) -> None:
+def test_the_example_driver_fails_only_the_checks_that_the_manual_lists(tmp_path: Path) -> None:
     driver = built(EXAMPLE, "latest", "SANITY_EXAMPLE_DRIVER", tmp_path)
     places = ["--cdi-root", "{cdi}", "--kubelet-registrar-directory-path", "{registry}"]
     data = ["--kubelet-plugins-directory-path", "{plugins}", "--pod-uid", "{pod_uid}", "--node-name", "{node}"]
@@ -71,7 +71,7 @@ def test_the_example_driver_keeps_what_the_manual_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it mounts folders where the driver looks, which needs root")
-def test_the_other_cpu_driver_keeps_what_the_manual_says_beside_a_stand_in_for_a_runtime(tmp_path: Path) -> None:
+def test_dra_driver_cpu_fails_only_the_checks_that_the_manual_lists(tmp_path: Path) -> None:
     driver = built(CPU_DRIVER, CPU_DRIVER_VERSION, "SANITY_CPU_DRIVER", tmp_path)
     write_machine(tmp_path / "machine", "sockets=2,numa=2,cores=4,threads=2")
     (tmp_path / "nri").mkdir()

@@ -1,4 +1,4 @@
-"""The simulator beside a real kube-scheduler: random pods, whether each fits, why not, and on which node.
+"""The simulator beside a real kube-scheduler: whether random pods fit, why not, and on which node.
 
 `make interop-scheduler` says which releases to build and run, and INTEROP_CASES how many clusters of about 19 pods.
 """
@@ -45,7 +45,7 @@ def compare(release: str, folder: Path, gates: str) -> None:
     tally = beside.tally
     print(tally)  # noqa: T201 - how much was compared
     assert tally.differences == []
-    # The comparison has compared something: pods that fit, pods that do not, and nodes that differ in score.
+    # The comparison covered pods that fit, pods that do not, and nodes that differ in score.
     assert tally.bound > CASES
     assert tally.pods - tally.bound > CASES
     assert tally.bound - tally.lotteries > CASES

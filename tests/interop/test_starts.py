@@ -1,6 +1,6 @@
-"""Which containers start beside a real containerd whose runc fails or takes long: none on CPUs of a claim in use.
+"""Containers beside a real containerd whose runc fails or is slow: none starts on CPUs of a claim in use.
 
-`make interop` passes these. They need no second machine: a script takes runc's place.
+`make interop` runs these tests. A script takes runc's place.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_a_container_that_was_being_made_when_a_claim_came_does_not_start_on_its
 
     thread = threading.Thread(target=start)
     thread.start()
-    # From then on the runtime changes only what it would make the container of.
+    # From now on, the runtime only changes the configuration from which it would create the container.
     wait_until(lambda: any(paths_below(Path("/sys/fs/cgroup"), f"**/{late}/cgroup.procs")), "the container is made")
     cpus, cdi = node.claim("mine", A)
     main = cri.run(A, "main", cdi=cdi)

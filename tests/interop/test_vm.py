@@ -1,10 +1,10 @@
-"""Tests that need another machine than this one, passed in an emulated one: cgroup v2, systemd, two NUMA nodes.
+"""Tests that need cgroup v2, systemd and two NUMA nodes, run in an emulated machine.
 
 `make interop-vm` says which container runtimes to build and run there.
 
 Attributes:
-    INTEROP_CLAIMS: an environment variable: how many random claims of memory are made there.
-    INTEROP_SEED: an environment variable: what they are drawn from.
+    INTEROP_CLAIMS: an environment variable: how many random claims for memory are prepared there.
+    INTEROP_SEED: an environment variable: their random seed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_partitions_need_no_partition_above_them_where_linux_is_newer() -> None:
         newer.test(*_ISOLATION, INTEROP="")
 
 
-# Two claims on a CPU each, and a setting that the next boot has otherwise, so that nobody may bring it back.
+# Two claims with a CPU each, and a setting that differs after the next boot and must not be restored.
 _REBOOT = """
 import json
 from tests.interop.test_isolation import *

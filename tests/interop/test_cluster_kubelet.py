@@ -1,0 +1,176 @@
+"""Real kubelets that restart again and again, have a damaged record of their own, or run odd pods."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.interop.cache import CACHE
+from tests.interop.cluster import Cluster
+from tests.interop.cluster_node import MAIN, LocalNode
+from tests.interop.cluster_pods import claim, claim_spec, document, exactly, pod, sleeper, template
+from tests.interop.cluster_rows import why_no_cluster
+from tests.interop.cri import wait_until
+from tests.interop.go_program import NoProgramError, go_program
+from tests.interop.test_odd_pods import RUNC, RUNC_VERSION
+
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster() or "-")]
+
+_BURST = 8
+_RESTARTS = 4
+
+
+@pytest.fixture
+def local(cluster: Cluster) -> tuple[Cluster, LocalNode]:
+    """Return a cluster whose node is this machine, so that kubelet's folder can be changed."""
+    if not isinstance(cluster.node, LocalNode):
+        pytest.skip("the node is an emulated machine")
+    return cluster, cluster.node
+
+
+def holds_nothing(cluster: Cluster) -> bool:
+    return cluster.dranode("claims", "-o", "json").strip() == "[]"
+
+
+def test_claims_that_are_deleted_while_kubelet_restarts_over_and_over_are_all_released(
+    local: tuple[Cluster, LocalNode],
+) -> None:
+    cluster, node = local
+    cluster.install("memory")
+    online = node.online()
+    cluster.run("shared")
+    memory = {"deviceClassName": "dra.memory", "capacity": {"requests": {"size": "16Mi"}}}
+    cluster.apply(
+        template("cpus"),
+        document("ResourceClaimTemplate", "memory", {"spec": claim_spec({"exactly": memory})}),
+        pod("pinned", claims={"c": {"resourceClaimTemplateName": "cpus"}}),
+        *(pod(f"burst-{number}", claims={"m": {"resourceClaimTemplateName": "memory"}}) for number in range(_BURST)),
+    )
+    names = ["pinned", *(f"burst-{number}" for number in range(_BURST))]
+    for name in names:
+        cluster.runs(name)
+    assert len(json.loads(cluster.dranode("claims", "-o", "json"))) == len(names)
+    held = cluster.cpus("pinned")
+
+    # Every other pod is deleted by force, so that its claim is deleted before kubelet hears of it.
+    node.kill_kubelet()
+    cluster.kubectl("delete", "pod", "--wait=false", "--grace-period=0", "--force", *names[1::2])
+    cluster.wait(lambda: len(cluster.claims()) == len(names) - len(names[1::2]), "the claims of half of them are gone")
+    cluster.kubectl("delete", "pod", "--wait=false", *names[2::2])
+    for _ in range(_RESTARTS):
+        node.restart_kubelet()
+        # It is killed again about when it registers plug-ins.
+        wait_until(cluster.serves, "kubelet answers")
+    cluster.wait(lambda: not set(names[1:]) & set(cluster.pods()), "the pods are gone")
+    cluster.wait(lambda: len(json.loads(cluster.dranode("claims", "-o", "json"))) == 1, "their claims are released")
+    assert cluster.cpus("pinned") == held
+    assert cluster.cpus("shared") == online - held
+    cluster.delete("pinned")
+    cluster.wait(lambda: holds_nothing(cluster), "the last claim is released")
+
+
+def test_a_claim_stays_its_containers_when_kubelets_own_record_is_damaged(local: tuple[Cluster, LocalNode]) -> None:
+    cluster, node = local
+    cluster.install()
+    online = node.online()
+    cluster.run("shared")
+    cluster.run("kept", cpus=1)
+    held = cluster.cpus("kept")
+
+    node.kill_kubelet()
+    record = node.place / "kubelet" / "dra_manager_state"
+    assert "kept" in record.read_text()
+    for damage in (b"", b"{", b'{"data": "{}", "checksum": 1}', b"\0\xff"):
+        record.write_bytes(damage)
+        node.start_kubelet_again()
+        # kubelet does not start with a record that it cannot read, until somebody deletes it.
+        wait_until(node.ended, f"kubelet gives up because of {damage!r}")
+        node.kill_kubelet()
+    record.unlink()
+    node.start_kubelet_again()
+    cluster.wait(cluster.serves, "kubelet answers")
+    assert cluster.cpus("kept") == held
+    assert cluster.cpus("shared") == online - held
+
+    # This kubelet does not know the claim any more, so it does not ask the driver to unprepare it.
+    cluster.delete("kept")
+    cluster.kubectl("delete", "resourceclaim", "kept")
+    cluster.wait(lambda: holds_nothing(cluster), "the driver releases a claim that does not exist any more")
+    cluster.run("next", cpus=1)
+    assert cluster.cpus("shared").isdisjoint(cluster.cpus("next"))
+
+
+def test_pods_that_crash_never_start_or_have_a_limit_of_their_own_leave_claims_right(cluster: Cluster) -> None:
+    cluster.install()
+    online = cluster.node.online()
+    cluster.run("shared")
+    uses = {"c": {"resourceClaimName": "mine"}}
+
+    crashing = sleeper(claims=["c"]) | {"command": ["/busybox", "sh", "-c", "exit 3"]}
+    cluster.apply(claim("mine"), pod("crashing", [crashing], claims=uses))
+
+    def crashes() -> int:
+        statuses = cluster.pods()["crashing"]["status"].get("containerStatuses", [])
+        return max((int(status["restartCount"]) for status in statuses), default=0)
+
+    cluster.wait(lambda: crashes() > 1, "the container has crashed three times")
+    assert len(cluster.cpus("shared")) == len(online) - 1
+    cluster.delete("crashing")
+
+    missing = sleeper(claims=["c"]) | {"image": "dranode.test/nowhere:latest"}
+    cluster.apply(pod("missing", [missing], claims=uses))
+    cluster.wait(lambda: any("ErrImageNeverPull" in said for said in cluster.events("missing")), "no image")
+    cluster.delete("missing")
+
+    limited = pod("limited", claims=uses)
+    limited["spec"]["resources"] = {"limits": {"cpu": "500m"}, "requests": {"cpu": "100m"}}
+    cluster.apply(limited)
+    cluster.runs("limited")
+    held = cluster.cpus("limited")
+    assert len(held) == 1
+    cluster.wait(lambda: cluster.cpus("shared") == online - held, "the shared pod leaves the claim's CPU")
+    uid = cluster.pods()["limited"]["metadata"]["uid"]
+    quota = cluster.node.output(f"cat $(find /sys/fs/cgroup -path '*pod{uid}/cpu.cfs_quota_us' | head -1)")
+    assert quota.strip() == "50000"
+    (driver,) = cluster.pods("dranode")
+    cluster.wait(
+        lambda: "limited" in cluster.kubectl("logs", "-n", "dranode", driver), "the log names the pod with a limit"
+    )
+    cluster.delete("limited")
+    cluster.wait(lambda: holds_nothing(cluster), "nothing is held")
+
+
+@pytest.fixture
+def cluster_of_user_namespaces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a cluster whose runc supports user namespaces."""
+    try:
+        runc = go_program(RUNC, RUNC_VERSION, CACHE / "runc" / RUNC_VERSION)
+    except NoProgramError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("PATH", f"{runc.parent}:{os.environ['PATH']}")
+    made: Cluster = request.getfixturevalue("cluster")
+    # Root in the pod's user namespace is an ordinary user on the node, who has to reach the pod's files.
+    made.folder.chmod(0o711)
+    return made
+
+
+def test_a_pod_with_a_user_namespace_runs_on_its_claims_cpus(cluster_of_user_namespaces: Cluster) -> None:
+    cluster = cluster_of_user_namespaces
+    cluster.install()
+    online = cluster.node.online()
+    request = claim_spec({"exactly": exactly(1)})
+    mapped = pod("mapped", claims={"c": {"resourceClaimName": "mine"}})
+    mapped["spec"]["hostUsers"] = False
+    cluster.apply(document("ResourceClaim", "mine", request), mapped, pod("shared"))
+    cluster.runs("mapped")
+    cluster.runs("shared")
+    held = cluster.cpus("mapped")
+    assert len(held) == 1
+    cluster.wait(lambda: cluster.cpus("shared") == online - held, "the shared pod leaves the claim's CPU")
+    mapping = cluster.kubectl("exec", "mapped", "-c", MAIN, "--", "/busybox", "cat", "/proc/self/uid_map").split()
+    assert mapping[0] == "0"
+    assert mapping[1] != "0"
+    cluster.delete("mapped")
+    cluster.wait(lambda: holds_nothing(cluster), "nothing is held")
